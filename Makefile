@@ -1,0 +1,59 @@
+# Everything runs in .venv, which the first target sets up and later ones keep up to date with the two files that
+# define it. Another interpreter: make PYTHON=python3.12 test. Arguments: make demo ARGS="--seconds 60".
+
+SHELL := /bin/bash
+PYTHON ?= python3
+ARGS ?=
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check unit process bench docs clean
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Set up .venv with the pinned versions
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "error: '$(PYTHON)' not found: install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "error: $$($(PYTHON) --version 2>&1) is too old: multiworld needs Python 3.10 or newer; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(BIN)/python -c '' 2>/dev/null || { rm -rf $(VENV); echo "setting up $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); } || { \
+		rm -rf $(VENV); echo "error: $(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[demo,dev]'
+	@touch $@
+
+demo: $(STAMP) ## Serve real images through worlds that are killed and stopped meanwhile; options in ARGS
+	@$(BIN)/multiworld demo $(ARGS)
+
+test: check unit process ## Run all checks and all tests
+
+check: $(STAMP) ## Formatting, linting, typing, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(STAMP) ## Run the tests that start no process, in parallel
+	$(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
+
+process: $(STAMP) ## Run the tests that start processes, one after the other: they need the cores for themselves
+	$(BIN)/pytest tests/process tests/hosts tests/gpu tests/examples $(PYTEST_ARGS)
+
+bench: $(STAMP) ## Run the benchmarks beside raw torch.distributed; options in ARGS
+	@$(BIN)/multiworld bench $(ARGS)
+
+docs: $(STAMP) ## Build the documentation into site/
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+clean: ## Remove .venv and everything that was built
+	rm -rf $(VENV) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +

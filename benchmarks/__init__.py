@@ -1,0 +1,1 @@
+"""Benchmarks that run for minutes; ``multiworld bench`` holds the short ones."""

@@ -1,0 +1,112 @@
+"""Process groups for PyTorch that fail one by one: many small worlds per process, typed errors, online rejoin."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+from .errors import (
+    BrokenWorldException,
+    ChannelUnavailableError,
+    CollectiveMismatchError,
+    HandshakeError,
+    JoinError,
+    JoinMismatchError,
+    JoinRefusedError,
+    JoinTimeoutError,
+    MultiworldError,
+    OperationTimeoutError,
+    PeerDiedError,
+    PeerLeftError,
+    PeerSilentError,
+    PeerStoppedError,
+    PeerUnreachableError,
+    ProtocolError,
+    StaleGenerationError,
+    StoreError,
+    TensorMismatchError,
+    WorldBrokenError,
+    WorldClosedError,
+)
+from .events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
+
+if TYPE_CHECKING:
+    from torch.distributed import ReduceOp
+
+    from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
+    from .world.communicator import WorldCommunicator
+    from .world.manager import WorldManager
+    from .world.state import WorldState
+    from .world.watchdog import WatchDog
+    from .world.world import World, WorldStatistics
+
+__all__ = [
+    "BrokenWorldException",
+    "ChannelContext",
+    "ChannelStatistics",
+    "ChannelSupport",
+    "ChannelUnavailableError",
+    "CollectiveMismatchError",
+    "DataChannel",
+    "Event",
+    "HandshakeError",
+    "JoinError",
+    "JoinMismatchError",
+    "JoinRefusedError",
+    "JoinTimeoutError",
+    "MultiworldError",
+    "OperationTimeoutError",
+    "PeerDiedError",
+    "PeerLeftError",
+    "PeerLost",
+    "PeerSilentError",
+    "PeerStoppedError",
+    "PeerSuspected",
+    "PeerUnreachableError",
+    "ProtocolError",
+    "ReduceOp",
+    "StaleGenerationError",
+    "StoreError",
+    "TensorMismatchError",
+    "WatchDog",
+    "World",
+    "WorldBroken",
+    "WorldBrokenError",
+    "WorldClosedError",
+    "WorldCommunicator",
+    "WorldFormed",
+    "WorldLeft",
+    "WorldManager",
+    "WorldState",
+    "WorldStatistics",
+]
+
+_LAZY = {  # these import torch, which takes a second: `multiworld --help` must not
+    "ChannelContext": ".channel.base",
+    "ChannelStatistics": ".channel.base",
+    "ChannelSupport": ".channel.base",
+    "DataChannel": ".channel.base",
+    "ReduceOp": "torch.distributed",
+    "WatchDog": ".world.watchdog",
+    "World": ".world.world",
+    "WorldCommunicator": ".world.communicator",
+    "WorldManager": ".world.manager",
+    "WorldState": ".world.state",
+    "WorldStatistics": ".world.world",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.metadata.version("multiworld")
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(module, __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""What ``multiworld bench`` measures: the channels beside raw ``torch.distributed``, alternating in one run."""

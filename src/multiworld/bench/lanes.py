@@ -1,0 +1,111 @@
+"""The ways to move tensors that are compared, behind one interface, each as a program would use it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ..world.world import World
+
+__all__ = ["AsyncLane", "BlockingLane", "GlooLane", "Lane"]
+
+
+class Lane(Protocol):
+    """One end of a pair. Rank 0 leads: it streams to rank 1, and begins each round trip."""
+
+    async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
+        """Move ``count`` messages one way, ``len(buffers)`` of them under way at any time."""
+
+    async def echo(self, tensor: Tensor, count: int) -> list[float]:
+        """Make ``count`` round trips; return how long each took, in seconds."""
+
+
+class GlooLane:
+    """Raw Gloo. Its calls block, so they block the event loop; nothing else runs on that meanwhile."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self._leads, self._peer = group, group.rank() == 0, 1 - group.rank()
+
+    async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
+        issue = self._group.send if self._leads else self._group.recv
+        pending: deque[dist.Work] = deque()
+        for number in range(count):
+            if len(pending) == len(buffers):
+                pending.popleft().wait()
+            pending.append(issue([buffers[number % len(buffers)]], self._peer, 0))
+        for work in pending:
+            work.wait()
+
+    async def echo(self, tensor: Tensor, count: int) -> list[float]:
+        first, second = (self._group.send, self._group.recv) if self._leads else (self._group.recv, self._group.send)
+        times = []
+        for _ in range(count):
+            began = time.perf_counter()
+            first([tensor], self._peer, 0).wait()
+            second([tensor], self._peer, 0).wait()
+            times.append(time.perf_counter() - began)
+        return times
+
+
+class AsyncLane:
+    """A world's asyncio API, as many tasks as there are buffers."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._leads, self._peer = world, world.rank == 0, 1 - world.rank
+
+    async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
+        shares = _shares(count, len(buffers))
+        await asyncio.gather(*map(self._repeat, buffers, shares))
+
+    async def echo(self, tensor: Tensor, count: int) -> list[float]:
+        first, second = (self._world.send, self._world.recv) if self._leads else (self._world.recv, self._world.send)
+        times = []
+        for _ in range(count):
+            began = time.perf_counter()
+            await first(tensor, self._peer)
+            await second(tensor, self._peer)
+            times.append(time.perf_counter() - began)
+        return times
+
+    async def _repeat(self, buffer: Tensor, count: int) -> None:
+        move = self._world.send if self._leads else self._world.recv
+        for _ in range(count):
+            await move(buffer, self._peer)
+
+
+class BlockingLane:
+    """A world's blocking API: streams from as many threads as there are buffers, round trips from the main thread."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._leads, self._peer = world.blocking, world.rank == 0, 1 - world.rank
+
+    async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
+        with ThreadPoolExecutor(len(buffers)) as threads:
+            for _ in threads.map(self._repeat, buffers, _shares(count, len(buffers))):
+                pass
+
+    async def echo(self, tensor: Tensor, count: int) -> list[float]:
+        first, second = (self._world.send, self._world.recv) if self._leads else (self._world.recv, self._world.send)
+        times = []
+        for _ in range(count):
+            began = time.perf_counter()
+            first(tensor, self._peer)
+            second(tensor, self._peer)
+            times.append(time.perf_counter() - began)
+        return times
+
+    def _repeat(self, buffer: Tensor, count: int) -> None:
+        move = self._world.send if self._leads else self._world.recv
+        for _ in range(count):
+            move(buffer, self._peer)
+
+
+def _shares(count: int, num_parts: int) -> list[int]:
+    return [count // num_parts + (part < count % num_parts) for part in range(num_parts)]

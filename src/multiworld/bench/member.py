@@ -1,0 +1,62 @@
+"""What every worker of a benchmark shares: the event loop that obeys commands, and the ends of the pair to compare."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import torch
+
+import multiworld as mw
+
+from ..testing.worker import next_command, report
+from . import raw_gloo
+
+__all__ = ["Member", "obey"]
+
+
+class Member:
+    """One rank of a team. A public coroutine method is a command; what it returns is the answer."""
+
+    def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
+        self.manager, self.rank, self.size = manager, rank, size
+        self.gloo_store: Any = None
+        self.store_url = ""
+
+    async def serve(self) -> dict[str, Any]:
+        """Host both stores on rank 0, for ``meet``."""
+        if self.rank != 0:
+            return {}
+        self.gloo_store = raw_gloo.serve_store()
+        return {
+            "gloo_port": self.gloo_store.port,
+            "store_url": self.manager.serve_store(f"tcp://{raw_gloo.LOOPBACK}:0"),
+        }
+
+    async def meet(self, gloo_port: int, store_url: str) -> None:
+        """Connect to the stores of rank 0."""
+        if self.rank != 0:
+            self.gloo_store = raw_gloo.connect_store(gloo_port)
+        self.store_url = store_url
+
+    def form_gloo(self, name: str) -> torch.distributed.ProcessGroup:
+        return raw_gloo.make_group(self.gloo_store, name, self.rank, self.size)
+
+    async def form_world(self, name: str, backend: str) -> mw.World:
+        return await self.manager.join(name, self.rank, self.size, self.store_url, backend=backend)
+
+
+async def obey(make: Callable[[mw.WorldManager], Member]) -> None:
+    """Make a member, and carry out the commands of the parent one by one, until it ends this process."""
+    torch.set_num_threads(1)  # as many compute threads as cores would measure the scheduler
+    async with mw.WorldManager(job="bench") as manager:
+        member = make(manager)
+        report("ready")
+        while True:
+            command = await next_command()
+            fields = dict(command.fields)
+            number = fields.pop("number")
+            work: Callable[..., Awaitable[Any]] = getattr(member, command.name)
+            report("done", number=number, value=await work(**fields))
+            gc.collect()  # now, and not within the next measurement

@@ -1,0 +1,26 @@
+"""How thoroughly to measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``rounds``: alternations of every comparison. ``trials``: faults of each kind that ``detect`` injects.
+
+    ``backends``: the channels to compare with raw Gloo; any that is installed.
+    """
+
+    quick: bool = False
+    rounds: int = 9
+    trials: int = 30
+    backends: tuple[str, ...] = ("tcp", "gloo")
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "trials"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name}={value}: expected at least 1")

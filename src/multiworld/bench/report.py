@@ -1,0 +1,111 @@
+"""What a run of the benchmark found: lines, grouped by benchmark, beside their bounds, as values and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .bounds import Bound
+from .machine import Machine
+from .samples import Pairs, median
+
+__all__ = ["Line", "Report", "Section"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One measured figure. ``reference``, ``ratio`` and ``difference`` are None where raw Gloo has no counterpart."""
+
+    name: str
+    unit: str
+    value: float
+    reference: float | None = None
+    ratio: float | None = None
+    ratio_quartiles: tuple[float, float] | None = None
+    difference: float | None = None
+    bound: Bound | None = None
+    details: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    @classmethod
+    def of_pairs(
+        cls,
+        name: str,
+        unit: str,
+        pairs: Pairs,
+        bound: Bound | None = None,
+        details: Mapping[str, float] | None = None,
+        note: str = "",
+    ) -> Line:
+        """Report samples that alternated with the reference's, by their medians."""
+        return cls(
+            name=name,
+            unit=unit,
+            value=median(pairs.ours),
+            reference=median(pairs.reference),
+            ratio=pairs.ratio,
+            ratio_quartiles=pairs.ratio_quartiles,
+            difference=pairs.difference,
+            bound=bound,
+            details=details or {},
+            note=note,
+        )
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the figure is within its bound; None without one."""
+        if self.bound is None:
+            return None
+        figure = {"value": self.value, "ratio": self.ratio, "difference": self.difference}[self.bound.of]
+        assert figure is not None, f"{self.name}: a bound on the {self.bound.of}, but no reference"
+        return self.bound.holds(figure)
+
+    @property
+    def gates(self) -> bool:
+        return self.bound is not None and self.bound.gates(self.unit)
+
+    def as_json(self) -> dict[str, Any]:
+        bound = None if self.bound is None else {**asdict(self.bound), "gates": self.gates, "holds": self.holds}
+        return {**asdict(self), "bound": bound}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """The lines of one benchmark. ``about`` says what was done; ``took_s`` how long the benchmark ran."""
+
+    name: str
+    about: str
+    took_s: float
+    lines: Sequence[Line]
+
+    def as_json(self) -> dict[str, Any]:
+        lines = [line.as_json() for line in self.lines]
+        return {"name": self.name, "about": self.about, "took_s": self.took_s, "lines": lines}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A whole run."""
+
+    machine: Machine
+    quick: bool
+    sections: Sequence[Section]
+
+    @property
+    def failures(self) -> list[Line]:
+        """The lines outside their bounds."""
+        return [line for section in self.sections for line in section.lines if line.holds is False]
+
+    @property
+    def passes(self) -> bool:
+        """Whether every bound that may fail a run holds."""
+        return not any(line.gates for line in self.failures)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "machine": asdict(self.machine),
+            "quick": self.quick,
+            "passes": self.passes,
+            "sections": [section.as_json() for section in self.sections],
+        }

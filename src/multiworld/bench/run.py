@@ -1,0 +1,34 @@
+"""Run the chosen benchmarks one after the other and gather what they found."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Sequence
+
+from .machine import describe_machine
+from .options import Options
+from .report import Report, Section
+
+__all__ = ["BENCHMARKS", "run"]
+
+BENCHMARKS = {
+    "p2p": "throughput and round trips between two processes",
+    "collectives": "every collective on 2 and 4 ranks",
+    "join": "time to form a world, and what other worlds feel of it",
+    "detect": "time until every survivor knows that a member was killed or stopped",
+    "scale": "threads, descriptors, memory and idle time of 256 worlds in one process",
+}
+"""Each is a module of this package with ABOUT and ``measure(options, note) -> list[Line]``."""
+
+
+def run(names: Sequence[str], options: Options, note: Callable[[str], None]) -> Report:
+    """Measure; ``note`` is told what is being done. Raises ``WorkerFailedError`` if a worker process fails."""
+    machine = describe_machine()
+    sections = []
+    for name in names:
+        module = importlib.import_module(f"{__package__}.{name}")
+        began = time.monotonic()
+        lines = module.measure(options, lambda text, name=name: note(f"{name}: {text}"))
+        sections.append(Section(name=name, about=module.ABOUT, took_s=time.monotonic() - began, lines=lines))
+    return Report(machine=machine, quick=options.quick, sections=sections)

@@ -1,0 +1,62 @@
+"""Reduce measured samples to what is reported: medians, percentiles, and ratios of samples taken in pairs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+__all__ = ["Pairs", "joint_spans", "median", "percentile"]
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """Return the smallest sample that at least ``percent`` (0 to 100) of all do not exceed: one that was seen."""
+    if not samples:
+        raise ValueError("percentile of no samples")
+    if not 0 <= percent <= 100:
+        raise ValueError(f"percent={percent!r}: expected 0 to 100")
+    return sorted(samples)[max(0, math.ceil(percent / 100 * len(samples)) - 1)]
+
+
+def joint_spans(moments: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+    """Return, from each participant's (began, ended), the times from the first beginning to the last end."""
+    together = zip(*moments, strict=True)
+    return [max(ended for _, ended in each) - min(began for began, _ in each) for each in together]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Samples of ours and of a reference, element i of both taken one right after the other.
+
+    What disturbs a shared machine lasts longer than one sample, so it hits both of a pair: the median of the pairs'
+    ratios tells the two apart where the ratio of two medians would not.
+    """
+
+    ours: Sequence[float]
+    reference: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if not self.ours or len(self.ours) != len(self.reference):
+            raise ValueError(
+                f"{len(self.ours)} samples of ours and {len(self.reference)} of the reference are no pairs"
+            )
+
+    @property
+    def ratios(self) -> list[float]:
+        """Ours over the reference, pair by pair."""
+        return [ours / reference for ours, reference in zip(self.ours, self.reference, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ratios)
+
+    @property
+    def ratio_quartiles(self) -> tuple[float, float]:
+        """Between these lies the middle half of the ratios: how much to believe their median."""
+        return percentile(self.ratios, 25), percentile(self.ratios, 75)
+
+    @property
+    def difference(self) -> float:
+        """The median of ours minus the reference, pair by pair."""
+        return median([ours - reference for ours, reference in zip(self.ours, self.reference, strict=True)])

@@ -1,0 +1,95 @@
+"""One of the two processes that ``bench scale`` puts into hundreds of worlds; it says what they cost it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import multiworld as mw
+
+from ..testing import measure
+from .member import Member, obey
+
+__all__ = ["ScaleMember", "run"]
+
+AT_A_TIME = 16
+RAW = "raw"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+async def run(rank: int, size: int) -> None:
+    """Be rank ``rank`` of the pair; started by ``Team``."""
+    await obey(partial(ScaleMember, rank=rank, size=size))
+
+
+class ScaleMember(Member):
+    """Holds all the worlds (or raw Gloo groups) and the receives pending in them."""
+
+    def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
+        super().__init__(manager, rank, size)
+        self._worlds: list[mw.World] = []
+        self._groups: list[dist.ProcessGroup] = []
+        self._receives: list[asyncio.Task[None]] = []
+
+    async def form(self, lane: str, first: int, count: int) -> float:
+        """Form worlds ``first`` to ``first + count`` and use each once; return the seconds that took."""
+        began = time.monotonic()
+        if lane == RAW:
+            for number in range(first, first + count):
+                self._groups.append(self.form_gloo(f"scale-{number}"))
+                self._groups[-1].barrier().wait()
+        else:
+            for start in range(first, first + count, AT_A_TIME):
+                numbers = range(start, min(start + AT_A_TIME, first + count))
+                await asyncio.gather(*(self._form_one(lane, number) for number in numbers))
+        return time.monotonic() - began
+
+    async def _form_one(self, backend: str, number: int) -> None:
+        world = await self.form_world(f"scale-{number}", backend)
+        await world.barrier()
+        self._worlds.append(world)
+
+    async def held(self) -> dict[str, Any]:
+        """Return what this process holds now, its children's memory not counted."""
+        gc.collect()
+        now = measure()
+        return {"threads": now.threads, "descriptors": now.num_descriptors, "resident_bytes": now.resident_bytes}
+
+    async def idle(self, seconds: float) -> float:
+        """Do nothing for so long; return the share of one core that this process and its children used meanwhile."""
+        used_s, began = _used_s(), time.monotonic()
+        await asyncio.sleep(seconds)
+        return (_used_s() - used_s) / (time.monotonic() - began)
+
+    async def post(self, count: int) -> None:
+        """Leave ``count`` receives pending, spread over all worlds."""
+        peer = 1 - self.rank
+        for number in range(count):
+            world = self._worlds[number % len(self._worlds)]
+            self._receives.append(asyncio.create_task(world.recv(torch.zeros(1), peer)))
+        await asyncio.sleep(0)
+
+    async def complete(self, count: int) -> None:
+        """Rank 1 sends what the receives of rank 0 wait for; rank 0 has them all in the end."""
+        if self.rank == 1:
+            for number in range(count):
+                await self._worlds[number % len(self._worlds)].send(torch.zeros(1), 0)
+        await asyncio.gather(*self._receives)
+        self._receives.clear()
+
+
+def _used_s() -> float:
+    return time.process_time() + sum(map(_child_used_s, measure().children))
+
+
+def _child_used_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S

@@ -1,0 +1,82 @@
+"""Set a report as a table that reads on a terminal and in Markdown alike. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .report import Line, Report, Section
+
+__all__ = ["format_figure", "report_text", "section_text"]
+
+HEADINGS = ("ours", "raw Gloo", "ratio (middle half)", "bound", "", "also")
+MEASUREMENT = "measurement"
+RIGHT_ALIGNED = {1, 2, 3}
+
+
+def report_text(report: Report) -> str:
+    """Return all sections below one another, and a last line that says what failed."""
+    texts = [section_text(section) for section in report.sections]
+    return "\n\n".join([*texts, _verdict(report)]) + "\n"
+
+
+def section_text(section: Section) -> str:
+    """Return a heading, what was done, and the table of one benchmark."""
+    rows = [(MEASUREMENT, *HEADINGS), *map(_row, section.lines)]
+    head = f"### {section.name}\n\n{section.about} Took {section.took_s:.0f} s."
+    return f"{head}\n\n{_table(rows)}"
+
+
+def format_figure(value: float, unit: str = "") -> str:
+    """Return three significant digits without an exponent, and the unit."""
+    magnitude = abs(value)
+    decimals = 0 if magnitude >= 100 or value == int(value) else 1 if magnitude >= 10 else 2 if magnitude >= 1 else 3
+    return f"{value:,.{decimals}f} {unit}".rstrip()
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
+    if line.ratio_quartiles is not None:
+        low, high = line.ratio_quartiles
+        ratio += f" ({low:.2f}–{high:.2f})"
+    return (
+        line.name,
+        format_figure(line.value, line.unit),
+        "" if line.reference is None else format_figure(line.reference, line.unit),
+        ratio,
+        "" if line.bound is None else line.bound.text(line.unit),
+        {True: "ok", False: "FAIL", None: ""}[line.holds],
+        _also(line),
+    )
+
+
+def _also(line: Line) -> str:
+    parts = [f"{name} {format_figure(value)}" for name, value in line.details.items()]
+    if line.bound is not None and line.bound.of == "difference" and line.difference is not None:
+        parts.insert(0, f"{'+' if line.difference >= 0 else '−'}{format_figure(abs(line.difference), line.unit)}")
+    if line.note:
+        parts.append(line.note)
+    return ", ".join(parts)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    columns = [column for column in range(len(rows[0])) if column == 0 or any(row[column] for row in rows[1:])]
+    widths = {column: max(3, *(len(row[column]) for row in rows)) for column in columns}
+    lines = ["| " + " | ".join(_cell(row[column], column, widths) for column in columns) + " |" for row in rows]
+    rule = ("-" * (widths[column] + 1) + (":" if column in RIGHT_ALIGNED else "-") for column in columns)
+    lines.insert(1, "|" + "|".join(rule) + "|")
+    return "\n".join(lines)
+
+
+def _cell(text: str, column: int, widths: dict[int, int]) -> str:
+    return text.rjust(widths[column]) if column in RIGHT_ALIGNED else text.ljust(widths[column])
+
+
+def _verdict(report: Report) -> str:
+    failed = report.failures
+    if not failed:
+        return "Every figure is within its bound."
+    gating = sum(line.gates for line in failed)
+    names = "; ".join(line.name for line in failed)
+    return (
+        f"Outside their bounds: {len(failed)} ({names}), of which {gating} by a ratio or a count, which fail --check."
+    )

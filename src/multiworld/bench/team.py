@@ -1,0 +1,81 @@
+"""The worker processes of one benchmark as the one that measures sees them: told what to do, asked what they found."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import TracebackType
+from typing import Any
+
+from ..testing import Worker, WorkerFailedError, WorkerGroup
+
+__all__ = ["Team", "Teammate"]
+
+START_S = 120.0
+ANSWER_S = 300.0
+
+
+class Teammate:
+    """One process. ``worker`` can be killed and stopped."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._numbers = itertools.count(1)
+
+    def tell(self, command: str, /, **fields: Any) -> int:
+        """Give a command and return at once; the number is for ``answer``."""
+        number = next(self._numbers)
+        self.worker.command(command, number=number, **fields)
+        return number
+
+    def answer(self, number: int) -> Any:
+        """Wait for the answer to one command. Raises ``WorkerFailedError`` if the process fails or takes minutes."""
+        return self.worker.await_event("done", ANSWER_S, number=number)["value"]
+
+    def ask(self, command: str, /, **fields: Any) -> Any:
+        return self.answer(self.tell(command, **fields))
+
+
+class Team:
+    """Processes with ranks 0, 1, …, each running ``program``; leaving the ``with`` block ends them all.
+
+    If one of them failed, what each did and wrote goes to standard error first.
+
+    ``program`` is a ``module:function`` that takes ``rank`` and ``size``, reports ``ready``, and answers each command
+    with ``done`` and its ``number``.
+    """
+
+    def __init__(self, program: str, size: int) -> None:
+        self._program, self._size = program, size
+        self._workers = WorkerGroup()
+        self.members: list[Teammate] = []
+
+    def __enter__(self) -> Team:
+        try:
+            self.members = self.hire(range(self._size))
+        except BaseException:
+            self._workers.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, WorkerFailedError):
+            sys.stderr.write(self._workers.describe() + "\n")
+        self._workers.close()
+
+    def hire(self, ranks: range) -> list[Teammate]:
+        """Start processes beside the members, and return once they are ready."""
+        workers = [self._workers.start(self._program, name=f"rank{rank}", rank=rank, size=self._size) for rank in ranks]
+        self._workers.await_all("ready", START_S, among=workers)
+        return [Teammate(worker) for worker in workers]
+
+    def all(self, command: str, /, **fields: Any) -> list[Any]:
+        """Let every member do something at the same time; return what each answered, by rank."""
+        numbers = [member.tell(command, **fields) for member in self.members]
+        return [member.answer(number) for member, number in zip(self.members, numbers, strict=True)]
+
+    def lead(self, command: str, /, **fields: Any) -> Any:
+        """As ``all``, and return the answer of rank 0."""
+        return self.all(command, **fields)[0]

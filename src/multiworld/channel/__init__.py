@@ -1,0 +1,1 @@
+"""Channels: what moves tensors between the ranks of one world."""

@@ -1,0 +1,184 @@
+"""The interface of a data channel: what moves tensors between the ranks of one world, and what it is given to do so."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from ..store.base import Store
+from ..wire.connection import Connection, ConnectionSink
+from ..wire.operation import Operation
+from ..wire.progress import ProgressThread
+
+__all__ = ["ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
+
+Payload = Tensor | list[Tensor] | dict[str, Tensor]
+ReduceOp = torch.distributed.ReduceOp
+
+
+@dataclass(frozen=True)
+class ChannelSupport:
+    """Whether a channel can work on this machine, and if not, why."""
+
+    name: str
+    works: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelStatistics:
+    """Counts since the channel was made; depths at this moment."""
+
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    collectives: int = 0
+    receives_waiting: int = 0
+    messages_waiting: int = 0
+    sends_waiting: int = 0
+
+
+class Connector(Protocol):
+    """Opens authenticated connections between the members of one world and generation."""
+
+    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float) -> Operation[Connection]:
+        """Connect to a rank, which must ``expect`` us."""
+
+    def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
+        """Wait for that rank to dial us."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelContext:
+    """What a channel of one world and generation gets to work with."""
+
+    world: str
+    generation: int
+    rank: int
+    world_size: int
+    device: torch.device
+    hosts: Sequence[str]
+    """Each rank's numeric address."""
+    loop: ProgressThread
+    connector: Connector
+    store: Store
+    store_prefix: str
+    """Keys under it belong to this world and generation; the channel deletes its own when it is connected."""
+    compute: Callable[[Callable[[], None]], Operation[None]]
+    """Run arithmetic on the manager's worker thread."""
+    report_lost: Callable[[int, str], None]
+    """Tell the world that the data path to a rank failed, with the reason. Any thread.
+
+    With this rank's own number: that the channel cannot go on because of what happened here; the world breaks at once.
+    """
+
+
+class DataChannel(ABC):
+    """Moves tensors between the ranks of one world. One instance serves one world and generation.
+
+    Every method returns at once with an Operation. The world checks arguments, deadlines and devices before it calls,
+    and fails all operations when it breaks; the channel must make ``Operation.cancel`` safe: when it returns, the
+    caller's tensors are no longer read or written. Point-to-point operations match per (peer, tag, direction) in the
+    order of the calls.
+    """
+
+    name: ClassVar[str]
+    device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+
+    def __init__(self, context: ChannelContext) -> None:
+        self.context = context
+
+    @classmethod
+    def support(cls) -> ChannelSupport:
+        """Say whether the channel can work here, without side effects."""
+        return ChannelSupport(cls.name, True)
+
+    @abstractmethod
+    def connect(self, timeout_s: float) -> Operation[None]:
+        """Connect to all ranks; called once, on any thread."""
+
+    @abstractmethod
+    def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:
+        """Done when the tensor's memory may be changed again."""
+
+    @abstractmethod
+    def recv(self, tensor: Tensor, src: int, tag: int) -> Operation[None]:
+        """Receive into a contiguous tensor.
+
+        Fails with TensorMismatchError when dtype or shape differ from what was sent.
+        """
+
+    @abstractmethod
+    def send_tensors(self, payload: Payload, dst: int, tag: int) -> Operation[None]: ...
+
+    @abstractmethod
+    def recv_tensors(self, src: int, tag: int) -> Operation[Payload]: ...
+
+    @abstractmethod
+    def broadcast(self, tensor: Tensor, src: int) -> Operation[None]: ...
+
+    @abstractmethod
+    def all_reduce(self, tensor: Tensor, op: Any) -> Operation[None]: ...
+
+    @abstractmethod
+    def reduce(self, tensor: Tensor, dst: int, op: Any) -> Operation[None]: ...
+
+    @abstractmethod
+    def all_gather(self, tensors: list[Tensor], tensor: Tensor) -> Operation[None]: ...
+
+    @abstractmethod
+    def gather(self, tensor: Tensor, gather_list: list[Tensor] | None, dst: int) -> Operation[None]: ...
+
+    @abstractmethod
+    def scatter(self, tensor: Tensor, scatter_list: list[Tensor] | None, src: int) -> Operation[None]: ...
+
+    @abstractmethod
+    def reduce_scatter(self, output: Tensor, input_list: list[Tensor], op: Any) -> Operation[None]: ...
+
+    @abstractmethod
+    def all_to_all(self, output_list: list[Tensor], input_list: list[Tensor]) -> Operation[None]: ...
+
+    @abstractmethod
+    def barrier(self) -> Operation[None]: ...
+
+    def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
+        """A thread is about to block on ``operation``: it may do the channel's work meanwhile. Default: nothing."""
+
+    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
+        """A task of ``loop`` is about to await a message of ``peer``: the loop may do the channel's reading.
+
+        Default: nothing.
+        """
+
+    @abstractmethod
+    def flush(self, timeout_s: float) -> Operation[None]:
+        """Finish what was sent and tell the peers that no more comes (a graceful leave)."""
+
+    @abstractmethod
+    def drained(self, rank: int) -> Operation[None]:
+        """Done when all that a rank sent before it left has arrived here."""
+
+    def deliver_left(self, src: int, tag: int) -> bool:
+        """Whether a message from a rank that left is here and complete, so that a receive may still have it."""
+        return False
+
+    def end_after_leave(self, error: Exception) -> None:
+        """A rank left: fail what is pending, but keep what has arrived completely for ``deliver_left``.
+
+        Default: abort.
+        """
+        self.abort(error)
+
+    @abstractmethod
+    def abort(self, error: Exception) -> None:
+        """Fail every operation with ``error``, now, and give everything back. Any thread, idempotent, never blocks."""
+
+    @abstractmethod
+    def statistics(self) -> ChannelStatistics: ...

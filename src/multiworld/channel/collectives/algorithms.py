@@ -1,0 +1,135 @@
+"""The collectives, as in ``torch.distributed``: which algorithm runs, by the size of the tensors and of the world.
+
+All are step coroutines for ``multiworld.wire.operation.drive``. They expect checked arguments: contiguous CPU tensors,
+lists with one for each rank, all of one dtype and (but for all_to_all) of one shape. Results are the same, bit for bit,
+on all ranks and on each run with the same input and number of ranks. If one raises, the contents of its output tensors
+are undefined; its channel must cancel what is still open on its port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from .chunks import compute_in_pieces, flatten, size_bytes
+from .direct import direct_all_to_all, direct_gather, direct_reduce_scatter, direct_scatter
+from .doubling import bruck_all_gather, dissemination_barrier, doubling_all_reduce
+from .port import Port
+from .reduction import AnyReduceOp, copy, premultiply, reduce_op_factor, reduce_op_name
+from .ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from .tree import Tree, binomial_tree, chain, tree_broadcast, tree_reduce
+from .tuning import TUNING, Tuning
+from .validate import check_reduce_op
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+]
+
+
+async def broadcast(port: Port, tensor: Tensor, src: int, *, tuning: Tuning = TUNING) -> None:
+    """Copy rank ``src``'s tensor into everyone's."""
+    if port.size > 1:
+        await tree_broadcast(port, flatten(tensor), _tree(port, tensor, src, tuning), tuning)
+
+
+async def all_reduce(port: Port, tensor: Tensor, op: AnyReduceOp = ReduceOp.SUM, *, tuning: Tuning = TUNING) -> None:
+    """Reduce all ranks' tensors, in place on every rank."""
+    check_reduce_op(op, tensor.dtype)
+    flat = flatten(tensor)
+    if reduce_op_name(op) == "PREMUL_SUM":
+        await _premultiply(port, flat, flat, op)
+    if port.size == 1:
+        return
+    # Doubling computes every element on every rank. Processors of different kinds round a complex product differently.
+    computed_alike = not (tensor.is_complex() and reduce_op_name(op) == "PRODUCT")
+    if computed_alike and size_bytes(flat) <= tuning.doubling_bytes:
+        await doubling_all_reduce(port, flat, op)
+    else:
+        await ring_all_reduce(port, flat, op, tuning)
+
+
+async def reduce(
+    port: Port, tensor: Tensor, dst: int, op: AnyReduceOp = ReduceOp.SUM, *, tuning: Tuning = TUNING
+) -> None:
+    """Reduce all ranks' tensors into rank ``dst``'s; the others' are not changed."""
+    check_reduce_op(op, tensor.dtype)
+    flat = flatten(tensor)
+    if reduce_op_name(op) == "PREMUL_SUM":
+        scaled = flat if port.rank == dst else torch.empty_like(flat)
+        await _premultiply(port, flat, scaled, op)
+        flat = scaled
+    if port.size > 1:
+        await tree_reduce(port, flat, _tree(port, tensor, dst, tuning), op, tuning)
+
+
+async def all_gather(port: Port, tensors: Sequence[Tensor], tensor: Tensor, *, tuning: Tuning = TUNING) -> None:
+    """Copy rank ``r``'s ``tensor`` into everyone's ``tensors[r]``. ``tensor`` may be the own one of ``tensors``."""
+    outputs, own = [flatten(each) for each in tensors], flatten(tensor)
+    if port.size == 1:
+        await compute_in_pieces(port, copy, own, outputs[0])
+    elif port.size > 3 and size_bytes(own) <= tuning.bruck_bytes:  # up to three ranks, a ring takes no more steps
+        await bruck_all_gather(port, outputs, own)
+    else:
+        await ring_all_gather(port, outputs, own, tuning)
+
+
+async def gather(port: Port, tensor: Tensor, gather_list: Sequence[Tensor] | None, dst: int) -> None:
+    """Copy rank ``r``'s ``tensor`` into ``gather_list[r]`` of rank ``dst``; elsewhere the list is None or empty."""
+    outputs = [flatten(each) for each in gather_list] if gather_list else None
+    await direct_gather(port, flatten(tensor), outputs, dst)
+
+
+async def scatter(port: Port, tensor: Tensor, scatter_list: Sequence[Tensor] | None, src: int) -> None:
+    """Copy ``scatter_list[r]`` of rank ``src`` into rank ``r``'s ``tensor``; elsewhere the list is None or empty."""
+    inputs = [flatten(each) for each in scatter_list] if scatter_list else None
+    await direct_scatter(port, flatten(tensor), inputs, src)
+
+
+async def reduce_scatter(
+    port: Port, output: Tensor, input_list: Sequence[Tensor], op: AnyReduceOp = ReduceOp.SUM, *, tuning: Tuning = TUNING
+) -> None:
+    """Reduce all ranks' ``input_list[r]`` into rank ``r``'s ``output``, which may be its own ``input_list[r]``."""
+    check_reduce_op(op, output.dtype)
+    target, inputs = flatten(output), [flatten(each) for each in input_list]
+    if reduce_op_name(op) == "PREMUL_SUM":
+        scaled = [torch.empty_like(each) for each in inputs]
+        for each, into in zip(inputs, scaled, strict=True):
+            await _premultiply(port, each, into, op)
+        inputs = scaled
+    if port.size == 1:
+        await compute_in_pieces(port, copy, inputs[0], target)
+    elif size_bytes(target) <= tuning.exchange_bytes:
+        await direct_reduce_scatter(port, target, inputs, op)
+    else:
+        await ring_reduce_scatter(port, target, inputs, op, tuning)
+
+
+async def all_to_all(port: Port, output_list: Sequence[Tensor], input_list: Sequence[Tensor]) -> None:
+    """Copy rank ``s``'s ``input_list[r]`` into rank ``r``'s ``output_list[s]``; each pair of ranks has a shape."""
+    await direct_all_to_all(port, [flatten(each) for each in output_list], [flatten(each) for each in input_list])
+
+
+async def barrier(port: Port) -> None:
+    """End once every rank has begun."""
+    await dissemination_barrier(port)
+
+
+def _tree(port: Port, tensor: Tensor, root: int, tuning: Tuning) -> Tree:
+    shape = binomial_tree if size_bytes(tensor) <= tuning.binomial_bytes else chain
+    return shape(port.rank, root, port.size)
+
+
+async def _premultiply(port: Port, tensor: Tensor, into: Tensor, op: AnyReduceOp) -> None:
+    await compute_in_pieces(port, partial(premultiply, factor=reduce_op_factor(op)), tensor, into)

@@ -1,0 +1,108 @@
+"""Apply a reduce operation to the elements of CPU tensors, without waking torch's thread pool.
+
+Every call of torch gets at most ``GRAIN`` elements: beyond that, torch would start an OpenMP pool for this thread.
+Inference mode allows in-place arithmetic on leaves that require gradients and on tensors made in inference mode, as
+``torch.distributed`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+__all__ = [
+    "GRAIN",
+    "AnyReduceOp",
+    "accumulate",
+    "combine",
+    "copy",
+    "finalize",
+    "premultiply",
+    "reduce_op_factor",
+    "reduce_op_name",
+]
+
+GRAIN = 32768
+AnyReduceOp = ReduceOp | ReduceOp.RedOpType  # ReduceOp.SUM is of the second type
+
+_FUNCTIONS: dict[str, Any] = {
+    "SUM": torch.add,  # on bool this is a logical or, as in NCCL; Gloo adds bytes and leaves a bool that holds 3
+    "AVG": torch.add,
+    "PREMUL_SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+def reduce_op_name(op: AnyReduceOp) -> str:
+    """Return ``"SUM"``, ``"AVG"`` and so on, for ``ReduceOp.SUM`` as for an instance of ReduceOp."""
+    kind = op if isinstance(op, ReduceOp.RedOpType) else getattr(op, "op", None)
+    if not isinstance(kind, ReduceOp.RedOpType):
+        raise TypeError(f"op must be a torch.distributed.ReduceOp such as ReduceOp.SUM, got {op!r}")
+    return str(kind.name)
+
+
+def reduce_op_factor(op: AnyReduceOp) -> float:
+    """Return the factor of a PREMUL_SUM; ValueError when it carries none."""
+    state: Any = None if isinstance(op, ReduceOp.RedOpType) else op.__getstate__()  # type: ignore[attr-defined]
+    factor = state[1] if isinstance(state, tuple) else None
+    if factor is None:
+        raise ValueError("ReduceOp.PREMUL_SUM has no factor: make it with one, as an instance of ReduceOp")
+    return float(factor)  # a number, or a tensor of one
+
+
+def combine(left: Tensor, right: Tensor, out: Tensor, op: AnyReduceOp) -> None:
+    """Set ``out`` to ``left op right``, elementwise. All are flat, of one length; ``out`` may be one of the others."""
+    assert left.shape == right.shape == out.shape, f"{list(left.shape)}, {list(right.shape)}, {list(out.shape)}"
+    function = _FUNCTIONS[reduce_op_name(op)]
+    with torch.inference_mode():
+        if out.numel() <= GRAIN:
+            function(left, right, out=out)
+            return
+        for part, other, into in _grains(left, right, out):
+            function(part, other, out=into)
+
+
+def accumulate(into: Tensor, other: Tensor, op: AnyReduceOp) -> None:
+    """Set ``into`` to ``into op other``, elementwise."""
+    combine(into, other, into, op)
+
+
+def finalize(tensor: Tensor, op: AnyReduceOp, num_ranks: int) -> None:
+    """Turn the combination of all ranks' elements into the result: an AVG is divided, the others are ready."""
+    if reduce_op_name(op) != "AVG":
+        return
+    with torch.inference_mode():
+        for (part,) in _grains(tensor):
+            part.div_(num_ranks)
+
+
+def premultiply(tensor: Tensor, out: Tensor, factor: float) -> None:
+    """Set ``out``, which may be ``tensor``, to the tensor times the factor of a PREMUL_SUM."""
+    assert tensor.shape == out.shape, f"{list(tensor.shape)}, {list(out.shape)}"
+    with torch.inference_mode():
+        for part, into in _grains(tensor, out):
+            torch.mul(part, factor, out=into)
+
+
+def copy(source: Tensor, into: Tensor) -> None:
+    """Copy the elements of a flat tensor; nothing to do when both are the same memory."""
+    assert source.shape == into.shape, f"{list(source.shape)}, {list(into.shape)}"
+    if source.data_ptr() == into.data_ptr():
+        return
+    with torch.inference_mode():
+        for part, target in _grains(source, into):
+            target.copy_(part)
+
+
+def _grains(*tensors: Tensor) -> Iterator[list[Tensor]]:
+    for start in range(0, tensors[0].numel(), GRAIN):
+        yield [tensor[start : start + GRAIN] for tensor in tensors]

@@ -1,0 +1,63 @@
+"""A thread that runs errands in order; it starts with the first one, and ending it never blocks."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+__all__ = ["Errands"]
+
+logger = logging.getLogger(__name__)
+
+
+class Errands:
+    """Errands are called one after the other, in the order in which they were given."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def put(self, errand: Callable[[], None]) -> bool:
+        """Give an errand; False: the thread was stopped, and the errand will not run."""
+        with self._lock:
+            if self._stopped:
+                return False
+            self._queue.put(errand)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        return True
+
+    def stop(self) -> None:
+        """Let the thread end after what was given. Idempotent, never blocks."""
+        with self._lock:
+            if not self._stopped:
+                self._stopped = True
+                self._queue.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until the thread has ended; False if it has not."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while self._run_next():
+            pass  # nothing is kept between the errands: an idle thread must not hold a tensor
+
+    def _run_next(self) -> bool:
+        errand = self._queue.get()
+        if errand is None:
+            return False
+        try:
+            errand()
+        except Exception:  # a defect in one errand must not end the thread that serves the others
+            logger.exception("errand of %s failed", self._name)
+        return True

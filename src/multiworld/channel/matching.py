@@ -1,0 +1,448 @@
+"""Decide which message meets which receive, and who may send when. Pure: no socket, clock, thread or tensor.
+
+One ``Inbox`` stands for what one peer sends us, one ``Outbox`` for what we send to it. Messages and receives of one tag
+meet in the order in which they were issued. One that is withdrawn counts as if it had never been: what had met behind
+it moves up, except that a payload which has begun stays with its receive.
+
+Small messages travel at once (*eager*), within a window of bytes that the receiver has not yet consumed. A large one
+waits until the receiver has given a *credit* on its tag, so that its payload is read straight into the caller's memory;
+without one it is only *announced*. Credits are interchangeable within a tag. The receiver counts those that it has
+given and no payload has used yet, and those that it wants out: one for each large receive without a message, one for
+each announced message that has met a receive. It gives what is missing. What is too much stays with the sender for the
+next receive, until too many tags lie idle with such *leftovers*: then they are recalled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+from ..errors import ProtocolError
+
+__all__ = ["WINDOW_BYTES", "Arrival", "Inbox", "Mismatch", "Outbox", "Posted", "Route"]
+
+WINDOW_BYTES = 4 * 1024 * 1024
+MAX_LEFTOVERS = 64  # idle tags whose credits stay with the sender
+MAX_FORGOTTEN = 65536  # a message on a tag that was forgotten so long ago would wait for ever, and do no other harm
+
+R = TypeVar("R")  # the shell's receive
+M = TypeVar("M")  # the shell's description of a message
+S = TypeVar("S")  # the shell's send
+
+
+@dataclass(eq=False, slots=True)
+class Posted(Generic[R]):
+    """A receive. ``large``: it asks for a credit before any message has come."""
+
+    tag: int
+    receive: R
+    large: bool
+
+
+@dataclass(eq=False, slots=True)
+class Arrival(Generic[R, M]):
+    """A message that has been announced or has begun to arrive. ``dropped``: nobody will receive it."""
+
+    tag: int
+    seq: int
+    message: M
+    eager: bool
+    size_bytes: int
+    posted: Posted[R] | None = None
+    transferring: bool = False
+    complete: bool = False
+    dropped: bool = False
+
+
+@dataclass(frozen=True)
+class Mismatch(Generic[R, M]):
+    """This receive cannot take that message; the message stays."""
+
+    receive: R
+    message: M
+
+
+@dataclass(eq=False, slots=True)
+class _Tag(Generic[R, M]):
+    posted: deque[Posted[R]] = field(default_factory=deque)  # receives without a message
+    arrived: deque[Arrival[R, M]] = field(default_factory=deque)  # messages without a receive; one of the two is empty
+    called: deque[Arrival[R, M]] = field(default_factory=deque)  # announced messages that have met a receive
+    wanted: int = 0
+    given: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.posted or self.arrived or self.called)
+
+
+class Inbox(Generic[R, M]):
+    """Receives posted and messages arrived from one peer. ``fits(receive, message)`` compares their shapes.
+
+    Methods raise ProtocolError for what an honest peer never sends.
+    """
+
+    def __init__(self, fits: Callable[[R, M], bool], *, max_leftovers: int = MAX_LEFTOVERS) -> None:
+        self._fits = fits
+        self._max_leftovers = max_leftovers
+        self._tags: dict[int, _Tag[R, M]] = {}
+        self._spare: _Tag[R, M] | None = None
+        self._by_seq: dict[int, Arrival[R, M]] = {}
+        self._last_seq = 0
+        self._consumed_bytes = 0
+        self._leftovers: dict[int, None] = {}  # tags that were idle with credits given
+        self._forgotten: dict[int, None] = {}
+        self.credits_to_give: list[int] = []  # tags; the shell sends and clears them
+        self.credits_to_recall: list[int] = []  # likewise
+        self.mismatches: list[Mismatch[R, M]] = []  # the shell fails and clears them
+
+    @property
+    def num_posted(self) -> int:
+        """How many receives have no message. Any thread."""
+        return sum(len(state.posted) for state in list(self._tags.values()))
+
+    @property
+    def num_arrived(self) -> int:
+        """How many messages have no receive. Any thread."""
+        return sum(len(state.arrived) for state in list(self._tags.values()))
+
+    @property
+    def num_tags(self) -> int:
+        return len(self._tags)
+
+    def post(self, tag: int, receive: R, *, large: bool) -> Arrival[R, M] | Posted[R] | None:
+        """A receive is issued. Return the arrival that it meets, or its place in the queue; None: it was a mismatch."""
+        state = self._tag(tag)
+        if state.arrived:
+            arrival = state.arrived[0]
+            if not self._fits(receive, arrival.message):
+                self.mismatches.append(Mismatch(receive, arrival.message))
+                return None
+            state.arrived.popleft()
+            self._meet(state, arrival, Posted(tag, receive, large))
+            self._settle(tag, state)
+            return arrival
+        posted = Posted(tag, receive, large)
+        state.posted.append(posted)
+        if large:
+            state.wanted += 1
+            self._settle(tag, state)
+        return posted
+
+    def arrive(
+        self, tag: int, seq: int, message: M, size_bytes: int, *, eager: bool, transferring: bool
+    ) -> Arrival[R, M]:
+        """A message is announced or begins (``transferring``). Its ``posted`` tells where it goes, if anywhere yet."""
+        if seq <= self._last_seq:
+            raise ProtocolError(f"message {seq} came after message {self._last_seq}")
+        self._last_seq = seq
+        arrival: Arrival[R, M] = Arrival(tag, seq, message, eager, size_bytes, transferring=transferring)
+        self._by_seq[seq] = arrival
+        if tag in self._forgotten:
+            arrival.dropped = True
+            return arrival
+        state = self._tag(tag)
+        if transferring and not eager:
+            self._use_credit(state)
+        posted = None if state.arrived else self._take_fitting(state, message)
+        if posted is None:
+            state.arrived.append(arrival)
+        else:
+            self._meet(state, arrival, posted)
+        self._settle(tag, state)
+        return arrival
+
+    def begin(self, seq: int) -> Arrival[R, M] | None:
+        """The payload of an announced message begins. None: it is unknown."""
+        arrival = self._by_seq.get(seq)
+        if arrival is None or arrival.transferring or arrival.complete:
+            return None
+        arrival.transferring = True
+        if arrival.dropped:
+            return arrival
+        state = self._tags[arrival.tag]
+        self._use_credit(state)
+        if arrival.posted is not None:
+            state.called.remove(arrival)
+            state.wanted -= 1
+        self._settle(arrival.tag, state)
+        return arrival
+
+    def complete(self, seq: int) -> Arrival[R, M] | None:
+        """The payload is there: with ``posted`` the receive is done, else the message waits for one. None: unknown."""
+        arrival = self._by_seq.get(seq)
+        if arrival is None:
+            return None
+        arrival.complete = True
+        if arrival.posted is not None or arrival.dropped:
+            self._consume(arrival)
+        return arrival
+
+    def withdraw_receive(self, receive: R) -> Arrival[R, M] | None:
+        """A receive is cancelled. Return the arrival that it had met and that now waits for another receive."""
+        for tag, state in self._tags.items():
+            for posted in state.posted:
+                if posted.receive is receive:
+                    state.posted.remove(posted)
+                    state.wanted -= int(posted.large)
+                    self._settle(tag, state)
+                    return None
+        for arrival in self._by_seq.values():
+            if arrival.posted is not None and arrival.posted.receive is receive:
+                self._part(arrival)
+                return arrival
+        return None
+
+    def withdraw_message(self, seq: int) -> Arrival[R, M] | None:
+        """The sender took an announced message back. Return the complete one that a receive now meets, if any."""
+        arrival = self._by_seq.get(seq)
+        if arrival is None or arrival.transferring:
+            return None
+        del self._by_seq[seq]
+        if arrival.dropped:
+            return None
+        state = self._tags[arrival.tag]
+        met = None
+        if arrival.posted is None:
+            state.arrived.remove(arrival)
+        else:
+            met = self._meet_again(state, without=arrival)
+        self._settle(arrival.tag, state)
+        return met
+
+    def forget(self, tag: int) -> list[int]:
+        """Nobody will receive on this tag any more. Return the messages to reject: they were only announced.
+
+        The sender answers a rejection by withdrawing the message, unless its payload is under way.
+        """
+        self._forgotten[tag] = None
+        if len(self._forgotten) > MAX_FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]
+        state = self._tags.get(tag)
+        if state is None:
+            return []
+        announced = []
+        for arrival in state.arrived:
+            arrival.dropped = True
+            if arrival.complete:
+                self._consume(arrival)
+            elif not arrival.transferring:
+                announced.append(arrival.seq)
+        state.arrived.clear()
+        if state.idle:
+            if state.given:
+                self.credits_to_recall.append(tag)
+            del self._tags[tag]
+        return announced
+
+    def is_forgotten(self, tag: int) -> bool:
+        return tag in self._forgotten
+
+    def discard(self, size_bytes: int) -> None:
+        """An eager message is dropped unread: its bytes leave the window."""
+        self._consumed_bytes += size_bytes
+
+    def returned(self, tag: int, num_credits: int) -> None:
+        """The sender gave back what it still held of the credits that were recalled."""
+        state = self._tags.get(tag)
+        if state is None:
+            return
+        if num_credits > state.given:
+            raise ProtocolError(f"{num_credits} credits came back where {state.given} were given")
+        state.given -= num_credits
+        self._settle(tag, state)
+
+    def take_consumed(self, *, at_least: int) -> int:
+        """Return how many eager bytes were consumed since the last report, once they are ``at_least`` so many."""
+        consumed = self._consumed_bytes
+        if consumed < at_least:
+            return 0
+        self._consumed_bytes = 0
+        return consumed
+
+    def has_complete(self, tag: int) -> bool:
+        """Whether a receive on this tag would be satisfied at once."""
+        state = self._tags.get(tag)
+        return state is not None and bool(state.arrived) and state.arrived[0].complete
+
+    def receives(self) -> list[R]:
+        """All receives that have not completed."""
+        waiting = [posted.receive for state in self._tags.values() for posted in state.posted]
+        met = [arrival.posted.receive for arrival in self._by_seq.values() if arrival.posted is not None]
+        return waiting + met
+
+    def _tag(self, tag: int) -> _Tag[R, M]:
+        state = self._tags.get(tag)
+        if state is None:
+            state, self._spare = self._spare or _Tag(), None
+            self._tags[tag] = state
+        return state
+
+    def _take_fitting(self, state: _Tag[R, M], message: M) -> Posted[R] | None:
+        while state.posted:
+            posted = state.posted.popleft()
+            state.wanted -= int(posted.large)
+            if self._fits(posted.receive, message):
+                return posted
+            self.mismatches.append(Mismatch(posted.receive, message))
+        return None
+
+    def _meet(self, state: _Tag[R, M], arrival: Arrival[R, M], posted: Posted[R]) -> None:
+        arrival.posted = posted
+        if arrival.complete:
+            self._consume(arrival)
+        elif not arrival.transferring:
+            state.called.append(arrival)
+            state.wanted += 1
+
+    def _part(self, arrival: Arrival[R, M]) -> None:
+        """The receive that an arrival had met is gone."""
+        arrival.posted = None
+        state = self._tag(arrival.tag)
+        if arrival.tag in self._forgotten:  # its payload is under way, or called for
+            arrival.dropped = True
+            if not arrival.transferring:
+                state.called.remove(arrival)
+                state.wanted -= 1
+        else:
+            if arrival.transferring:
+                state.arrived.append(arrival)
+            self._meet_again(state)
+        self._settle(arrival.tag, state)
+
+    def _meet_again(self, state: _Tag[R, M], without: Arrival[R, M] | None = None) -> Arrival[R, M] | None:
+        """Something was withdrawn: let all whose payload has not begun meet anew, in order.
+
+        Return the message among them that is complete; it is one at most, as only one receive became free.
+        """
+        for arrival in reversed(state.called):
+            if arrival.posted is not None:
+                state.posted.appendleft(arrival.posted)
+                arrival.posted = None
+        state.arrived.extend(arrival for arrival in state.called if arrival is not without)
+        state.arrived = deque(sorted(state.arrived, key=attrgetter("seq")))
+        state.called.clear()
+        state.wanted = sum(posted.large for posted in state.posted)
+        completed = None
+        while state.arrived:
+            posted = self._take_fitting(state, state.arrived[0].message)
+            if posted is None:
+                break
+            arrival = state.arrived.popleft()
+            self._meet(state, arrival, posted)
+            if arrival.complete:
+                completed = arrival
+        return completed
+
+    def _use_credit(self, state: _Tag[R, M]) -> None:
+        if not state.given:
+            raise ProtocolError("a payload came on a credit that was never given")
+        state.given -= 1
+
+    def _settle(self, tag: int, state: _Tag[R, M]) -> None:
+        """Give the credits that are missing, and forget a tag on which nothing is open."""
+        while state.given < state.wanted:
+            state.given += 1
+            self.credits_to_give.append(tag)
+        if not state.idle:
+            return
+        if not state.given:
+            del self._tags[tag]
+            self._spare = state
+        elif tag not in self._leftovers:
+            self._leftovers[tag] = None
+            if len(self._leftovers) > self._max_leftovers:
+                self._recall()
+
+    def _recall(self) -> None:
+        tag = next(iter(self._leftovers))
+        del self._leftovers[tag]
+        state = self._tags.get(tag)
+        if state is not None and state.idle:
+            self.credits_to_recall.append(tag)
+
+    def _consume(self, arrival: Arrival[R, M]) -> None:
+        self._by_seq.pop(arrival.seq, None)
+        if arrival.eager:
+            self._consumed_bytes += arrival.size_bytes
+
+
+class Route(Enum):
+    """How a message travels now."""
+
+    EAGER = "at once, within the window"
+    CREDITED = "at once, on a credit"
+    ANNOUNCED = "its header first, its payload when a credit comes"
+
+
+class Outbox(Generic[S]):
+    """What we may send to one peer: eager window, credits by tag, and messages that wait for one."""
+
+    def __init__(self, *, eager_bytes: int, window_bytes: int = WINDOW_BYTES) -> None:
+        self._eager_bytes = eager_bytes
+        self._window_bytes = window_bytes
+        self._unconsumed_bytes = 0
+        self._credits: dict[int, int] = {}
+        self._announced: dict[int, deque[tuple[int, S]]] = {}
+        self._next_seq = 1
+
+    def issue(self, tag: int, size_bytes: int, send: S) -> tuple[int, Route]:
+        """Number a message and decide how it goes."""
+        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        if size_bytes <= self._eager_bytes and self._unconsumed_bytes + size_bytes <= self._window_bytes:
+            self._unconsumed_bytes += size_bytes
+            return seq, Route.EAGER
+        if not self._announced.get(tag) and self._take_credit(tag):
+            return seq, Route.CREDITED
+        self._announced.setdefault(tag, deque()).append((seq, send))
+        return seq, Route.ANNOUNCED
+
+    def issue_eager(self, size_bytes: int) -> int | None:
+        """Number a message that goes at once; None if the window does not allow it."""
+        if size_bytes > self._eager_bytes or self._unconsumed_bytes + size_bytes > self._window_bytes:
+            return None
+        self._unconsumed_bytes += size_bytes
+        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        return seq
+
+    def credit(self, tag: int) -> tuple[int, S] | None:
+        """A credit came. Return the announced message that goes now; else it is kept for the next."""
+        waiting = self._announced.get(tag)
+        if not waiting:
+            self._credits[tag] = self._credits.get(tag, 0) + 1
+            return None
+        message = waiting.popleft()
+        if not waiting:
+            del self._announced[tag]
+        return message
+
+    def recall(self, tag: int) -> int:
+        """The receiver wants the credits of this tag back. Return how many there are."""
+        return self._credits.pop(tag, 0)
+
+    def consumed(self, size_bytes: int) -> None:
+        self._unconsumed_bytes = max(0, self._unconsumed_bytes - size_bytes)
+
+    def withdraw(self, seq: int) -> S | None:
+        """Take an announced message back, if its payload has not been called for."""
+        for tag, waiting in self._announced.items():
+            for entry in waiting:
+                if entry[0] == seq:
+                    waiting.remove(entry)
+                    if not waiting:
+                        del self._announced[tag]
+                    return entry[1]
+        return None
+
+    def _take_credit(self, tag: int) -> bool:
+        credits = self._credits.get(tag, 0)
+        if not credits:
+            return False
+        if credits == 1:
+            del self._credits[tag]
+        else:
+            self._credits[tag] = credits - 1
+        return True

@@ -1,0 +1,93 @@
+"""A message stream to every other rank of a world, connected, finished and aborted together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..wire.connection import Connection
+from ..wire.operation import Operation, drive, settler
+from .base import ChannelContext, ChannelStatistics
+from .stream import MessageStream, StreamOwner
+
+__all__ = ["StreamMesh"]
+
+
+class StreamMesh(StreamOwner):
+    """The lower rank of each pair dials, the higher one expects it."""
+
+    def __init__(
+        self,
+        context: ChannelContext,
+        make_stream: Callable[[StreamOwner, int], MessageStream] | None = None,
+    ) -> None:
+        self.world, self.generation = context.world, context.generation
+        self._context = context
+        peers = [rank for rank in range(context.world_size) if rank != context.rank]
+        make = MessageStream if make_stream is None else make_stream
+        self._streams = {rank: make(self, rank) for rank in peers}
+
+    @property
+    def peers(self) -> list[int]:
+        """All ranks but this one."""
+        return list(self._streams)
+
+    def stream(self, rank: int) -> MessageStream:
+        return self._streams[rank]
+
+    def connect(self, timeout_s: float) -> Operation[None]:
+        """Connect all streams; fails with the first error."""
+        return drive(self._connect(timeout_s))
+
+    async def _connect(self, timeout_s: float) -> None:
+        connector, me = self._context.connector, self._context.rank
+        opening: list[Operation[Connection]] = []
+        for rank, stream in self._streams.items():
+            dialing = me < rank
+            opening.append(
+                connector.dial(rank, stream, timeout_s=timeout_s) if dialing else connector.expect(rank, stream)
+            )
+        for opened in opening:
+            await opened
+
+    def stream_lost(self, rank: int, reason: str) -> None:
+        self._context.report_lost(rank, reason)
+
+    def stream_stuck(self, rank: int, name: str) -> None:
+        reason = f"rank {self._context.rank} gave up a {name} that was already moving data to or from rank {rank}"
+        self._context.report_lost(self._context.rank, reason)
+
+    def finish(self, timeout_s: float) -> Operation[None]:
+        """Wait for what was sent, say BYE, and wait until every peer has read all; at most ``timeout_s``."""
+        operation = drive(self._finish())
+        timer = self._context.loop.call_later(timeout_s, settler(operation))
+        operation.add_callback(lambda _: timer.cancel())
+        return operation
+
+    async def _finish(self) -> None:
+        for stream in self._streams.values():
+            for sending in stream.unsent():
+                settled: Operation[None] = Operation()
+                sending.add_callback(settler(settled))
+                await settled
+        ended = [stream.finish() for stream in self._streams.values()]
+        for operation in ended:
+            await operation
+
+    def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
+        """Fail and close everything. ``keep_arrived``: messages that are complete can still be received."""
+        for stream in self._streams.values():
+            stream.abort(error, keep_arrived=keep_arrived)
+
+    def statistics(self, num_collectives: int) -> ChannelStatistics:
+        streams = self._streams.values()
+        depths = [stream.queue_depths() for stream in streams]
+        return ChannelStatistics(
+            messages_sent=sum(stream.messages_sent for stream in streams),
+            messages_received=sum(stream.messages_received for stream in streams),
+            bytes_sent=sum(stream.bytes_sent for stream in streams),
+            bytes_received=sum(stream.bytes_received for stream in streams),
+            collectives=num_collectives,
+            receives_waiting=sum(depth[0] for depth in depths),
+            messages_waiting=sum(depth[1] for depth in depths),
+            sends_waiting=sum(depth[2] for depth in depths),
+        )

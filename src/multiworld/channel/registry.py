@@ -1,0 +1,73 @@
+"""Which channels there are, by name: ours, and those that installed packages offer as ``multiworld.channels`` entry
+points.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+import torch
+
+from .base import ChannelSupport, DataChannel
+from .gloo import GlooChannel
+from .tcp import TcpChannel
+
+__all__ = ["available", "channel_names", "find_channel"]
+
+ENTRY_POINT_GROUP = "multiworld.channels"
+OURS: dict[str, type[DataChannel]] = {channel.name: channel for channel in (TcpChannel, GlooChannel)}
+
+
+def channel_names() -> list[str]:
+    """Return the names that ``backend=`` takes, besides ``"auto"``."""
+    return [*OURS, *sorted(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name not in OURS)]
+
+
+def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
+    """Return the channel for a ``backend=``; raises ValueError for an unknown name or a device that it cannot serve."""
+    name = backend
+    if backend == "auto":
+        name = "nccl" if device.type == "cuda" else "tcp"
+    channel = OURS.get(name) or _load(name)
+    if channel is None and name == "nccl":
+        raise ValueError(
+            f"backend {backend!r} would need the nccl channel for {device}, which this version does not have yet: "
+            "move tensors through the CPU, with device=None and backend 'tcp' or 'gloo'"
+        )
+    if channel is None:
+        known = ", ".join(["auto", *channel_names()])
+        raise ValueError(f"unknown backend {backend!r}: expected one of {known}")
+    if device.type not in channel.device_types:
+        can = ", ".join(sorted(channel.device_types))
+        raise ValueError(
+            f"backend {backend!r} moves tensors on {can}, not on {device.type}; choose another backend or device"
+        )
+    return channel
+
+
+def available() -> dict[str, ChannelSupport]:
+    """Return for every registered channel whether it works on this machine."""
+    support = {}
+    for name in channel_names():
+        channel = OURS.get(name)
+        if channel is None:
+            try:
+                channel = _load(name)
+            except Exception as error:  # a third party's package may fail at import in any way
+                support[name] = ChannelSupport(name, False, f"cannot be imported: {error}")
+                continue
+        assert channel is not None
+        support[name] = channel.support()
+    return support
+
+
+def _load(name: str) -> type[DataChannel] | None:
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name == name:
+            loaded = entry.load()
+            if not (isinstance(loaded, type) and issubclass(loaded, DataChannel)):
+                raise TypeError(
+                    f"the entry point {name!r} of {ENTRY_POINT_GROUP} is {loaded!r}, not a DataChannel class"
+                )
+            return loaded
+    return None

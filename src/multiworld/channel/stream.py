@@ -1,0 +1,496 @@
+"""Messages to and from one peer over one connection: headers are matched, payloads go straight into place."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CollectiveMismatchError, ProtocolError, TensorMismatchError
+from ..wire.connection import Connection
+from ..wire.frames import Header, Kind, pack_header
+from ..wire.operation import Operation
+from .base import Payload
+from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Route
+from .tensors import describe_text, memory_of, parse_layout
+
+__all__ = ["COLLECTIVE", "USER", "Message", "MessageStream", "Receive", "Send", "StreamOwner"]
+
+logger = logging.getLogger(__name__)
+
+USER, COLLECTIVE = 0, 1  # two spaces of tags
+FLAG_COLLECTIVE, FLAG_CREDITED = 1, 2
+EAGER_BYTES = 64 * 1024
+SMALL_BYTES = 2 * 1024  # worth copying into one write with its header
+SIZE = struct.Struct("<Q")
+
+
+class StreamOwner:
+    """What a stream tells its channel. All are called with nothing held."""
+
+    world = ""
+    generation = 0
+
+    def stream_lost(self, rank: int, reason: str) -> None:
+        """The connection ended without a BYE."""
+
+    def stream_stuck(self, rank: int, name: str) -> None:
+        """A cancelled operation of that name can be stopped only by breaking the world (a ``MovingStream``)."""
+
+
+class Message:
+    """What came: its description, and the buffer that it waits in if no receive was there."""
+
+    __slots__ = ("buffer", "meta", "size_bytes", "space")
+
+    def __init__(self, meta: bytes, size_bytes: int, space: int) -> None:
+        self.meta, self.size_bytes, self.space = meta, size_bytes, space
+        self.buffer: Tensor | None = None
+
+
+class Receive:
+    """A receive that the caller waits for. ``tensor`` None: any payload."""
+
+    __slots__ = ("meta", "operation", "space", "tensor", "view")
+
+    def __init__(self, operation: Operation[object], space: int, meta: bytes | None, tensor: Tensor | None) -> None:
+        self.operation, self.space, self.meta, self.tensor = operation, space, meta, tensor
+        self.view = None if tensor is None else memory_of(tensor)
+
+
+class Send:
+    """A message that the caller waits to have sent; it keeps the memory of the segments alive."""
+
+    __slots__ = ("meta", "operation", "segments", "seq", "size_bytes", "space", "tag", "tensors")
+
+    def __init__(self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]) -> None:
+        self.space, self.tag, self.meta, self.segments, self.tensors = space, tag, meta, segments, tensors
+        self.size_bytes = sum(map(len, segments))
+        self.seq = 0
+        self.operation: Operation[None] = Operation()
+
+
+_SENT: Operation[None] = Operation()
+_SENT.succeed(None)
+
+
+def _fits(receive: Receive, message: Message) -> bool:
+    if receive.meta is None:
+        return True
+    return receive.meta == message.meta and (receive.view is None or len(receive.view) == message.size_bytes)
+
+
+class MessageStream:
+    """One peer's messages in both directions; a connection sink."""
+
+    def __init__(self, owner: StreamOwner, rank: int, *, eager_bytes: int = EAGER_BYTES) -> None:
+        self.rank = rank
+        self.said_bye = False
+        self.bytes_sent = self.bytes_received = self.messages_sent = self.messages_received = 0
+        self._owner = owner
+        self._eager_bytes = eager_bytes
+        self._connection: Connection | None = None
+        self._inbox: Inbox[Receive, Message] = Inbox(_fits)
+        self._outbox: Outbox[Send] = Outbox(eager_bytes=eager_bytes)
+        self._issue_lock = threading.Lock()  # numbers and queue order must agree
+        self._unsent: set[Send] = set()
+        self._error: Exception | None = None
+        self._kept = False  # the error was a graceful leave: what has arrived can still be received
+        self._drained: Operation[None] = Operation()
+        self._ended: Operation[None] = Operation()
+
+    # ---- the channel's side
+
+    def opened(self, connection: Connection) -> None:
+        self._connection = connection
+        if self._error is not None:
+            connection.abort("aborted before it was open")
+
+    @property
+    def drained(self) -> Operation[None]:
+        """Done when all that the peer ever sent has arrived."""
+        return self._drained
+
+    @property
+    def connection(self) -> Connection:
+        assert self._connection is not None, "stream used before it was connected"
+        return self._connection
+
+    def send(
+        self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]
+    ) -> Operation[None]:
+        """Send a message; done when its memory may change. ``tensors`` own the memory of the segments."""
+        if len(segments) == 1 and len(segments[0]) <= SMALL_BYTES and self._send_small(space, tag, meta, segments[0]):
+            return _SENT
+        send = Send(space, tag, meta, segments, tensors)
+        send.operation.on_cancel = partial(self._cancel_send, send)
+        with self._issue_lock:
+            if self._error is not None:
+                send.operation.fail(self._error)
+                return send.operation
+            self._unsent.add(send)
+            send.seq, route = self._outbox.issue(key_of(space, tag), send.size_bytes, send)
+            if route is Route.ANNOUNCED:
+                self._queue_announcement(send)
+            else:
+                self._queue_message(send, FLAG_CREDITED if route is Route.CREDITED else 0)
+        self.messages_sent += 1
+        self.bytes_sent += send.size_bytes
+        self.connection.flush()
+        return send.operation
+
+    def _send_small(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
+        """Write a small message whole, here and now. False: it has to go the usual way."""
+        with self._issue_lock:
+            connection = self._connection
+            if self._error is not None or connection is None or connection.num_queued:
+                return False
+            size_bytes = len(segment)
+            seq = self._outbox.issue_eager(size_bytes)
+            if seq is None:
+                return False
+            header = pack_header(
+                Kind.MESSAGE, flags=space, meta_bytes=len(meta), payload_bytes=size_bytes, tag=tag, seq=seq
+            )
+            frame = b"".join((header, meta, segment))
+            if not connection.send_now(frame):
+                connection.queue(frame)
+        connection.flush()
+        self.messages_sent += 1
+        self.bytes_sent += size_bytes
+        return True
+
+    def recv(self, space: int, tag: int, meta: bytes | None, tensor: Tensor | None) -> Operation[Payload]:
+        """Receive into ``tensor``, whose description ``meta`` must equal the message's; both None: any payload."""
+        operation: Operation[Payload] = Operation()
+        receive = Receive(operation, space, meta, tensor)  # type: ignore[arg-type]
+        operation.on_cancel = partial(self._cancel_receive, receive)
+        self.connection.run(partial(self._post, receive, key_of(space, tag)))
+        return operation
+
+    def give_up(self, tag: int) -> None:
+        """A collective failed here: reject what peers still send for it."""
+        self.connection.run(partial(self._forget, tag))
+
+    def has_complete(self, tag: int) -> bool:
+        return self._inbox.has_complete(key_of(USER, tag))
+
+    def queue_depths(self) -> tuple[int, int, int]:
+        """Return how many receives wait, messages wait, sends wait."""
+        return self._inbox.num_posted, self._inbox.num_arrived, len(self._unsent)
+
+    def finish(self) -> Operation[None]:
+        """Say BYE behind all that was sent; done when the peer has read everything and closed its side."""
+        if not self._ended.done and self._connection is not None:
+            self.connection.queue(pack_header(Kind.BYE))
+            self.connection.finish_writing(lambda: None)
+        return self._ended
+
+    def unsent(self) -> list[Operation[None]]:
+        with self._issue_lock:
+            return [send.operation for send in self._unsent]
+
+    def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
+        """Fail everything, close the connection. Any thread; nothing of the caller's is written afterwards."""
+        with self._issue_lock:
+            if self._error is not None and not self._kept:
+                return
+            self._error, self._kept = error, keep_arrived
+        if self._connection is not None:
+            self._connection.abort(f"aborted: {type(error).__name__}")
+            self._connection.run(partial(self._fail_all, error))
+        self._drained.succeed(None)
+        self._ended.succeed(None)
+
+    # ---- the connection's side: the read side is held
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        if header.kind == Kind.MESSAGE:
+            return self._begin_message(header, meta)
+        if header.kind == Kind.PAYLOAD:
+            arrival = self._inbox.begin(header.seq)
+            if arrival is None or arrival.size_bytes != header.payload_bytes:
+                raise ProtocolError(f"payload of message {header.seq}, which was not announced so")
+            target = None if arrival.dropped else self._destination(arrival)
+            self._act()
+            return target
+        if header.payload_bytes:
+            raise ProtocolError(f"frame kind {header.kind} with a payload")
+        return None
+
+    def end(self, header: Header, meta: bytes) -> None:
+        kind = header.kind
+        if kind in (Kind.MESSAGE, Kind.PAYLOAD):
+            arrival = self._inbox.complete(header.seq)
+            if arrival is not None:
+                self._arrived(arrival)
+        elif kind == Kind.ANNOUNCE:
+            self._announced(header, meta)
+        elif kind == Kind.CREDIT:
+            self._credited(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
+        elif kind == Kind.WINDOW:
+            with self._issue_lock:
+                self._outbox.consumed(header.seq)
+        elif kind == Kind.WITHDRAW:
+            arrival = self._inbox.withdraw_message(header.seq)
+            if arrival is not None and arrival.complete:
+                self._arrived(arrival)
+        elif kind == Kind.RECALL:
+            self._recalled(header)
+        elif kind == Kind.RETURNED:
+            self._inbox.returned(key_of(header.flags & FLAG_COLLECTIVE, header.tag), header.seq)
+        elif kind == Kind.REJECT:
+            self._rejected(header.seq, meta)
+        elif kind == Kind.BYE:
+            self._bye()
+        else:
+            raise ProtocolError(f"frame kind {kind} on a data connection")
+        self._act()
+
+    def lost(self, reason: str) -> None:
+        self._drained.succeed(None)
+        self._ended.succeed(None)
+        if not self.said_bye and self._error is None:
+            self._owner.stream_lost(self.rank, reason)
+
+    # ---- sending
+
+    def _queue_message(self, send: Send, flags: int) -> None:
+        header = pack_header(
+            Kind.MESSAGE,
+            flags=flags | send.space,
+            meta_bytes=len(send.meta),
+            payload_bytes=send.size_bytes,
+            tag=send.tag,
+            seq=send.seq,
+        )
+        self.connection.queue(header + send.meta, *send.segments, on_sent=partial(self._sent, send))
+
+    def _queue_announcement(self, send: Send) -> None:
+        meta = SIZE.pack(send.size_bytes) + send.meta
+        header = pack_header(Kind.ANNOUNCE, flags=send.space, meta_bytes=len(meta), tag=send.tag, seq=send.seq)
+        self.connection.queue(header + meta)
+
+    def _queue_payload(self, send: Send) -> None:
+        header = pack_header(Kind.PAYLOAD, flags=send.space, payload_bytes=send.size_bytes, tag=send.tag, seq=send.seq)
+        self.connection.queue(header, *send.segments, on_sent=partial(self._sent, send))
+
+    def _queue_withdrawal(self, send: Send) -> None:
+        self.connection.queue(pack_header(Kind.WITHDRAW, flags=send.space, tag=send.tag, seq=send.seq))
+
+    def _sent(self, send: Send) -> None:
+        self._unsent.discard(send)
+        send.operation.succeed(None)
+
+    def _credited(self, key: int) -> None:
+        with self._issue_lock:
+            entry = self._outbox.credit(key)
+            if entry is not None:
+                self._queue_payload(entry[1])
+        self.connection.defer(self.connection.flush)
+
+    def _recalled(self, header: Header) -> None:
+        with self._issue_lock:
+            num_credits = self._outbox.recall(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
+            self.connection.queue(pack_header(Kind.RETURNED, flags=header.flags, tag=header.tag, seq=num_credits))
+        self.connection.defer(self.connection.flush)
+
+    def _rejected(self, seq: int, meta: bytes) -> None:
+        with self._issue_lock:
+            send = self._outbox.withdraw(seq)
+            if send is not None:
+                self._queue_withdrawal(send)
+        if send is not None:
+            self._unsent.discard(send)
+            error = self._mismatch(COLLECTIVE, send.meta, meta)
+            self.connection.defer(partial(fail, send.operation, error))
+            self.connection.defer(self.connection.flush)
+
+    def _cancel_send(self, send: Send) -> None:
+        """Afterwards the caller's memory is no longer read: the message is taken back, or its rest copied."""
+        with self._issue_lock:
+            withdrawn = self._outbox.withdraw(send.seq)
+            if withdrawn is not None:
+                self._queue_withdrawal(send)
+        self._unsent.discard(send)
+        if withdrawn is None:
+            self.connection.detach_unsent(send)
+        self.connection.flush()
+
+    # ---- receiving
+
+    def _post(self, receive: Receive, key: int) -> None:
+        if self._error is not None and not (self._kept and self._inbox.has_complete(key)):
+            self.connection.defer(partial(fail, receive.operation, self._error))
+            return
+        if receive.operation.done:  # cancelled before its turn came
+            return
+        large = receive.tensor is None or receive.view is None or len(receive.view) > self._eager_bytes
+        met = self._inbox.post(key, receive, large=large)
+        if isinstance(met, Arrival) and met.complete:
+            self._arrived(met)
+        self._act()
+
+    def _begin_message(self, header: Header, meta: bytes) -> memoryview | None:
+        space = header.flags & FLAG_COLLECTIVE
+        eager = not header.flags & FLAG_CREDITED
+        message = Message(meta, header.payload_bytes, space)
+        key = key_of(space, header.tag)
+        arrival = self._inbox.arrive(key, header.seq, message, header.payload_bytes, eager=eager, transferring=True)
+        target = None if arrival.dropped else self._destination(arrival)
+        self._act()
+        return target
+
+    def _announced(self, header: Header, meta: bytes) -> None:
+        if len(meta) < SIZE.size:
+            raise ProtocolError("an announcement without a size")
+        (size_bytes,) = SIZE.unpack_from(meta)
+        space = header.flags & FLAG_COLLECTIVE
+        message = Message(meta[SIZE.size :], size_bytes, space)
+        key = key_of(space, header.tag)
+        arrival = self._inbox.arrive(key, header.seq, message, size_bytes, eager=False, transferring=False)
+        if arrival.dropped:
+            self._reject(header.seq)
+
+    def _forget(self, tag: int) -> None:
+        for seq in self._inbox.forget(key_of(COLLECTIVE, tag)):
+            self._reject(seq)
+        self._act()
+
+    def _reject(self, seq: int) -> None:
+        self.connection.queue(pack_header(Kind.REJECT, seq=seq))
+        self.connection.defer(self.connection.flush)
+
+    def _is_given_up(self, header: Header) -> bool:
+        return self._inbox.is_forgotten(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
+
+    def _destination(self, arrival: Arrival[Receive, Message]) -> memoryview | None:
+        """Return where a payload goes: the caller's tensor, or a buffer if nobody waits or the sender sets the form."""
+        message = arrival.message
+        receive = None if arrival.posted is None else arrival.posted.receive
+        if receive is not None and receive.view is not None:
+            return receive.view if message.size_bytes else None
+        if message.space == USER:
+            parse_layout(message.meta, message.size_bytes)  # refuse what could not be rebuilt before it takes memory
+        message.buffer = self._allocate(message.size_bytes)
+        return memory_of(message.buffer) if message.size_bytes else None
+
+    def _arrived(self, arrival: Arrival[Receive, Message]) -> None:
+        self.messages_received += 1
+        self.bytes_received += arrival.size_bytes
+        if arrival.posted is None:
+            return
+        receive, message = arrival.posted.receive, arrival.message
+        value: object = None
+        if receive.tensor is None:
+            assert message.buffer is not None or not message.size_bytes
+            buffer = message.buffer if message.buffer is not None else self._allocate(0)
+            value = parse_layout(message.meta, message.size_bytes).build(buffer)
+        elif message.buffer is not None and receive.view is not None and message.size_bytes:
+            assert receive.tensor is not None
+            self._fill(receive.tensor, message.buffer)
+        self.connection.defer(partial(_succeed, receive.operation, value))
+
+    def _allocate(self, size_bytes: int) -> Tensor:
+        """Return memory for a message that nobody has given any for, ``[size_bytes]`` uint8."""
+        try:
+            return torch.empty(size_bytes, dtype=torch.uint8)
+        except RuntimeError as error:
+            raise ProtocolError(f"no memory for a message of {size_bytes} bytes: {error}") from error
+
+    def _fill(self, target: Tensor, source: Tensor) -> None:
+        """Copy the bytes of one tensor into another of the same size."""
+        memory_of(target)[:] = memory_of(source)
+
+    def _cancel_receive(self, receive: Receive) -> None:
+        self.connection.run_and_wait(partial(self._detach, receive))
+
+    def _detach(self, receive: Receive) -> None:
+        """Take the receive out; a payload that is coming into its tensor goes on into a buffer of ours."""
+        receive.operation.on_cancel = None
+        arrival = self._inbox.withdraw_receive(receive)
+        if arrival is not None and arrival.transferring and not arrival.complete and arrival.message.buffer is None:
+            message, parser = arrival.message, self.connection.parser
+            message.buffer = self._allocate(message.size_bytes)
+            target = memory_of(message.buffer)
+            if receive.view is not None:
+                received = parser.received_bytes
+                target[:received] = receive.view[:received]
+            parser.redirect(target)
+        self._act()
+
+    def _act(self) -> None:
+        """Carry out what the inbox decided."""
+        inbox = self._inbox
+        if inbox.credits_to_give:
+            for key in inbox.credits_to_give:
+                self.connection.queue(pack_header(Kind.CREDIT, flags=key & 1, tag=key >> 1))
+            inbox.credits_to_give.clear()
+            self.connection.defer(self.connection.flush)
+        if inbox.credits_to_recall:
+            for key in inbox.credits_to_recall:
+                self.connection.queue(pack_header(Kind.RECALL, flags=key & 1, tag=key >> 1))
+            inbox.credits_to_recall.clear()
+            self.connection.defer(self.connection.flush)
+        if inbox.mismatches:
+            for mismatch in inbox.mismatches:
+                error = self._mismatch(mismatch.receive.space, mismatch.receive.meta or b"", mismatch.message.meta)
+                self.connection.defer(partial(fail, mismatch.receive.operation, error))
+            inbox.mismatches.clear()
+        consumed = inbox.take_consumed(at_least=WINDOW_BYTES // 4)
+        if consumed:
+            self.connection.queue(pack_header(Kind.WINDOW, seq=consumed))
+            self.connection.defer(self.connection.flush)
+
+    def _mismatch(self, space: int, expected: bytes, actual: bytes) -> Exception:
+        owner = self._owner
+        if space == COLLECTIVE:
+            texts = [text.decode(errors="replace") or "nothing (it gave up)" for text in (expected, actual)]
+            return CollectiveMismatchError(owner.world, owner.generation, self.rank, *texts)
+        return TensorMismatchError(
+            owner.world,
+            owner.generation,
+            self.rank,
+            describe_text(expected) if expected else "any payload",
+            describe_text(actual),
+        )
+
+    def _bye(self) -> None:
+        self.said_bye = True
+        self.connection.defer(self._answer_bye)
+
+    def _answer_bye(self) -> None:
+        self._drained.succeed(None)
+        self.connection.finish_writing(lambda: None)
+
+    def _fail_all(self, error: Exception) -> None:
+        receives = self._inbox.receives()
+        for receive in receives if self._kept else ():
+            self._inbox.withdraw_receive(receive)
+        if not self._kept:
+            self._inbox = Inbox(_fits)
+        for receive in receives:
+            receive.operation.on_cancel = None
+            self.connection.defer(partial(fail, receive.operation, error))
+        with self._issue_lock:
+            sends, self._unsent = self._unsent, set()
+        for send in sends:
+            send.operation.on_cancel = None
+            self.connection.defer(partial(fail, send.operation, error))
+
+
+def key_of(space: int, tag: int) -> int:
+    return tag << 1 | space
+
+
+def fail(operation: Operation[Any], error: Exception) -> None:
+    operation.fail(error)
+
+
+def _succeed(operation: Operation[Any], value: object) -> None:
+    operation.succeed(value)

@@ -1,0 +1,68 @@
+"""The messages of one collective call over the streams of a world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import MultiworldError
+from ..wire.operation import Operation
+from .base import ChannelContext
+from .mesh import StreamMesh
+from .stream import COLLECTIVE
+from .tensors import memory_of
+
+__all__ = ["StreamPort"]
+
+INLINE_COMPUTE_BYTES = 64 * 1024
+
+
+class StreamPort:
+    """The send and receive of one collective call; implements ``collectives.Port``."""
+
+    def __init__(self, context: ChannelContext, mesh: StreamMesh, seq: int, signature: bytes) -> None:
+        self.rank, self.size = context.rank, context.world_size
+        self._context, self._mesh, self._seq, self._signature = context, mesh, seq, signature
+        self._open: set[Operation[Any]] = set()
+
+    def send(self, tensor: Tensor, dst: int) -> Operation[None]:
+        stream = self._mesh.stream(dst)
+        return self._track(stream.send(COLLECTIVE, self._seq, self._signature, [memory_of(tensor)], [tensor]))
+
+    def recv(self, tensor: Tensor, src: int) -> Operation[None]:
+        operation = self._mesh.stream(src).recv(COLLECTIVE, self._seq, self._signature, tensor)
+        return self._track(operation)  # type: ignore[arg-type]
+
+    def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
+        if size_bytes > INLINE_COMPUTE_BYTES:
+            return self._track(self._context.compute(work))
+        operation: Operation[None] = Operation()
+        try:
+            work()
+        except Exception as error:  # the reduction's own error belongs to the caller of the collective
+            operation.fail(error)
+        else:
+            operation.succeed(None)
+        return operation
+
+    def close(self, collective: Operation[None]) -> None:
+        """The call is over. If it failed, nothing of it may touch the caller's tensors or hold up the peers."""
+        if collective.error is None:
+            return
+        for operation in list(self._open):
+            operation.cancel(_GivenUp())
+        for peer in range(self.size):
+            if peer != self.rank:
+                self._mesh.stream(peer).give_up(self._seq)
+
+    def _track(self, operation: Operation[None]) -> Operation[None]:
+        if not operation.done:
+            self._open.add(operation)
+            operation.add_callback(self._open.discard)
+        return operation
+
+
+class _GivenUp(MultiworldError):
+    """Ends the parts of a collective that failed as a whole."""

@@ -1,0 +1,153 @@
+"""What all channels over message streams share: point-to-point operations, and what each collective is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..wire.operation import Operation, drive
+from . import collectives
+from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
+from .collectives.reduction import reduce_op_name
+from .mesh import StreamMesh
+from .stream import USER
+from .stream_port import StreamPort
+from .tensors import describe, describe_text, memory_of, payload_segments
+
+__all__ = ["Collective", "StreamChannel"]
+
+Steps = Callable[[StreamPort, list[Tensor]], Coroutine[Operation[Any], None, None]]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective call: all its tensors in one list, and the steps that carry it out over send and receive.
+
+    ``signature`` says what all ranks must agree on; it begins with the name of the method.
+    """
+
+    kind: str
+    signature: str
+    tensors: list[Tensor]
+    steps: Steps
+    op: Any = None
+    root: int = 0
+
+
+class StreamChannel(DataChannel):
+    """A channel whose messages go over a ``StreamMesh``."""
+
+    def __init__(self, context: ChannelContext, mesh: StreamMesh) -> None:
+        super().__init__(context)
+        self._mesh = mesh
+        self._collective_seqs = itertools.count(1)
+        self._num_collectives = 0
+
+    def _collective(self, call: Collective) -> Operation[None]:
+        """Carry out a collective by its steps; those of one world do not mix."""
+        self._num_collectives += 1
+        port = StreamPort(self.context, self._mesh, next(self._collective_seqs), call.signature.encode())
+        operation = drive(call.steps(port, call.tensors))
+        operation.add_callback(port.close)
+        return operation
+
+    # ---- point to point
+
+    def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:
+        return self._mesh.stream(dst).send(USER, tag, describe(tensor), [memory_of(tensor)], [tensor])
+
+    def recv(self, tensor: Tensor, src: int, tag: int) -> Operation[None]:
+        return self._mesh.stream(src).recv(USER, tag, describe(tensor), tensor)  # type: ignore[return-value]
+
+    def send_tensors(self, payload: Payload, dst: int, tag: int) -> Operation[None]:
+        meta, segments, tensors = payload_segments(payload)
+        return self._mesh.stream(dst).send(USER, tag, meta, segments, tensors)
+
+    def recv_tensors(self, src: int, tag: int) -> Operation[Payload]:
+        return self._mesh.stream(src).recv(USER, tag, None, None)
+
+    # ---- collectives
+
+    def broadcast(self, tensor: Tensor, src: int) -> Operation[None]:
+        signature = f"broadcast from {src} of {_text(tensor)}"
+        steps: Steps = lambda port, tensors: collectives.broadcast(port, tensors[0], src)  # noqa: E731
+        return self._collective(Collective("broadcast", signature, [tensor], steps, root=src))
+
+    def all_reduce(self, tensor: Tensor, op: Any) -> Operation[None]:
+        signature = f"all_reduce({reduce_op_name(op)}) of {_text(tensor)}"
+        steps: Steps = lambda port, tensors: collectives.all_reduce(port, tensors[0], op)  # noqa: E731
+        return self._collective(Collective("all_reduce", signature, [tensor], steps, op=op))
+
+    def reduce(self, tensor: Tensor, dst: int, op: Any) -> Operation[None]:
+        signature = f"reduce({reduce_op_name(op)}) to {dst} of {_text(tensor)}"
+        steps: Steps = lambda port, tensors: collectives.reduce(port, tensors[0], dst, op)  # noqa: E731
+        return self._collective(Collective("reduce", signature, [tensor], steps, op=op, root=dst))
+
+    def all_gather(self, tensors: list[Tensor], tensor: Tensor) -> Operation[None]:
+        """``[tensor, *tensors]``."""
+        signature = f"all_gather of {_text(tensor)}"
+        steps: Steps = lambda port, tensors: collectives.all_gather(port, tensors[1:], tensors[0])  # noqa: E731
+        return self._collective(Collective("all_gather", signature, [tensor, *tensors], steps))
+
+    def gather(self, tensor: Tensor, gather_list: list[Tensor] | None, dst: int) -> Operation[None]:
+        """``[tensor, *gather_list]``."""
+        signature = f"gather to {dst} of {_text(tensor)}"
+        steps: Steps = lambda port, tensors: collectives.gather(port, tensors[0], tensors[1:] or None, dst)  # noqa: E731
+        return self._collective(Collective("gather", signature, [tensor, *(gather_list or ())], steps, root=dst))
+
+    def scatter(self, tensor: Tensor, scatter_list: list[Tensor] | None, src: int) -> Operation[None]:
+        """``[tensor, *scatter_list]``."""
+        signature = f"scatter from {src} of {_text(tensor)}"
+        steps: Steps = lambda port, tensors: collectives.scatter(port, tensors[0], tensors[1:] or None, src)  # noqa: E731
+        return self._collective(Collective("scatter", signature, [tensor, *(scatter_list or ())], steps, root=src))
+
+    def reduce_scatter(self, output: Tensor, input_list: list[Tensor], op: Any) -> Operation[None]:
+        """``[output, *input_list]``."""
+        signature = f"reduce_scatter({reduce_op_name(op)}) of {_text(output)}"
+        steps: Steps = lambda port, tensors: collectives.reduce_scatter(port, tensors[0], tensors[1:], op)  # noqa: E731
+        return self._collective(Collective("reduce_scatter", signature, [output, *input_list], steps, op=op))
+
+    def all_to_all(self, output_list: list[Tensor], input_list: list[Tensor]) -> Operation[None]:
+        """``[*output_list, *input_list]``."""
+        size = self.context.world_size
+        steps: Steps = lambda port, tensors: collectives.all_to_all(port, tensors[:size], tensors[size:])  # noqa: E731
+        return self._collective(Collective("all_to_all", "all_to_all", [*output_list, *input_list], steps))
+
+    def barrier(self) -> Operation[None]:
+        steps: Steps = lambda port, _: collectives.barrier(port)  # noqa: E731
+        return self._collective(Collective("barrier", "barrier", [], steps))
+
+    # ---- progress and the end
+
+    def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
+        self._mesh.stream(peer).connection.read_until(operation, timeout_s)
+
+    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
+        self._mesh.stream(peer).connection.watch_from(self.context.loop.reader_for(loop))
+
+    def flush(self, timeout_s: float) -> Operation[None]:
+        return self._mesh.finish(timeout_s)
+
+    def drained(self, rank: int) -> Operation[None]:
+        return self._mesh.stream(rank).drained
+
+    def deliver_left(self, src: int, tag: int) -> bool:
+        return self._mesh.stream(src).has_complete(tag)
+
+    def end_after_leave(self, error: Exception) -> None:
+        self._mesh.abort(error, keep_arrived=True)
+
+    def abort(self, error: Exception) -> None:
+        self._mesh.abort(error)
+
+    def statistics(self) -> ChannelStatistics:
+        return self._mesh.statistics(self._num_collectives)
+
+
+def _text(tensor: Tensor) -> str:
+    return describe_text(describe(tensor))

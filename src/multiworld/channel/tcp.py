@@ -1,0 +1,25 @@
+"""Our own channel for CPU tensors: a framed TCP connection per pair of ranks, and collectives over send and receive."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..wire.operation import Operation
+from .base import ChannelContext
+from .mesh import StreamMesh
+from .streamed import StreamChannel
+
+__all__ = ["TcpChannel"]
+
+
+class TcpChannel(StreamChannel):
+    """Framed, self-describing, zero-copy into the caller's memory; progresses on the manager's thread."""
+
+    name: ClassVar[str] = "tcp"
+    device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+
+    def __init__(self, context: ChannelContext) -> None:
+        super().__init__(context, StreamMesh(context))
+
+    def connect(self, timeout_s: float) -> Operation[None]:
+        return self._mesh.connect(timeout_s)

@@ -1,0 +1,108 @@
+"""``multiworld bench``: measure beside raw ``torch.distributed``. Reads the options; only the workers import torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..bench.options import Options
+from ..bench.record import append_record
+from ..bench.report import Report
+from ..bench.run import BENCHMARKS, run
+from ..bench.table import report_text
+from ..testing import WorkerFailedError
+
+__all__ = ["main"]
+
+RESULTS = Path("benchmarks/RESULTS.md")
+STDOUT = Path("-")
+QUICK_ROUNDS = 2
+QUICK_TRIALS = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure: 0 if that worked, 1 if a bound that --check holds to is broken, 2 if it cannot run here."""
+    parser = _parser(BENCHMARKS)
+    parsed = parser.parse_args(arguments)
+    unknown = [name for name in parsed.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark {unknown[0]!r}: there are {', '.join(BENCHMARKS)}")
+    for option, path in (("--json", parsed.json), ("--record", parsed.record)):
+        if path is not None and not path.parent.is_dir():
+            parser.error(f"{option}: there is no folder {path.parent}")
+    try:
+        options = _options(parsed)
+    except ValueError as error:
+        parser.error(str(error))
+    if find_spec("torch") is None:
+        print("multiworld bench needs torch", file=sys.stderr)
+        return 2
+    try:
+        report = run(parsed.names or list(BENCHMARKS), options, _note)
+    except WorkerFailedError as error:
+        print(f"multiworld bench: worker {error.worker!r} {error.reason}", file=sys.stderr)
+        return 2
+    _publish(report, parsed.json, parsed.record)
+    return 1 if parsed.check and not report.passes else 0
+
+
+def _options(parsed: argparse.Namespace) -> Options:
+    rounds, trials = (QUICK_ROUNDS, QUICK_TRIALS) if parsed.quick else (Options.rounds, Options.trials)
+    return Options(
+        quick=parsed.quick,
+        rounds=rounds if parsed.rounds is None else parsed.rounds,
+        trials=trials if parsed.trials is None else parsed.trials,
+        backends=Options.backends if parsed.backend is None else tuple(parsed.backend),
+    )
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _publish(report: Report, json_path: Path | None, record_path: Path | None) -> None:
+    text = json.dumps(report.as_json(), indent=2)
+    if json_path == STDOUT:
+        print(text)
+    else:
+        print(f"{report.machine.as_text()}\n\n{report_text(report)}", end="")
+        if json_path is not None:
+            json_path.write_text(text + "\n")
+    if record_path is not None:
+        append_record(record_path, report)
+
+
+def _parser(benchmarks: Mapping[str, str]) -> argparse.ArgumentParser:
+    width = max(map(len, benchmarks))
+    listing = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in benchmarks.items())
+    parser = argparse.ArgumentParser(
+        prog="multiworld bench",
+        description="Measure the channels beside raw torch.distributed Gloo: in the same run, alternating with it.",
+        epilog=f"benchmarks (default: all):\n{listing}\n\nExit status: 0 after measuring, 1 if --check fails, 2 if it "
+        "cannot run here, 130 after Ctrl-C.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("names", nargs="*", metavar="BENCHMARK", help="what to measure, of those listed below")
+    parser.add_argument(
+        "--quick", action="store_true", help="short slices and few rounds: shows that it works, no more"
+    )
+    parser.add_argument("--rounds", type=int, help="alternations of each comparison (default: 9; quick: 2)")
+    parser.add_argument("--trials", type=int, help="faults of each kind in detect (default: 30; quick: 3)")
+    parser.add_argument(
+        "--backend", action="append", metavar="NAME", help="channel to measure, may be repeated (default: tcp and gloo)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="fail if a ratio or a count is outside its bound; times never fail"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything to FILE too; - for standard output alone"
+    )
+    parser.add_argument(
+        "--record", type=Path, nargs="?", const=RESULTS, metavar="FILE", help=f"append to FILE (default: {RESULTS})"
+    )
+    return parser

@@ -1,0 +1,91 @@
+"""``multiworld demo``: the main job. Reads the options; imports torch only to run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..demo.options import Options
+
+if TYPE_CHECKING:
+    from ..demo.report import Report
+
+__all__ = ["main"]
+
+NEEDED = ("numpy", "sklearn")
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the main job: 0 if everything held, 1 if not, 2 if it cannot run here, 130 after Ctrl-C."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        print(f"multiworld demo needs {', '.join(missing)}: pip install 'multiworld[demo]'", file=sys.stderr)
+        return 2
+    if parsed.json is not None and not parsed.json.parent.is_dir():
+        parser.error(f"--json: there is no folder {parsed.json.parent}")
+    try:
+        options = Options(
+            seconds=parsed.seconds, seed=parsed.seed, backend=parsed.backend, inject_faults=not parsed.no_faults
+        )
+        _check_backend(options.backend)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        report = asyncio.run(_run(options))
+    except asyncio.CancelledError:
+        print("multiworld demo: interrupted; all its processes have ended", file=sys.stderr)
+        return INTERRUPTED
+    if parsed.json is not None:
+        parsed.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
+    return 0 if report.holds else 1
+
+
+def _check_backend(backend: str) -> None:
+    """Raise ``ValueError`` for a channel that is unknown, moves no CPU tensors or does not work on this machine."""
+    import torch
+
+    from ..channel.registry import find_channel
+
+    support = find_channel(backend, torch.device("cpu")).support()
+    if not support.works:
+        raise ValueError(f"backend {backend!r} does not work here: {support.reason}")
+
+
+async def _run(options: Options) -> Report:
+    from ..demo.display import choose_display
+    from ..demo.run import run
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)  # so that the workers are ended before we are
+    with contextlib.closing(choose_display()) as display:
+        return await run(options, display)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="multiworld demo",
+        description="Train a small model on scikit-learn's handwritten digits, serve the held-out images through the "
+        "rhombus front, A, {B1, B2}, C, front (a process each, a world per edge) under continuous load, kill and "
+        "freeze replicas of B meanwhile, and check every answer against the model in a single process.",
+        epilog="Exit status: 0 if everything held, 1 if anything did not, 2 if it cannot run here, 130 after Ctrl-C.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--seconds", type=float, default=18.0, help="length of the load (default: %(default)g)")
+    parser.add_argument("--seed", type=int, default=0, help="split, training and times of the faults (default: 0)")
+    parser.add_argument("--backend", default="auto", help="channel of the worlds: auto, tcp, gloo (default: auto)")
+    parser.add_argument("--no-faults", action="store_true", help="serve without killing or freezing anything")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to FILE too")
+    return parser

@@ -1,0 +1,174 @@
+"""``multiworld doctor``: what is installed, which channels work here and why the others do not, and the limits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any, Protocol
+
+from . import machine
+
+__all__ = ["DEFAULT_CHANNEL", "Diagnosis", "Support", "diagnose", "main", "render"]
+
+DEFAULT_CHANNEL = "tcp"
+
+
+class Support(Protocol):
+    """Whether a channel works on this machine; what ``channel.registry.available()`` tells of each."""
+
+    @property
+    def works(self) -> bool: ...
+    @property
+    def reason(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One line of the channel table; ``reason`` is empty when it works."""
+
+    name: str
+    works: bool
+    reason: str
+    default: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Everything that the command shows. ``healthy`` is false when the default channel cannot work."""
+
+    versions: dict[str, str]
+    channels: tuple[Channel, ...]
+    interfaces: tuple[machine.Interface, ...]
+    limits: machine.Limits
+    token_set: bool
+    healthy: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain dicts and lists, the same as ``--json`` prints."""
+        return asdict(self)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the diagnosis and return 0, or 1 when the default channel cannot work here."""
+    parser = argparse.ArgumentParser(
+        prog="multiworld doctor",
+        description="Show versions, which channels work here (and why the others do not), interfaces and limits.",
+        epilog=f"Exit status: 0, or 1 when the default channel ({DEFAULT_CHANNEL}) cannot work on this machine.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    options = parser.parse_args(arguments)
+    diagnosis = diagnose(_registered_channels)
+    print(json.dumps(diagnosis.as_json(), indent=2) if options.json else render(diagnosis))
+    return 0 if diagnosis.healthy else 1
+
+
+def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
+    """Look at this machine. ``registered`` tells of the channels; if it fails, that is part of the diagnosis."""
+    channels = _channels(registered)
+    return Diagnosis(
+        versions=_versions(),
+        channels=channels,
+        interfaces=machine.interfaces(),
+        limits=machine.limits(),
+        token_set=bool(os.environ.get("MULTIWORLD_TOKEN")),
+        healthy=any(channel.default and channel.works for channel in channels),
+    )
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """Return the tables for people."""
+    sections = {
+        "versions": list(diagnosis.versions.items()),
+        "channels": [(channel.name, _verdict(channel)) for channel in diagnosis.channels],
+        "interfaces": [(each.name, _addresses(each)) for each in diagnosis.interfaces] or [("none", "")],
+        "limits": _limit_rows(diagnosis.limits),
+        "security": [("MULTIWORLD_TOKEN", _token_row(diagnosis.token_set))],
+    }
+    width = max(len(name) for rows in sections.values() for name, _ in rows)
+    blocks = [
+        "\n".join([title, *(f"  {name:<{width}}  {value}".rstrip() for name, value in rows)])
+        for title, rows in sections.items()
+    ]
+    return "\n\n".join(blocks)
+
+
+def _registered_channels() -> Mapping[str, Support]:
+    from ..channel.registry import available  # imports torch, which may be what is broken
+
+    return available()
+
+
+def _channels(registered: Callable[[], Mapping[str, Support]]) -> tuple[Channel, ...]:
+    try:
+        supports = registered()
+    except (ImportError, OSError, RuntimeError) as error:  # what a broken installation of torch raises
+        reason = f"no channel can be loaded: {type(error).__name__}: {error}"
+        return (Channel(name=DEFAULT_CHANNEL, works=False, reason=reason, default=True),)
+    return tuple(
+        Channel(name=name, works=support.works, reason=support.reason, default=name == DEFAULT_CHANNEL)
+        for name, support in supports.items()
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "multiworld": _installed("multiworld"),
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "torch": _installed("torch"),
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _verdict(channel: Channel) -> str:
+    default = " (default)" if channel.default else ""
+    return f"works{default}" if channel.works else f"does not work{default}: {channel.reason}"
+
+
+def _addresses(interface: machine.Interface) -> str:
+    return "  ".join(interface.addresses) + ("" if interface.up else "  (down)")
+
+
+def _limit_rows(limits: machine.Limits) -> list[tuple[str, str]]:
+    shm = f"{_size(limits.shm_free_bytes)} free of {_size(limits.shm_total_bytes)}"
+    threads = {"kernel": limits.kernel_threads, "user": limits.user_processes, "container": limits.cgroup_threads}
+    return [
+        ("cores", str(limits.cores)),
+        ("open files", f"{_count(limits.open_files_soft)}, can be raised to {_count(limits.open_files_hard)}"),
+        ("threads", ", ".join(f"{scope} {_count(number)}" for scope, number in threads.items())),
+        ("listen backlog", _count(limits.listen_backlog)),
+        ("/dev/shm", "not there" if limits.shm_total_bytes is None else shm),
+        ("pidfd", _feature(limits.pidfd, "the death of a process here is seen by its closed sockets only")),
+        ("/proc/PID/stat", _feature(limits.proc_stat, "a stopped process here is reported as silent")),
+        ("TCP_USER_TIMEOUT", _feature(limits.tcp_user_timeout, "a cut network is seen only when the lease runs out")),
+    ]
+
+
+def _token_row(token_set: bool) -> str:
+    return (
+        "set" if token_set else "not set: any process that reaches a port of ours may join; use trusted networks only"
+    )
+
+
+def _feature(there: bool, consequence: str) -> str:
+    return "yes" if there else f"no: {consequence}"
+
+
+def _count(number: int | None) -> str:
+    return "unlimited" if number is None else str(number)
+
+
+def _size(size_bytes: int | None) -> str:
+    return "unknown" if size_bytes is None else f"{size_bytes / 2**20:,.0f} MiB"

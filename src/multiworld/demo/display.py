@@ -1,0 +1,176 @@
+"""Show a run of the main job while it goes on: a live display on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from .report import Report, Row
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from .record import WorldView
+
+__all__ = ["Display", "LiveDisplay", "PlainDisplay", "Status", "choose_display", "sparkline"]
+
+BARS = "▁▂▃▄▅▆▇█"
+STATE_STYLES = {"active": "green", "broken": "bold red", "left": "dim"}
+PLAIN_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """One moment of the run. ``throughput`` holds images a second for each interval, oldest first."""
+
+    elapsed_s: float
+    throughput: Sequence[float]
+    num_answered: int
+    num_in_flight: int
+    worlds: Mapping[str, WorldView]
+    workers: Mapping[str, str]
+
+
+class Display(Protocol):
+    """Where the main job tells what happens. ``finish`` comes last, then ``close``."""
+
+    def note(self, elapsed_s: float, text: str, *, alarming: bool = False) -> None:
+        """Tell one event."""
+
+    def update(self, status: Status) -> None:
+        """Show the moment; called several times a second."""
+
+    def finish(self, report: Report) -> None:
+        """Show the final table."""
+
+    def close(self) -> None:
+        """Give the terminal back; idempotent."""
+
+
+def choose_display(stream: TextIO | None = None) -> Display:
+    """Return the live display when the stream is a terminal and rich is installed, else the plain one."""
+    stream = sys.stdout if stream is None else stream
+    if stream.isatty() and find_spec("rich") is not None:
+        return LiveDisplay(stream)
+    return PlainDisplay(stream)
+
+
+def sparkline(values: Iterable[float]) -> str:
+    """Return one bar per value, the largest as a full one."""
+    values = list(values)
+    top = max(values, default=0.0)
+    if top <= 0:
+        return BARS[0] * len(values)
+    return "".join(BARS[min(int(value / top * len(BARS)), len(BARS) - 1)] for value in values)
+
+
+class PlainDisplay:
+    """Lines for logs and pipes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._next_update_s = 0.0
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        self._stream.flush()
+
+    def note(self, elapsed_s: float, text: str, *, alarming: bool = False) -> None:
+        """Print one line."""
+        self._print(f"{elapsed_s:7.2f} s  {'! ' if alarming else ''}{text}")
+
+    def update(self, status: Status) -> None:
+        """Print one line a second."""
+        if status.elapsed_s < self._next_update_s:
+            return
+        self._next_update_s = status.elapsed_s + PLAIN_EVERY_S
+        rate = status.throughput[-1] if status.throughput else 0.0
+        unwell = [f"{name} {view.state}" for name, view in status.worlds.items() if view.state != "active"]
+        worlds = ", ".join(unwell) or f"{len(status.worlds)} worlds active"
+        self._print(f"{status.elapsed_s:7.2f} s  {rate:7,.0f} images/s  {status.num_answered:8,} answered  {worlds}")
+
+    def finish(self, report: Report) -> None:
+        """Print the final table."""
+        rows = report.rows()
+        width = max(len(row.name) for row in rows)
+        self._print("\n" + "\n".join(f"  {row.name:<{width}}  {row.value}{_verdict(row)}" for row in rows))
+        if report.error:
+            self._print(f"\n{report.error}")
+        self._print("\n" + _conclusion(report))
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class LiveDisplay:
+    """A block at the bottom of the terminal that is redrawn, with the events scrolling above it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console  # an optional dependency
+        from rich.live import Live
+
+        self._console: Console = Console(file=stream, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def close(self) -> None:
+        """Remove the block."""
+        self._live.stop()
+
+    def note(self, elapsed_s: float, text: str, *, alarming: bool = False) -> None:
+        """Print one line above the block."""
+        from rich.text import Text
+
+        line = Text(f"{elapsed_s:7.2f} s  ", style="dim").append(text, style="bold red" if alarming else "default")
+        self._console.print(line)
+
+    def update(self, status: Status) -> None:
+        """Redraw the block."""
+        self._live.update(_block(status, width=self._console.width), refresh=True)
+
+    def finish(self, report: Report) -> None:
+        """Replace the block by the final table."""
+        from rich.table import Table
+        from rich.text import Text
+
+        self._live.stop()
+        table = Table(title="multiworld demo", title_justify="left", show_header=False)
+        for row in report.rows():
+            style = {True: "green", False: "bold red", None: "default"}[row.holds]
+            table.add_row(row.name, Text(row.value + _verdict(row), style=style))
+        self._console.print(table)
+        if report.error:
+            self._console.print(Text(report.error, style="red"))
+        self._console.print(Text(_conclusion(report), style="bold green" if report.holds else "bold red"))
+
+
+def _block(status: Status, *, width: int) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    rate = status.throughput[-1] if status.throughput else 0.0
+    head = f"{status.elapsed_s:5.1f} s   {rate:7,.0f} images/s   {status.num_answered:,} answered   "
+    bars = sparkline(status.throughput[-max(1, width - 2) :])
+    worlds = Table(box=None, padding=(0, 3, 0, 0))
+    for title in ("world", "generation", "state", "downstream process"):
+        worlds.add_column(title)
+    for name, view in sorted(status.worlds.items()):
+        downstream = status.workers.get(name.partition("-")[2], "")
+        state = Text(view.state, style=STATE_STYLES.get(view.state, "yellow"))
+        worlds.add_row(name, str(view.generation), state, downstream)
+    return Group(Text(head + f"{status.num_in_flight} in flight"), Text(bars, style="cyan"), worlds)
+
+
+def _verdict(row: Row) -> str:
+    return {True: "  ok", False: "  FAILED", None: ""}[row.holds]
+
+
+def _conclusion(report: Report) -> str:
+    if report.holds:
+        return "Everything held."
+    failed = [row.name for row in report.rows() if row.holds is False]
+    return "It did NOT hold: " + ("; ".join(failed) or "the run ended early")

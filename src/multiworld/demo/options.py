@@ -1,0 +1,25 @@
+"""What a user can choose about a run of the main job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``seconds`` is the length of the load; the faults stretch it when they need longer."""
+
+    seconds: float = 18.0
+    seed: int = 0
+    backend: str = "auto"
+    inject_faults: bool = True
+    lease_s: float = 2.0
+    micro_batch_size: int = 16
+    window: int = 16
+    replay_after_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= 86_400:
+            raise ValueError(f"seconds must lie between 0 and 86400, got {self.seconds:g}")

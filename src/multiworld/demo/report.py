@@ -1,0 +1,137 @@
+"""Judge a run of the main job: what it measured, what had to hold, and whether it did. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["DETECTION_SLACK_S", "FaultReport", "Report", "Row", "Throughput"]
+
+DETECTION_SLACK_S = 1.0
+"""How late, after the signal (a killed process) or the lease (a stopped one), a detection fails the run.
+
+The guarantee is 0.25 s for 99 of 100, which a run with a handful of faults cannot judge (``multiworld bench detect``
+does), least of all on a machine that is busy with other things.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the final table; ``holds`` is None when nothing is demanded of the value."""
+
+    name: str
+    value: str
+    holds: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultReport:
+    """One injected fault; times in seconds from the signal. ``errors`` maps each neighbour to the error it got."""
+
+    name: str
+    detection_s: float | None
+    detection_limit_s: float
+    full_strength_s: float | None
+    errors: dict[str, str]
+    must_be_fenced: bool
+    fenced_by: str
+
+    @property
+    def detected_in_time(self) -> bool:
+        """Whether every world mate knew within the limit."""
+        return self.detection_s is not None and self.detection_s <= self.detection_limit_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Images a second: before the first fault, from each fault to full strength, and after the last one."""
+
+    before: float | None
+    during: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What ``--json`` writes. Counts of requests are micro-batches; ``error`` says why a run ended early."""
+
+    seed: int
+    backend: str
+    seconds: float
+    images_sent: int
+    images_answered: int
+    requests_sent: int
+    requests_answered: int
+    requests_lost: int
+    requests_duplicated: int
+    requests_replayed: int
+    requests_replayed_by_front: int
+    second_answers_discarded: int
+    accuracy: float
+    accuracy_single_process: float
+    predictions_different: int
+    max_logit_difference: float
+    faults: tuple[FaultReport, ...]
+    faults_planned: int
+    worlds_broken_without_reason: tuple[str, ...]
+    throughput: Throughput
+    error: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that the main job promises held."""
+        return not self.error and all(row.holds is not False for row in self.rows())
+
+    def rows(self) -> list[Row]:
+        """Return the final table."""
+        return [*self._answer_rows(), *self._fault_rows(), *self._throughput_rows()]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain dicts and lists."""
+        return {"holds": self.holds, **asdict(self)}
+
+    def _answer_rows(self) -> Iterator[Row]:
+        lost, duplicated, different = self.requests_lost, self.requests_duplicated, self.predictions_different
+        yield Row(name="images sent", value=f"{self.images_sent:,} in {self.requests_sent:,} micro-batches")
+        answered = self.images_answered
+        yield Row(name="images answered", value=f"{answered:,}", holds=answered == self.images_sent and answered > 0)
+        yield Row(name="lost", value=str(lost), holds=lost == 0)
+        yield Row(name="duplicated", value=str(duplicated), holds=duplicated == 0)
+        yield Row(name="replayed on the other replica", value=f"{self.requests_replayed:,}")
+        yield Row(name="replayed by the front", value=f"{self.requests_replayed_by_front:,}")
+        yield Row(name="second answers discarded", value=f"{self.second_answers_discarded:,}")
+        same = self.accuracy == self.accuracy_single_process
+        yield Row(name="accuracy", value=f"{self.accuracy:.4f}")
+        yield Row(name="accuracy in a single process", value=f"{self.accuracy_single_process:.4f}", holds=same)
+        yield Row(name="predictions different from it", value=str(different), holds=different == 0)
+        yield Row(name="largest difference of a logit", value=f"{self.max_logit_difference:g}")
+
+    def _fault_rows(self) -> Iterator[Row]:
+        for fault in self.faults:
+            limit = f"(limit {fault.detection_limit_s:g} s)"
+            detected = f"{_seconds(fault.detection_s)} {limit} as {', '.join(sorted(set(fault.errors.values())))}"
+            yield Row(name=f"{fault.name}: detected after", value=detected, holds=fault.detected_in_time)
+            recovered = _seconds(fault.full_strength_s)
+            holds = fault.full_strength_s is not None
+            yield Row(name=f"{fault.name}: full strength after", value=recovered, holds=holds)
+            if fault.must_be_fenced:
+                value = fault.fenced_by or "no error"
+                yield Row(name=f"{fault.name}: woken again, it got", value=value, holds=bool(fault.fenced_by))
+        if self.faults_planned:
+            all_done = len(self.faults) == self.faults_planned
+            yield Row(name="faults injected", value=f"{len(self.faults)} of {self.faults_planned}", holds=all_done)
+        broken = self.worlds_broken_without_reason
+        value = "; ".join([str(len(broken)), *broken])
+        yield Row(name="worlds broken without reason", value=value, holds=not broken)
+
+    def _throughput_rows(self) -> Iterator[Row]:
+        names = ("before", "during", "after") if self.faults_planned else ("before",)
+        for name in names:
+            rate: float | None = getattr(self.throughput, name)
+            title = f"images/s {name} the faults" if self.faults_planned else "images/s"
+            yield Row(name=title, value="-" if rate is None else f"{rate:,.0f}")
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.3f} s"

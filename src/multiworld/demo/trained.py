@@ -1,0 +1,64 @@
+"""The trained model of the main job with its own answers: what the pipeline serves, and what it is compared with."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+
+import torch
+
+from .data import load_digits, micro_batches
+from .model import build_model, predict, train
+
+__all__ = ["Trained", "train_model"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The held-out images as micro-batches ``[batch, 1, 8, 8]`` with their labels and the whole model's logits."""
+
+    weights: dict[str, torch.Tensor]
+    batches: list[torch.Tensor]
+    labels: list[torch.Tensor]
+    logits: list[torch.Tensor]
+    took_s: float
+
+    @property
+    def num_images(self) -> int:
+        """The number of held-out images."""
+        return sum(map(len, self.labels))
+
+    @property
+    def accuracy(self) -> float:
+        """The share of held-out images that the whole model recognizes."""
+        correct = torch.cat(self.logits).argmax(dim=1) == torch.cat(self.labels)
+        return float(correct.float().mean())
+
+
+async def train_model(*, seed: int, micro_batch_size: int) -> Trained:
+    """Train on one torch thread beside the event loop; cancelling ends the training after its current epoch."""
+    cancelled = threading.Event()
+    try:
+        return await asyncio.to_thread(_train, seed, micro_batch_size, cancelled)
+    finally:
+        cancelled.set()
+
+
+def _train(seed: int, micro_batch_size: int, cancelled: threading.Event) -> Trained:
+    def on_epoch(epoch: int, loss: float) -> None:
+        if cancelled.is_set():
+            raise RuntimeError(f"training was cancelled after epoch {epoch}, at a loss of {loss:.3f}")
+
+    torch.set_num_threads(1)  # the stages do the same: equal arithmetic, and a core each
+    digits = load_digits(seed=seed)
+    model = build_model(seed=seed)
+    began = time.monotonic()
+    train(model, digits.train_images, digits.train_labels, seed=seed, on_epoch=on_epoch)
+    took_s = time.monotonic() - began
+    batches = micro_batches(digits.held_out_images, micro_batch_size)
+    labels = micro_batches(digits.held_out_labels, micro_batch_size)
+    return Trained(
+        weights=model.state_dict(), batches=batches, labels=labels, logits=predict(model, batches), took_s=took_s
+    )

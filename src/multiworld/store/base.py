@@ -1,0 +1,69 @@
+"""What a store offers: a Protocol of few operations, and the URL that names one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..wire.operation import Operation
+
+__all__ = ["Store", "StoreURL", "parse_store_url"]
+
+
+class Store(Protocol):
+    """A store client. Keys are text, values bytes. Every operation fails with StoreError when the store is lost.
+
+    ``lease=True`` binds the key to this client: the store deletes it when the client's connection ends, however it
+    ends.
+    """
+
+    def get(self, key: str) -> Operation[bytes | None]: ...
+
+    def set(self, key: str, value: bytes, *, lease: bool = False) -> Operation[None]: ...
+
+    def add(self, key: str, amount: int) -> Operation[int]:
+        """Add to a decimal counter (absent: 0) and return the sum."""
+
+    def compare_set(
+        self, key: str, expected: bytes | None, desired: bytes, *, lease: bool = False
+    ) -> Operation[bytes | None]:
+        """Set the key if it holds ``expected`` (None: if it is absent). Return what it holds afterwards."""
+
+    def delete(self, keys: Sequence[str]) -> Operation[None]: ...
+
+    def entries(self, prefix: str) -> Operation[dict[str, bytes]]: ...
+
+    def wait(
+        self, keys: Sequence[str], *, unless: tuple[str, bytes | None] | None = None
+    ) -> Operation[list[bytes] | None]:
+        """Wait until all keys exist at the same time; return their values.
+
+        With ``unless=(key, value)``, return None as soon as that key holds another value.
+        """
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class StoreURL:
+    """``tcp://host:port``."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def parse_store_url(url: str) -> StoreURL:
+    """Parse a store URL; raises ValueError that shows the form."""
+    scheme, separator, rest = url.partition("://")
+    host, colon, port = rest.rstrip("/").rpartition(":")
+    if not separator or scheme != "tcp" or not colon or not host:
+        raise ValueError(f"bad store address {url!r}: expected tcp://HOST:PORT, for example tcp://127.0.0.1:29500")
+    if not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"bad store address {url!r}: the port {port!r} is not a number from 0 to 65535")
+    return StoreURL(scheme, host.strip("[]"), int(port))

@@ -1,0 +1,128 @@
+"""Programs for pairs of workers: much traffic whose every result they check, and worlds that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+import multiworld as mw
+
+from .deadlines import Deadline
+from .processes import Worker
+from .resources import Resources, measure
+from .worker import next_command, report
+from .worker_group import WorkerGroup
+
+__all__ = ["cycle", "order", "start_pair"]
+
+
+def start_pair(workers: WorkerGroup, program: Callable[..., Any], **options: Any) -> list[Worker]:
+    """Start ``cycle`` or ``order`` in two workers, and tell the second where the first one's store is."""
+    pair = [workers.start(program, rank=rank, name=f"rank{rank}", **options) for rank in range(2)]
+    pair[1].command("join", url=pair[0].await_event("store", 60)["url"])
+    return pair
+
+
+async def _joined(manager: mw.WorldManager, rank: int, backend: str) -> tuple[mw.World, str]:
+    """Join world ``w`` of two; rank 0 serves the store and tells the parent, which tells rank 1."""
+    if rank == 0:
+        store = manager.serve_store("tcp://127.0.0.1:0")
+        report("store", url=store)
+    else:
+        store = (await next_command())["url"]
+    return await manager.join("w", rank=rank, world_size=2, store=store, backend=backend, timeout_s=60), store
+
+
+async def _in_parallel(count: int, concurrency: int, operation: Callable[[int], Awaitable[None]]) -> None:
+    """Issue ``operation(0..count-1)`` in this order, ``concurrency`` of them pending at any time."""
+    numbers = iter(range(count))
+
+    async def lane() -> None:
+        for number in numbers:  # shared by all lanes, and taken and issued without a pause in between
+            await operation(number)
+
+    await asyncio.gather(*(lane() for _ in range(concurrency)))
+
+
+async def order(rank: int, backend: str, count: int, concurrency: int) -> dict[str, int]:
+    """Send, receive and reduce ``count`` times each, all three at the same time; return how many were wrong."""
+    wrong = {"received": 0, "reduced": 0}
+    async with mw.WorldManager() as manager:
+        world, _ = await _joined(manager, rank, backend)
+        peer = 1 - rank
+
+        async def send(number: int) -> None:
+            await world.send(torch.tensor([number]), peer)
+
+        async def receive(number: int) -> None:
+            tensor = torch.tensor([-1])
+            await world.recv(tensor, peer)
+            wrong["received"] += tensor.item() != number
+
+        async def reduce(number: int) -> None:
+            tensor = torch.tensor([number * 3 + rank])
+            await world.all_reduce(tensor)
+            wrong["reduced"] += tensor.item() != number * 6 + 1
+
+        await asyncio.gather(*(_in_parallel(count, concurrency, work) for work in (send, receive, reduce)))
+        await world.barrier()
+    return wrong
+
+
+async def cycle(rank: int, backend: str, count: int, warm_up: int) -> dict[str, Any]:
+    """Join, use, and leave or break one name ``count`` times; return what this process held before and after."""
+    async with mw.WorldManager() as manager:
+        world, store = await _joined(manager, rank, backend)
+        before = None
+        for number in itertools.count():
+            await _use(world, rank)
+            if number == warm_up:
+                before = measure()
+                await world.barrier()  # the other side may leave only when this one has measured
+            if number == warm_up + count:
+                break
+            world = await _next(manager, world, store, rank, number)
+        assert before is not None
+        after = await _back_to(before)
+        report("measured", before=asdict(before), after=asdict(after))
+        await world.barrier()
+    return {}
+
+
+async def _back_to(before: Resources, timeout_s: float = 5.0) -> Resources:
+    """Measure until no more is held than before, for a few seconds: closing takes its moment."""
+    deadline = Deadline(timeout_s)
+    while True:
+        seen = measure()
+        held = seen.threads <= before.threads and seen.num_descriptors <= before.num_descriptors
+        if held or deadline.expired:
+            return seen
+        await asyncio.sleep(0.05)
+
+
+async def _use(world: mw.World, rank: int) -> None:
+    tensor = torch.full((100,), float(rank + 1))
+    await world.all_reduce(tensor)
+    assert bool((tensor == 3).all())
+
+
+async def _next(manager: mw.WorldManager, world: mw.World, store: str, rank: int, number: int) -> mw.World:
+    """Leave and join again, or let one side break the world, with a receive pending, and rejoin."""
+    if number % 2 == 0:
+        await world.leave()
+        return await manager.join("w", rank=rank, world_size=2, store=store, backend=world.backend, timeout_s=60)
+    if number // 2 % 2 == rank:
+        await world.recv(torch.zeros(1), 1 - rank)  # once the other side is done with what came before
+        world.abort()
+        return await manager.join("w", rank=rank, world_size=2, store=store, backend=world.backend, timeout_s=60)
+    try:
+        await world.send(torch.ones(1), 1 - rank)
+        await world.recv(torch.zeros(1), 1 - rank)
+    except mw.WorldBrokenError:
+        return await manager.rejoin("w", timeout_s=60)
+    raise AssertionError("the receive had to fail, as the other side gave up the world")

@@ -1,0 +1,93 @@
+"""The worker processes of one test: started from callables or scripts, and always ended together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .processes import DEFAULT_TIMEOUT_S, Report, Worker
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["WorkerGroup"]
+
+
+class WorkerGroup:
+    """The workers of one test. Leaving the ``with`` block kills and reaps every one of them, whatever its state.
+
+    When the block fails, what each worker did and wrote is printed to standard error.
+    """
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            sys.stderr.write(self.describe() + "\n")
+        self.close()
+
+    def start(
+        self,
+        target: str | Path | Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        netns: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        **kwargs: Any,
+    ) -> Worker:
+        """Start a worker and return at once.
+
+        ``target`` is ``"module:function"``, a module-level function, or a path to a script. Functions may be coroutine
+        functions; ``args`` and ``kwargs`` must fit JSON (for a script: strings, its command line). The worker reports
+        ``returned`` (``value=``, of a script its global ``RESULT``) or ``raised`` by itself. ``netns`` is the network
+        namespace to run in, such as ``Host.netns``.
+        """
+        target_name, is_script = _name_target(target)
+        job = {"target": target_name, "script": is_script, "args": list(args), "kwargs": kwargs, "path": _import_path()}
+        name = name or f"worker{len(self.workers)}"
+        worker = Worker(name, job, netns=netns, env=env or {}, cwd=cwd)
+        self.workers.append(worker)
+        return worker
+
+    def await_all(
+        self, event: str, timeout_s: float = DEFAULT_TIMEOUT_S, *, among: Sequence[Worker] | None = None, **fields: Any
+    ) -> list[Report]:
+        """Wait until every worker (or each ``among`` them) has reported ``event``, with one deadline for all."""
+        at = time.monotonic() + timeout_s
+        workers = self.workers if among is None else among
+        return [worker.await_event(event, max(0.0, at - time.monotonic()), **fields) for worker in workers]
+
+    def describe(self) -> str:
+        return "\n".join(worker.describe() for worker in self.workers)
+
+    def close(self) -> None:
+        """Kill and reap all workers. Idempotent."""
+        for worker in self.workers:
+            worker.close()
+
+
+def _name_target(target: str | Path | Callable[..., Any]) -> tuple[str, bool]:
+    if isinstance(target, Path):
+        return str(target), True
+    if isinstance(target, str):
+        return target, ":" not in target
+    module, qualified_name = target.__module__, target.__qualname__
+    if module == "__main__" or "<" in qualified_name:
+        raise ValueError(f"a worker cannot import {module}:{qualified_name}; give a module-level function of a module")
+    return f"{module}:{qualified_name}", False
+
+
+def _import_path() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path]

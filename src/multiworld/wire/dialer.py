@@ -1,0 +1,146 @@
+"""Open a connection to another process and prove the job token to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import partial
+from typing import Any
+
+from ..errors import HandshakeError, MultiworldError, ProtocolError
+from .connection import Connection, ConnectionSink
+from .frames import Header, Kind, pack_frame
+from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, encode_fields, prove
+from .operation import Operation
+from .progress import ProgressThread
+
+__all__ = ["DialError", "dial", "family_of"]
+
+
+class DialError(MultiworldError):
+    """The other end could not be reached (``reason``): nobody listens, or no route. Trying again may help."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(host, port, reason)
+        self.host, self.port, self.reason = host, port, reason
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}: {self.reason}"
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Return the address family of a numeric address."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def dial(
+    loop: ProgressThread,
+    host: str,
+    port: int,
+    fields: dict[str, Any],
+    token: bytes,
+    sink: ConnectionSink,
+    *,
+    timeout_s: float,
+    source: str | None = None,
+) -> Operation[Connection]:
+    """Connect to a numeric address, shake hands, and hand the connection over to ``sink``.
+
+    Fails with DialError (unreachable or too slow) or HandshakeError (refused, wrong token, not ours). ``sink.lost`` is
+    called only for a connection that was handed over. ``source``: the local address to connect from.
+    """
+    operation: Operation[Connection] = Operation()
+    try:
+        sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    except OSError as error:
+        operation.fail(DialError(host, port, f"no socket: {error.strerror}"))
+        return operation
+    try:
+        if source is not None:
+            sock.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
+            sock.bind((source, 0))
+        sock.connect((host, port))
+    except BlockingIOError:
+        pass  # the usual case: the progress thread finishes it
+    except OSError as error:
+        sock.close()
+        operation.fail(DialError(host, port, error.strerror or str(error)))
+        return operation
+    _Dialing(loop, sock, host, port, fields, token, sink, operation, timeout_s)
+    return operation
+
+
+class _Dialing:
+    """The dialer's half of the handshake; a connection sink until the real one takes over."""
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        sock: socket.socket,
+        host: str,
+        port: int,
+        fields: dict[str, Any],
+        token: bytes,
+        sink: ConnectionSink,
+        operation: Operation[Connection],
+        timeout_s: float,
+    ) -> None:
+        self._host, self._port, self._token, self._sink, self._operation = host, port, token, sink, operation
+        self._nonce = os.urandom(NONCE_BYTES)
+        self._hello = encode_fields({**fields, "version": PROTOCOL_VERSION, "nonce": self._nonce.hex()})
+        self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
+        self._connection = Connection(loop, sock, self, connected=False)
+        operation.on_cancel = self._connection.abort
+        self._connection.send(pack_frame(Kind.HELLO, self._hello))
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        if header.payload_bytes:
+            raise ProtocolError("payload during the handshake")
+        return None
+
+    def end(self, header: Header, meta: bytes) -> None:
+        if header.kind == Kind.CHALLENGE:
+            self._answer(meta)
+        elif header.kind == Kind.ACCEPTED:
+            self._hand_over()
+        elif header.kind == Kind.REFUSED:
+            self._fail(HandshakeError(str(decode_fields(meta).get("reason", "no reason given"))))
+        else:
+            raise ProtocolError(f"frame kind {header.kind} during the handshake")
+
+    def lost(self, reason: str) -> None:
+        self._timer.cancel()
+        self._operation.fail(DialError(self._host, self._port, reason))
+
+    def _answer(self, meta: bytes) -> None:
+        acceptor_nonce, proof = meta[:NONCE_BYTES], meta[NONCE_BYTES:]
+        try:
+            check_proof(proof, self._token, b"acceptor", self._hello, self._nonce, acceptor_nonce)
+        except HandshakeError as error:
+            self._fail(error)
+            return
+        answer = prove(self._token, b"dialer", self._hello, self._nonce, acceptor_nonce)
+        self._connection.send(pack_frame(Kind.PROOF, answer))
+
+    def _hand_over(self) -> None:
+        self._timer.cancel()
+        connection = self._connection
+        connection.hand_over(self._sink)
+        connection.defer(lambda: self._finish(connection))
+
+    def _finish(self, connection: Connection) -> None:
+        if not self._operation.succeed(connection):  # cancelled or timed out meanwhile
+            connection.abort("no longer wanted")
+
+    def _fail(self, error: Exception) -> None:
+        self._timer.cancel()
+        self._connection.defer(partial(_refuse, self._operation, error))
+        self._connection.abort(str(error))
+
+    def _expire(self) -> None:
+        self._operation.fail(DialError(self._host, self._port, "no answer in time"))
+        self._connection.abort("no answer in time")
+
+
+def _refuse(operation: Operation[Connection], error: Exception) -> None:
+    operation.fail(error)

@@ -1,0 +1,51 @@
+"""Decide whether the other end of a connection may talk. Pure: the proofs of a job token by challenge and response.
+
+The dialer says HELLO (who it is, what it wants, a nonce), the acceptor answers CHALLENGE (its own nonce and its proof),
+the dialer answers PROOF, the acceptor ACCEPTED or REFUSED. Each proof is an HMAC-SHA256 keyed with the token over the
+role, both nonces and the HELLO, so that none can be replayed or reflected. The same runs with an empty token when none
+is set. It authenticates the peers; it does not encrypt what follows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+from ..errors import HandshakeError
+
+__all__ = ["NONCE_BYTES", "PROTOCOL_VERSION", "check_proof", "decode_fields", "encode_fields", "prove"]
+
+PROTOCOL_VERSION = 1
+NONCE_BYTES = 16
+PROOF_BYTES = 32
+
+
+def encode_fields(fields: dict[str, Any]) -> bytes:
+    """Encode a small control record as JSON."""
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_fields(meta: bytes) -> dict[str, Any]:
+    """Decode what ``encode_fields`` made; anything else raises HandshakeError."""
+    try:
+        fields = json.loads(meta)
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise HandshakeError(f"a control record is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise HandshakeError("a control record is not an object")
+    return fields
+
+
+def prove(token: bytes, role: bytes, hello: bytes, dialer_nonce: bytes, acceptor_nonce: bytes) -> bytes:
+    digest = hashlib.sha256(hello).digest()
+    return hmac.digest(token, b"multiworld:" + role + b":" + dialer_nonce + acceptor_nonce + digest, "sha256")
+
+
+def check_proof(
+    proof: bytes, token: bytes, role: bytes, hello: bytes, dialer_nonce: bytes, acceptor_nonce: bytes
+) -> None:
+    """Raise HandshakeError unless ``proof`` was made with the same token."""
+    if not hmac.compare_digest(proof, prove(token, role, hello, dialer_nonce, acceptor_nonce)):
+        raise HandshakeError("the job tokens differ; give all processes of the job the same token= or MULTIWORLD_TOKEN")

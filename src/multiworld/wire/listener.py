@@ -1,0 +1,214 @@
+"""Accept connections on one port, shake hands, and hand each to the part of the program that it asks for."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import HandshakeError, ProtocolError
+from .connection import Connection, ConnectionSink
+from .dialer import family_of
+from .frames import Header, Kind, pack_frame
+from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, encode_fields, prove
+from .progress import ProgressThread
+
+__all__ = ["Listener", "Pending", "Route"]
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_S = 5.0
+MAX_UNPROVEN = 256
+BACKLOG = 512
+PAUSE_S = 0.1
+REFUSED_S = 1.0  # how long a refused dialer may take to read the reason
+
+Route = Callable[["Pending"], None]
+
+
+class Listener:
+    """A listening socket. ``routes`` maps the ``purpose`` of a HELLO to who decides on it."""
+
+    def __init__(self, loop: ProgressThread, host: str, port: int, token: bytes, routes: dict[str, Route]) -> None:
+        """Bind and listen; raises OSError. ``host`` is a numeric address, port 0 picks a free one."""
+        self._loop, self._token, self._routes = loop, token, routes
+        self._sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._sock.bind((host, port))
+            self._sock.listen(BACKLOG)
+        except OSError:
+            self._sock.close()
+            raise
+        self.host, self.port = self._sock.getsockname()[:2]
+        self._unproven: dict[Pending, None] = {}  # oldest first
+        self._closed = False
+        loop.register(self._sock.fileno(), select.EPOLLIN, self)
+
+    def __repr__(self) -> str:
+        return f"<Listener {self.host}:{self.port}>"
+
+    def on_ready(self, events: int) -> None:
+        for _ in range(BACKLOG):
+            try:
+                sock, address = self._sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause(error)
+                    return
+                logger.debug("a connection was gone before it was accepted: %s", error)
+                continue
+            self._make_room()
+            name = f"{address[0]}:{address[1]}"
+            try:
+                self._unproven[Pending(self, self._loop, sock, name)] = None
+            except OSError as error:
+                logger.debug("the connection from %s was gone as soon as it was accepted: %s", name, error)
+                sock.close()
+
+    def _make_room(self) -> None:
+        """Of too many strangers the oldest goes: whoever is ours proves itself at once."""
+        if len(self._unproven) >= MAX_UNPROVEN:
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
+            logger.warning("connection from %s dropped: too many have not proved themselves yet", oldest.name)
+            oldest.connection.abort("too many connections")
+
+    def on_failure(self, error: BaseException) -> None:
+        self._loop.call_soon(self.close)
+
+    def close_descriptor(self) -> None:
+        self._closed = True
+        self._sock.close()
+
+    def route(self, pending: Pending) -> None:
+        """A dialer has proved itself: let the one it asks for decide."""
+        route = self._routes.get(str(pending.fields.get("purpose")))
+        if route is None:
+            pending.refuse(f"nobody here serves {pending.fields.get('purpose')!r}")
+        else:
+            route(pending)
+
+    def settled(self, pending: Pending) -> None:
+        self._unproven.pop(pending, None)
+
+    def close(self) -> None:
+        """Stop listening and drop the connections that are still in their handshake. Progress thread only.
+
+        Idempotent.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.unregister(self._sock.fileno())
+        self._sock.close()
+        for pending in list(self._unproven):
+            pending.connection.abort("the listener was closed")
+
+    @property
+    def token(self) -> bytes:
+        return self._token
+
+    def _pause(self, error: OSError) -> None:
+        """Out of descriptors: the backlog keeps the callers; spinning on accept would only burn the processor."""
+        logger.error("cannot accept connections now, trying again in %.1f s: %s", PAUSE_S, error)
+        self._loop.modify(self._sock.fileno(), 0)
+        self._loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        if not self._closed:
+            self._loop.modify(self._sock.fileno(), select.EPOLLIN)
+
+
+class Pending:
+    """The acceptor's half of a handshake. Once proved, a route calls ``accept`` or ``refuse``, then or later."""
+
+    def __init__(self, listener: Listener, loop: ProgressThread, sock: socket.socket, name: str) -> None:
+        self.name = name
+        self.fields: dict[str, Any] = {}
+        self.is_lost = False
+        self._listener = listener
+        self._hello = b""
+        self._dialer_nonce = b""
+        self._nonce = os.urandom(NONCE_BYTES)
+        self._settled = False
+        self._refused = False
+        self.connection = Connection(loop, sock, self)
+        self._timer = loop.call_later(HANDSHAKE_S, self._expire)
+
+    def accept(self, sink: ConnectionSink) -> None:
+        """Hand the connection to ``sink``. Any thread."""
+        connection = self.connection
+
+        def hand_over() -> None:
+            connection.hand_over(sink)
+            connection.send(pack_frame(Kind.ACCEPTED))
+
+        connection.run(hand_over)
+
+    def refuse(self, reason: str) -> None:
+        """Say why not, and close. Any thread."""
+        logger.info("refused %s: %s", self.name, reason)
+        self._refused = True
+        self.connection.send(pack_frame(Kind.REFUSED, encode_fields({"reason": reason})))
+        self.connection.finish_writing(lambda: None)
+        self.connection.loop.call_later(REFUSED_S, lambda: self.connection.abort(reason))
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        if header.payload_bytes:
+            raise ProtocolError("payload during the handshake")
+        return None
+
+    def end(self, header: Header, meta: bytes) -> None:
+        if self._refused:
+            return  # whatever it still says, it has its answer
+        try:
+            if header.kind == Kind.HELLO and not self._hello:
+                self._challenge(meta)
+            elif header.kind == Kind.PROOF and self._hello and not self._settled:
+                self._prove(meta)
+            else:
+                raise ProtocolError(f"frame kind {header.kind} during the handshake")
+        except HandshakeError as error:
+            logger.warning("refused connection from %s: %s", self.name, error)
+            self.refuse(str(error))
+
+    def lost(self, reason: str) -> None:
+        self.is_lost = True
+        self._settle()
+
+    def _challenge(self, meta: bytes) -> None:
+        self.fields = decode_fields(meta)
+        if self.fields.get("version") != PROTOCOL_VERSION:
+            raise HandshakeError(
+                f"protocol version {self.fields.get('version')} here meets {PROTOCOL_VERSION}; install the same "
+                f"multiworld everywhere"
+            )
+        try:
+            self._dialer_nonce = bytes.fromhex(str(self.fields.get("nonce")))
+        except ValueError as error:
+            raise HandshakeError("the HELLO has no nonce") from error
+        self._hello = meta
+        proof = prove(self._listener.token, b"acceptor", meta, self._dialer_nonce, self._nonce)
+        self.connection.send(pack_frame(Kind.CHALLENGE, self._nonce + proof))
+
+    def _prove(self, proof: bytes) -> None:
+        check_proof(proof, self._listener.token, b"dialer", self._hello, self._dialer_nonce, self._nonce)
+        self._settle()
+        self.connection.defer(lambda: self._listener.route(self))
+
+    def _settle(self) -> None:
+        self._settled = True
+        self._timer.cancel()
+        self._listener.settled(self)
+
+    def _expire(self) -> None:
+        if not self._settled:
+            logger.warning("connection from %s dropped: no handshake within %.0f s", self.name, HANDSHAKE_S)
+            self.connection.abort("no handshake in time")

@@ -1,0 +1,100 @@
+"""Wait for an operation: on an asyncio loop, on a thread, or for a moment in a step coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..errors import MultiworldError
+from .operation import Operation, settler
+from .progress import ProgressThread
+
+__all__ = ["OperationCancelled", "outcome", "pause", "run_in_thread", "wait_async", "wait_blocking"]
+
+T = TypeVar("T")
+
+
+class OperationCancelled(Exception):
+    """The task that awaited the operation was cancelled."""
+
+
+async def wait_async(operation: Operation[T]) -> T:
+    """Await from an asyncio task.
+
+    Cancelling the task cancels the operation: afterwards the caller's memory is untouched.
+    """
+    if not operation.done:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        thread = threading.get_ident()
+
+        def wake(_: Operation[T]) -> None:
+            if threading.get_ident() == thread:
+                _set(future)
+                return
+            try:
+                loop.call_soon_threadsafe(_set, future)
+            except RuntimeError:
+                return  # the loop was closed; nobody waits any more
+
+        operation.add_callback(wake)
+        try:
+            await future
+        except asyncio.CancelledError:
+            operation.cancel(OperationCancelled())
+            raise
+    return outcome(operation)
+
+
+def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | None = None) -> T:
+    """Wait on a thread. ``help_with`` may make progress itself before the thread goes to sleep."""
+    if not operation.done and help_with is not None:
+        help_with()
+    if not operation.done:
+        done = threading.Event()
+        operation.add_callback(lambda _: done.set())
+        try:
+            done.wait()
+        except BaseException:  # KeyboardInterrupt: the caller's memory must not be touched after it
+            operation.cancel(OperationCancelled())
+            raise
+    return outcome(operation)
+
+
+def outcome(operation: Operation[T]) -> T:
+    """Return the value, or raise the error; one error that ended many operations is raised as a copy in each."""
+    error = operation.error
+    if isinstance(error, MultiworldError):
+        raise type(error)(*error.args) from error.__cause__
+    return operation.result()
+
+
+def pause(loop: ProgressThread, delay_s: float) -> Operation[None]:
+    """Return an operation that is done after ``delay_s``."""
+    operation: Operation[None] = Operation()
+    timer = loop.call_later(delay_s, settler(operation))
+    operation.on_cancel = timer.cancel
+    return operation
+
+
+def run_in_thread(work: Callable[[], T], name: str) -> Operation[T]:
+    """Run blocking work on a daemon thread of its own, for calls that know no deadline (DNS, a library's connect)."""
+    operation: Operation[T] = Operation()
+    threading.Thread(target=_complete, args=(operation, work), name=name, daemon=True).start()
+    return operation
+
+
+def _complete(operation: Operation[Any], work: Callable[[], Any]) -> None:
+    try:
+        value = work()
+    except BaseException as error:  # whatever it is, it belongs to the one who waits
+        operation.fail(error)
+    else:
+        operation.succeed(value)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,101 @@
+"""The blocking twins of a world's and a manager's operations, for programs without an event loop and for any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..channel.base import Payload, ReduceOp
+from ..errors import WorldBrokenError
+from ..wire.waiting import wait_blocking
+
+if TYPE_CHECKING:
+    from .manager import WorldManager
+    from .world import World
+
+__all__ = ["BlockingManager", "BlockingWorld"]
+
+
+class BlockingWorld:
+    """``world.blocking``: the same operations and errors as ``World``, each returning when it is done."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def send(self, tensor: Tensor, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_send(tensor, dst, tag, timeout_s), None, timeout_s)
+
+    def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_recv(tensor, src, tag, timeout_s), src, timeout_s)
+
+    def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_send_tensors(payload, dst, tag, timeout_s), None, timeout_s)
+
+    def recv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Payload:
+        return self._world.wait_thread(self._world.start_recv_tensors(src, tag, timeout_s), src, timeout_s)
+
+    def broadcast(self, tensor: Tensor, src: int, timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_broadcast(tensor, src, timeout_s), None, timeout_s)
+
+    def all_reduce(self, tensor: Tensor, op: Any = ReduceOp.SUM, timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_all_reduce(tensor, op, timeout_s), None, timeout_s)
+
+    def reduce(self, tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_reduce(tensor, dst, op, timeout_s), None, timeout_s)
+
+    def all_gather(self, tensor_list: list[Tensor], tensor: Tensor, timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_all_gather(tensor_list, tensor, timeout_s), None, timeout_s)
+
+    def gather(
+        self, tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0, timeout_s: float | None = None
+    ) -> None:
+        self._world.wait_thread(self._world.start_gather(tensor, gather_list, dst, timeout_s), None, timeout_s)
+
+    def scatter(
+        self, tensor: Tensor, scatter_list: list[Tensor] | None = None, src: int = 0, timeout_s: float | None = None
+    ) -> None:
+        self._world.wait_thread(self._world.start_scatter(tensor, scatter_list, src, timeout_s), None, timeout_s)
+
+    def reduce_scatter(
+        self, output: Tensor, input_list: list[Tensor], op: Any = ReduceOp.SUM, timeout_s: float | None = None
+    ) -> None:
+        self._world.wait_thread(self._world.start_reduce_scatter(output, input_list, op, timeout_s), None, timeout_s)
+
+    def all_to_all(self, output_list: list[Tensor], input_list: list[Tensor], timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_all_to_all(output_list, input_list, timeout_s), None, timeout_s)
+
+    def barrier(self, timeout_s: float | None = None) -> None:
+        self._world.wait_thread(self._world.start_barrier(timeout_s), None, timeout_s)
+
+    def leave(self, timeout_s: float | None = None) -> None:
+        self._world.leave_blocking(timeout_s)
+
+    def wait_broken(self) -> WorldBrokenError:
+        return self._world.wait_broken_blocking()
+
+
+class BlockingManager:
+    """``manager.blocking``: ``join`` and ``rejoin`` for programs without an event loop, and for any thread."""
+
+    def __init__(self, manager: WorldManager) -> None:
+        self._manager = manager
+
+    def join(
+        self,
+        name: str,
+        rank: int,
+        world_size: int,
+        store: str,
+        backend: str = "auto",
+        timeout_s: float = 30.0,
+        device: torch.device | str | None = None,
+        serve_store: bool = False,
+    ) -> World:
+        return wait_blocking(
+            self._manager.start_join(name, rank, world_size, store, backend, timeout_s, device, serve_store)
+        )
+
+    def rejoin(self, name: str, timeout_s: float = 30.0) -> World:
+        return wait_blocking(self._manager.start_rejoin(name, timeout_s))

@@ -1,0 +1,115 @@
+"""The communicator of multiworld 0.2.x: one object whose operations name the world that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from ..errors import BrokenWorldException, WorldBrokenError, WorldClosedError
+from .state import WorldState
+
+if TYPE_CHECKING:
+    from .world import World
+
+__all__ = ["DEFAULT_WORLD_NAME", "WorldCommunicator", "WorldDirectory"]
+
+DEFAULT_WORLD_NAME = ""
+"""What 0.2.x calls torch's default process group. It is not ours to use, so an operation has to name its world."""
+
+
+class WorldDirectory(Protocol):
+    """Where a communicator looks names up: the manager."""
+
+    def find_world(self, world_name: str) -> World | None:
+        """Return the world of that name, broken or not; None if there is none or it was removed."""
+
+    def is_forming(self, world_name: str) -> bool:
+        """Whether the name was added, or is being initialized, and has no world yet."""
+
+
+class WorldCommunicator:
+    """Communicates in any world of one manager. Get it from ``WorldManager.communicator``.
+
+    Every operation raises ``BrokenWorldException`` when its world is broken, removed or unknown; the typed error
+    (``PeerDiedError``, ``PeerLeftError`` …) is its ``__cause__``. Unlike ``World``'s own methods they take no tag and
+    no deadline; ``asyncio.wait_for`` sets one, and nothing is written into the tensor after it.
+    """
+
+    def __init__(self, world_manager: WorldDirectory) -> None:
+        self._directory = world_manager
+
+    def is_broken(self, world_name: str) -> bool:
+        """Return whether operations on the world must fail: it broke, was removed, or was never here."""
+        world = self._directory.find_world(world_name)
+        if world is None:
+            return not self._directory.is_forming(world_name)
+        return world.state not in (WorldState.FORMING, WorldState.ACTIVE)
+
+    async def send(self, tensor: Tensor, dst: int, world_name: str = DEFAULT_WORLD_NAME) -> None:
+        """Send a tensor to rank ``dst``; returns when its memory may be changed again."""
+        await self._run(world_name, lambda world: world.send(tensor, dst))
+
+    async def recv(self, tensor: Tensor, src: int, world_name: str = DEFAULT_WORLD_NAME) -> None:
+        """Receive from rank ``src`` into ``tensor``, which has the dtype and shape that was sent."""
+        await self._run(world_name, lambda world: world.recv(tensor, src))
+
+    async def broadcast(self, tensor: Tensor, src: int, world_name: str = DEFAULT_WORLD_NAME) -> None:
+        """Copy the tensor of rank ``src`` into that of every rank."""
+        await self._run(world_name, lambda world: world.broadcast(tensor, src))
+
+    async def all_reduce(self, tensor: Tensor, op: Any = ReduceOp.SUM, world_name: str = DEFAULT_WORLD_NAME) -> None:
+        """Reduce over all ranks, in place."""
+        await self._run(world_name, lambda world: world.all_reduce(tensor, op))
+
+    async def reduce(
+        self, tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, world_name: str = DEFAULT_WORLD_NAME
+    ) -> None:
+        """Reduce into the tensor of rank ``dst``."""
+        await self._run(world_name, lambda world: world.reduce(tensor, dst, op))
+
+    async def all_gather(self, tensors: list[Tensor], tensor: Tensor, world_name: str = DEFAULT_WORLD_NAME) -> None:
+        """Gather every rank's ``tensor`` into ``tensors`` (``[world_size]``, in rank order)."""
+        await self._run(world_name, lambda world: world.all_gather(tensors, tensor))
+
+    async def gather(
+        self,
+        tensor: Tensor,
+        gather_list: list[Tensor] | None = None,
+        dst: int = 0,
+        world_name: str = DEFAULT_WORLD_NAME,
+    ) -> None:
+        """Gather every rank's tensor into ``gather_list`` on rank ``dst``; the others pass None."""
+        await self._run(world_name, lambda world: world.gather(tensor, gather_list, dst))
+
+    async def scatter(
+        self,
+        tensor: Tensor,
+        scatter_list: list[Tensor] | None = None,
+        src: int = 0,
+        world_name: str = DEFAULT_WORLD_NAME,
+    ) -> None:
+        """Fill each rank's tensor with its part of ``scatter_list`` on rank ``src``; the others pass None."""
+        await self._run(world_name, lambda world: world.scatter(tensor, scatter_list, src))
+
+    async def _run(self, world_name: str, operation: Callable[[World], Awaitable[None]]) -> None:
+        world = self._directory.find_world(world_name)
+        if world is None:
+            raise self._missing(world_name)
+        try:
+            await operation(world)
+        except WorldBrokenError as error:
+            raise BrokenWorldException.of(error) from error
+        except WorldClosedError as error:
+            raise BrokenWorldException(world_name, "it was removed from this process while it was in use") from error
+
+    def _missing(self, world_name: str) -> Exception:
+        if self._directory.is_forming(world_name):
+            return ValueError(f"world {world_name!r} is not ready: wait until initialize_world() has returned")
+        if world_name == DEFAULT_WORLD_NAME:
+            return BrokenWorldException(world_name, "no world_name was given; there is no default world")
+        return BrokenWorldException(
+            world_name, "there is no world of this name in this process; it was removed, or never initialized"
+        )

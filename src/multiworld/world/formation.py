@@ -1,0 +1,235 @@
+"""Form one world: meet the members, connect to them, and try the next generation when one is lost on the way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..channel.base import ChannelContext, DataChannel
+from ..errors import JoinRefusedError, JoinTimeoutError, ProtocolError, StoreError, WorldBrokenError
+from ..store.base import Store
+from ..wire.dialer import DialError
+from ..wire.frames import Kind
+from ..wire.operation import Operation, StepsCancelled, drive, settler
+from ..wire.progress import ProgressThread
+from ..wire.waiting import pause
+from ..wire.worker import Worker
+from .membership import Membership
+from .peers import PeerInfo
+from .rendezvous import Invitation, Meeting, Rendezvous
+from .requests import JoinRequest
+from .switchboard import LinkError, Switchboard, WorldConnector
+from .world import World, WorldOwner
+
+__all__ = ["Formation"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+RETRY_S = 0.05
+WATCH_S = 0.2
+LINK_S = 5.0  # a member that was just there and does not answer for this long costs its generation, not the whole join
+
+
+class Formation:
+    """The steps of one ``join``; run ``form`` with ``drive``.
+
+    Members that fail on the way cost a generation, not the join.
+    """
+
+    def __init__(
+        self,
+        request: JoinRequest,
+        channel_class: type[DataChannel],
+        *,
+        loop: ProgressThread,
+        worker: Worker,
+        switchboard: Switchboard,
+        membership: Membership,
+        owner: WorldOwner,
+        report_lost: Callable[[World, int, str], None],
+    ) -> None:
+        self._request, self._channel_class = request, channel_class
+        self._loop, self._worker, self._switchboard, self._membership = loop, worker, switchboard, membership
+        self._owner, self._report_lost = owner, report_lost
+        self._deadline = time.monotonic() + request.timeout_s
+        self.rendezvous: Rendezvous | None = None
+        self.last_failure = ""
+
+    async def form(self, store: Store, host: str, job: str) -> World:
+        """Return the active world. Fails with JoinError, or as the awaited operation is cancelled."""
+        await self._on_loop()
+        request = self._request
+        invitation = Invitation(
+            job=job,
+            name=request.name,
+            rank=request.rank,
+            world_size=request.world_size,
+            backend=self._channel_class.name,
+            me=self._listen(host),
+        )
+        self.rendezvous = Rendezvous(self._loop, store, invitation, min_generation=request.min_generation)
+        world: World | None = None
+        try:
+            while world is None:
+                meeting = await self.rendezvous.meet()
+                world = await self._try(meeting, store, invitation)
+                if world is None:
+                    await self.rendezvous.withdraw()
+                    await pause(self._loop, RETRY_S)
+            return world
+        finally:
+            if world is None:
+                await self.rendezvous.withdraw()
+            else:
+                self.rendezvous.withdraw_nowait()  # the others count on this world by now: nothing may fail any more
+
+    def _listen(self, host: str) -> PeerInfo:
+        try:
+            return self._switchboard.listen(host)
+        except OSError as error:
+            reason = f"cannot listen on {host}: {error.strerror or error}"
+            raise JoinRefusedError(self._request.name, reason) from error
+
+    async def _try(self, meeting: Meeting, store: Store, invitation: Invitation) -> World | None:
+        """Connect to the members that met.
+
+        None: one of them failed meanwhile, so the next generation has to be tried.
+        """
+        world = self._new_world(meeting)
+        watch = drive(self._watch(world, meeting))
+        try:
+            await self._connect(world, meeting, store, invitation, watch)
+            return world
+        except (WorldBrokenError, DialError, ProtocolError, LinkError, StoreError) as error:
+            self.last_failure = str(error)
+            logger.info("world %s generation %d was not formed: %s", world.name, world.generation, error)
+            return None
+        finally:
+            watch.cancel(StepsCancelled())
+            if world.state.value == "forming":
+                world.break_with(WorldBrokenError(world.name, world.generation, world.rank, "it could not be formed"))
+
+    def _new_world(self, meeting: Meeting) -> World:
+        request = self._request
+        return World(
+            self._owner,
+            self._loop,
+            name=request.name,
+            rank=request.rank,
+            world_size=request.world_size,
+            generation=meeting.generation,
+            backend=self._channel_class.name,
+            device=request.device,
+        )
+
+    async def _watch(self, world: World, meeting: Meeting) -> None:
+        """Give this generation up when a member withdraws before it can have formed it.
+
+        One that withdrew before it knew who is in it could not tell the others.
+        """
+        assert self.rendezvous is not None
+        while True:
+            await pause(self._loop, WATCH_S)
+            try:
+                absent = await self.rendezvous.absent(meeting)
+            except StoreError:
+                return  # whoever has met needs no store any more
+            if absent:
+                world.break_with(WorldBrokenError(world.name, world.generation, absent[0], "it gave up its join"))
+                return
+
+    async def _connect(
+        self, world: World, meeting: Meeting, store: Store, invitation: Invitation, watch: Operation[None]
+    ) -> None:
+        await self._on_loop()
+        me, members = invitation.me, meeting.members
+        ready = self._membership.open(world, meeting.uid, members)
+        if ready.done:
+            await ready  # a member gave this generation up before we knew of it
+        peers = [peer for rank, peer in enumerate(members) if rank != world.rank]
+        links = [self._switchboard.ensure_link(peer, me, min(LINK_S, self._remaining())) for peer in peers]
+        for link in links:
+            await self._unless_broken(world, link)
+        channel = self._channel_class(self._context(world, meeting, store, invitation))
+        world.use_channel(channel)
+        await self._unless_broken(world, channel.connect(self._remaining()))
+        watch.cancel(StepsCancelled())  # from now on the others may form it, and withdraw their records
+        await self._on_loop()
+        for peer in peers:
+            self._switchboard.tell(peer, Kind.READY, world=meeting.uid, rank=world.rank)
+        await self._unless_broken(world, ready)
+        if not world.activate():
+            assert world.error is not None
+            raise world.error
+
+    def _context(self, world: World, meeting: Meeting, store: Store, invitation: Invitation) -> ChannelContext:
+        connector = WorldConnector(self._switchboard, meeting.uid, world.rank, invitation.me, meeting.members)
+        return ChannelContext(
+            world=world.name,
+            generation=world.generation,
+            rank=world.rank,
+            world_size=world.world_size,
+            device=world.device,
+            hosts=[member.host for member in meeting.members],
+            loop=self._loop,
+            connector=connector,
+            store=store,
+            store_prefix=f"{invitation.job}/{world.name}/channel/{meeting.uid}/",
+            compute=self._worker.run,
+            report_lost=lambda rank, reason: self._report_lost(world, rank, reason),
+        )
+
+    async def _unless_broken(self, world: World, operation: Operation[T]) -> T:
+        """Await, but raise the world's error as soon as a member is lost."""
+        given_up = WorldBrokenError(world.name, world.generation, world.rank, "its join was given up")
+
+        def cancel() -> None:
+            operation.cancel(given_up)
+
+        first: Operation[None] = Operation(cancel)
+        operation.add_callback(settler(first))
+        world.on_broken(settler(first))
+        await first
+        if not operation.done:
+            assert world.error is not None
+            operation.cancel(world.error)
+            raise world.error
+        return operation.result()
+
+    async def _on_loop(self) -> None:
+        """Go on on the progress thread."""
+        while not self._loop.on_thread:  # it may be done before we wait for it, and then we go on where we were
+            there: Operation[None] = Operation()
+            self._loop.call_soon(settler(there))
+            await there
+
+    def _remaining(self) -> float:
+        return max(0.1, self._deadline - time.monotonic())
+
+    async def missing(self) -> list[int] | None:
+        """Return the ranks that are not there, or None if the store cannot be asked any more."""
+        if self.rendezvous is None:
+            return None
+        try:
+            return await self.rendezvous.missing()
+        except StoreError:
+            return None
+
+    def timeout_error(self, missing: list[int] | None) -> JoinTimeoutError:
+        """Say what was waited for when the time was over."""
+        request = self._request
+        if missing is None:
+            reason = f"the store at {request.store_url} did not answer"
+        elif missing:
+            ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+            reason = f"{ranks} of {request.world_size} did not come"
+        else:
+            reason = "all ranks came, but could not connect to each other"
+        if self.last_failure:
+            reason += f" (the last attempt failed: {self.last_failure})"
+        return JoinTimeoutError(
+            request.name, f"{reason} within {request.timeout_s:g} s; start them, or raise timeout_s"
+        )

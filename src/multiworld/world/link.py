@@ -1,0 +1,159 @@
+"""One control link per pair of processes: heartbeats and the news about worlds, never tensors."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import socket
+import struct
+import termios
+import time
+from typing import Any, Protocol
+
+from ..errors import ProtocolError
+from ..wire.connection import Connection
+from ..wire.frames import Header, Kind, pack_frame
+from ..wire.handshake import decode_fields, encode_fields
+from .peers import PeerInfo
+
+__all__ = ["Link", "LinkOwner"]
+
+UNREACHABLE_ERRNOS = frozenset(
+    {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ENONET}
+)
+KEEPALIVE_IDLE_S = 1
+KEEPALIVE_INTERVAL_S = 1
+KEEPALIVE_PROBES = 2
+_HEARTBEAT = pack_frame(Kind.HEARTBEAT)
+_FIELDS: dict[int, dict[str, type]] = {
+    Kind.GOODBYE: {},
+    Kind.SENTINEL: {"host": str, "port": int},
+    Kind.READY: {"world": str, "rank": int},
+    Kind.REVOKE: {"world": str, "rank": int, "cause": str, "detail": str, "by": int},
+    Kind.LEFT: {"world": str, "rank": int, "collectives": int},
+}
+
+
+class LinkOwner(Protocol):
+    """What a link reports to; called on the progress thread."""
+
+    def link_heard(self, link: Link) -> None: ...
+
+    def link_news(self, link: Link, kind: int, fields: dict[str, Any]) -> None: ...
+
+    def link_lost(self, link: Link, reason: str, *, unreachable: bool) -> None: ...
+
+
+class Link:
+    """A connection sink that stands for one peer process."""
+
+    def __init__(self, owner: LinkOwner, peer: PeerInfo, *, heartbeat_s: float) -> None:
+        self.peer = peer
+        self.heartbeat_s = heartbeat_s
+        """How often the peer wants to hear from us, in seconds."""
+        self.sentinel: tuple[str, int] | None = None
+        self.said_goodbye = False
+        self._owes_nothing_at = time.monotonic()
+        self._owner = owner
+        self._connection: Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"<Link to {self.peer}>"
+
+    def opened(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def attach(self, connection: Connection, *, unreachable_s: float) -> None:
+        """Take the connection, and let the kernel watch the path to the peer's host."""
+        self._connection = connection
+        sock = connection.sock
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(unreachable_s * 1000))
+
+    @property
+    def open(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    @property
+    def local_host(self) -> str:
+        assert self._connection is not None
+        return str(self._connection.sock.getsockname()[0])
+
+    def heartbeat(self, now: float) -> None:
+        self.unacknowledged_s(now)
+        if self._connection is not None and not self._connection.num_queued:  # a queue that does not move needs no more
+            self._connection.send(_HEARTBEAT)
+
+    def tell(self, kind: Kind, **fields: Any) -> None:
+        """Send news. Any thread; dropped if the link is lost."""
+        if self._connection is not None:
+            self._connection.send(pack_frame(kind, encode_fields(fields)))
+
+    def unacknowledged_s(self, now: float) -> float:
+        """Return for how long the peer's kernel has owed us an acknowledgement; 0 when it owes none.
+
+        Counted from the last heartbeat before which nothing was owed. Not from TCP_INFO: to that, what a local firewall
+        drops was never sent, and every retransmission of the peer's counts as an acknowledgement.
+        """
+        if not self._owed_bytes():
+            self._owes_nothing_at = now
+        return now - self._owes_nothing_at
+
+    def _owed_bytes(self) -> int:
+        if self._connection is None or self._connection.closed:
+            return 0
+        (queued,) = struct.unpack("=i", fcntl.ioctl(self._connection.sock, termios.TIOCOUTQ, bytes(4)))
+        return int(queued)
+
+    def drain(self) -> None:
+        """Read what has already arrived."""
+        if self._connection is not None and not self._connection.closed:
+            self._connection.read_available()
+
+    def finish(self) -> None:
+        """Send what is queued, then close from this side; whatever the peer still says is dropped."""
+        connection = self._connection
+        if connection is not None:
+            connection.finish_writing(lambda: None)
+            connection.loop.call_later(1.0, connection.abort)
+
+    def abort(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+
+    # connection sink
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        if header.payload_bytes:
+            raise ProtocolError(f"frame kind {header.kind} with a payload on a link")
+        return None
+
+    def end(self, header: Header, meta: bytes) -> None:
+        self._owner.link_heard(self)
+        if header.kind == Kind.HEARTBEAT:
+            return
+        fields = _checked(header.kind, decode_fields(meta))
+        if header.kind == Kind.GOODBYE:
+            self.said_goodbye = True
+        elif header.kind == Kind.SENTINEL:
+            self.sentinel = (fields["host"], fields["port"])
+        else:
+            assert self._connection is not None
+            self._connection.defer(lambda: self._owner.link_news(self, header.kind, fields))
+
+    def lost(self, reason: str) -> None:
+        code = 0 if self._connection is None else self._connection.lost_errno
+        self._owner.link_lost(self, reason, unreachable=code in UNREACHABLE_ERRNOS)
+
+
+def _checked(kind: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Raise ProtocolError for news that no peer of ours would tell."""
+    expected = _FIELDS.get(kind)
+    if expected is None:
+        raise ProtocolError(f"frame kind {kind} on a link")
+    for name, kind_of_value in expected.items():
+        if type(fields.get(name)) is not kind_of_value:
+            raise ProtocolError(f"news of kind {kind} on a link, whose {name} is {fields.get(name)!r}")
+    return fields

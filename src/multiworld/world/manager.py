@@ -1,0 +1,620 @@
+"""The manager of all worlds that one process belongs to: it joins, watches, breaks and closes them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..channel.registry import find_channel
+from ..errors import (
+    JoinRefusedError,
+    PeerDiedError,
+    PeerLeftError,
+    PeerSilentError,
+    PeerStoppedError,
+    PeerUnreachableError,
+    StaleGenerationError,
+    StoreError,
+    WorldBrokenError,
+)
+from ..events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
+from ..wire.frames import Kind
+from ..wire.names import is_address
+from ..wire.operation import Operation, StepsCancelled, drive, settler
+from ..wire.progress import ProgressThread
+from ..wire.waiting import pause, wait_async, wait_blocking
+from ..wire.worker import Worker
+from .blocking import BlockingManager
+from .detector import Detector
+from .forerunner import ForerunnerManager
+from .formation import Formation
+from .link import Link
+from .liveness import Cause, LivenessPolicy, Lost
+from .membership import Entry, Membership
+from .process import unwatch_process, watch_process
+from .requests import JoinRequest, after, check_request
+from .state import WorldChange, WorldState
+from .stores import StoreDesk
+from .subscription import Broadcaster, Subscription
+from .switchboard import Switchboard
+from .world import World
+
+__all__ = ["WorldManager"]
+
+logger = logging.getLogger(__name__)
+
+LEAVE_S = 5.0
+EXIT_LEAVE_S = 2.0
+DATA_LOSS_GRACE_S = 0.25  # the link usually tells the cause of a lost data connection within a millisecond
+ERRORS: dict[str, type[WorldBrokenError]] = {
+    error.__name__: error
+    for error in (
+        WorldBrokenError,
+        PeerDiedError,
+        PeerStoppedError,
+        PeerSilentError,
+        PeerUnreachableError,
+        PeerLeftError,
+    )
+}
+BY_CAUSE: dict[Cause, type[WorldBrokenError]] = {
+    Cause.DIED: PeerDiedError,
+    Cause.STOPPED: PeerStoppedError,
+    Cause.SILENT: PeerSilentError,
+    Cause.UNREACHABLE: PeerUnreachableError,
+    Cause.LEFT: PeerLeftError,
+}
+
+
+class WorldManager(ForerunnerManager):
+    """All worlds of this process. Use it as ``async with`` or ``with``, or call ``aclose`` or ``close``.
+
+    ``job`` separates jobs that share a store. ``token`` (default: ``MULTIWORLD_TOKEN``) is a secret that every process
+    of the job must prove. ``lease_s`` (0.3 to 60): a peer that shows no sign of life for this long is lost. ``host``:
+    the numeric address to listen on; default: the one that leads to the store, so loopback stays loopback.
+    """
+
+    def __init__(
+        self,
+        enable_monitor: bool = True,
+        *,
+        job: str = "default",
+        token: str | None = None,
+        lease_s: float = 2.0,
+        host: str | None = None,
+    ) -> None:
+        super().__init__(enable_monitor=enable_monitor)
+        if not job or "/" in job:
+            raise ValueError(f"job={job!r}: expected a name without '/'")
+        if host is not None and not is_address(host):
+            raise ValueError(f"host={host!r}: expected the numeric address of one of this machine's interfaces")
+        policy = LivenessPolicy(lease_s=lease_s)
+        self.job, self.lease_s = job, lease_s
+        self._host = host
+        secret = (os.environ.get("MULTIWORLD_TOKEN", "") if token is None else token).encode()
+        self._id = os.urandom(16).hex()
+        self._worlds: dict[str, World] = {}
+        self._joining: dict[str, Operation[World]] = {}
+        self._requests: dict[str, JoinRequest] = {}
+        self._lock = threading.Lock()
+        self._closed: Operation[None] | None = None
+        self._closing: Operation[None] | None = None
+        self._events: Broadcaster[Event] = Broadcaster()
+        self._loop = ProgressThread(f"multiworld-{self._id[:6]}")
+        self._worker = Worker(f"multiworld-worker-{self._id[:6]}")
+        self._membership = Membership()
+        self._detector = Detector(
+            self._loop,
+            self._worker,
+            policy,
+            secret,
+            self._id,
+            on_lost=self._peer_lost,
+            on_suspected=self._peer_suspected,
+        )
+        self._switchboard = Switchboard(self._loop, self, policy, secret, job, self._id, on_link=self._detector.watch)
+        self._stores = StoreDesk(self._loop, secret, host)
+        self.blocking = BlockingManager(self)
+        watch_process(self)
+
+    def __repr__(self) -> str:
+        return f"<WorldManager job={self.job!r} worlds={list(self._worlds)}{' closed' if self._closed else ''}>"
+
+    async def __aenter__(self) -> WorldManager:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> WorldManager:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def worlds(self) -> dict[str, World]:
+        """The worlds of this process by name; a broken one stays until it is left or joined again."""
+        return dict(self._worlds)
+
+    def events(self) -> Subscription[Event]:
+        """Return an async iterator over all events from now on; it ends when the manager closes."""
+        return self._events.subscribe()
+
+    def serve_store(self, url: str) -> str:
+        """Host an embedded store here until the manager closes, and return its URL; port 0 picks a free one.
+
+        Raises StoreError if the port is taken, ValueError for a bad URL. Serving the same URL again is no error.
+        """
+        self._check_open()
+        return self._stores.serve(url)
+
+    def _serves_store(self, url: str) -> bool:
+        return self._stores.serves(url)
+
+    def _stop_store(self, url: str) -> None:
+        self._stores.stop(url)
+
+    async def join(
+        self,
+        name: str,
+        rank: int,
+        world_size: int,
+        store: str,
+        backend: str = "auto",
+        timeout_s: float = 30.0,
+        device: torch.device | str | None = None,
+        serve_store: bool = False,
+    ) -> World:
+        """Form a world with the processes that join the same name at the same store; returns once all are connected.
+
+        ``store``: ``tcp://host:port``; with ``serve_store=True`` this process hosts it. ``backend``: ``auto``, ``tcp``,
+        ``gloo``, ``nccl`` or an installed one. Fails with JoinTimeoutError, JoinMismatchError or JoinRefusedError
+        within ``timeout_s``, and leaves nothing behind.
+        """
+        return await self._joined(
+            self.start_join(name, rank, world_size, store, backend, timeout_s, device, serve_store)
+        )
+
+    async def rejoin(self, name: str, timeout_s: float = 30.0) -> World:
+        """Form the next generation of a world with the same rank, size and store; the present one is closed."""
+        return await self._joined(self.start_rejoin(name, timeout_s))
+
+    async def aclose(self, timeout_s: float = LEAVE_S) -> None:
+        """Leave all worlds gracefully, then release every thread, socket and child. Idempotent.
+
+        Cancelled, it does both at once: what has not been sent is lost.
+        """
+        try:
+            await wait_async(self._close(timeout_s))
+        except asyncio.CancelledError:
+            self._hurry()
+            raise
+        finally:
+            self._finish_close()
+
+    def close(self, timeout_s: float = LEAVE_S) -> None:
+        """The blocking twin of ``aclose``."""
+        try:
+            wait_blocking(self._close(timeout_s))
+        except BaseException:  # KeyboardInterrupt
+            self._hurry()
+            raise
+        finally:
+            self._finish_close()
+
+    # ---- joining
+
+    async def _joined(self, joining: Operation[World]) -> World:
+        try:
+            return await wait_async(joining)
+        except asyncio.CancelledError:
+            if joining.error is None:  # it was formed in that very moment, and nobody will use it
+                self.world_aborted(joining.result())
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise RuntimeError("this WorldManager is closed; make a new one")
+
+    def start_join(
+        self,
+        name: str,
+        rank: int,
+        world_size: int,
+        store: str,
+        backend: str,
+        timeout_s: float,
+        device: torch.device | str | None,
+        serve_store: bool,
+        min_generation: int = 1,
+    ) -> Operation[World]:
+        self._check_open()
+        request = check_request(name, rank, world_size, store, backend, timeout_s, device, min_generation)
+        channel_class = find_channel(backend, request.device)
+        with self._lock:
+            old = self._worlds.get(name)
+            if name in self._joining or (old is not None and old.state is WorldState.ACTIVE):
+                raise JoinRefusedError(name, "this process is in a world of that name already; leave it first")
+            outer: Operation[World] = Operation()
+            self._joining[name] = outer
+        try:
+            if serve_store:
+                self._stores.serve(store)
+            if old is not None:
+                request = after(request, old)
+                self._discard(old)
+        except StoreError as error:
+            self._end_joining(name, outer)
+            raise JoinRefusedError(name, str(error)) from error
+        except BaseException:
+            self._end_joining(name, outer)
+            raise
+        formation = Formation(
+            request,
+            channel_class,
+            loop=self._loop,
+            worker=self._worker,
+            switchboard=self._switchboard,
+            membership=self._membership,
+            owner=self,
+            report_lost=self._data_lost,
+        )
+        self._supervise(request, formation, outer)
+        return outer
+
+    def _supervise(self, request: JoinRequest, formation: Formation, outer: Operation[World]) -> None:
+        """Run the formation within its time: it is asked to stop shortly before, and given up at the end."""
+        started = time.monotonic()
+        steps = drive(self._run_formation(request, formation, started))
+        outer.on_cancel = partial(_cancel, steps)
+        margin = min(0.5, 0.2 * request.timeout_s)
+        soft = self._loop.call_later(request.timeout_s - margin, partial(_ask_to_stop, steps))
+        hard = self._loop.call_later(request.timeout_s, lambda: self._give_up(outer, formation, request))
+
+        def settle(_: Operation[World]) -> None:
+            soft.cancel()
+            hard.cancel()
+            self._end_joining(request.name, outer)
+
+        def finish(_: Operation[World]) -> None:
+            if steps.error is not None:
+                outer.fail(steps.error)
+            elif not outer.succeed(steps.result()):  # given up or cancelled in the very last moment
+                self.world_aborted(steps.result())
+
+        outer.add_callback(settle)
+        steps.add_callback(finish)
+
+    def _end_joining(self, name: str, outer: Operation[World]) -> None:
+        with self._lock:
+            if self._joining.get(name) is outer:
+                del self._joining[name]
+
+    async def _run_formation(self, request: JoinRequest, formation: Formation, started: float) -> World:
+        missing: list[int] | None = None
+        try:
+            while True:
+                missing = None
+                store = await self._stores.client(request.store_url, request.name, request.timeout_s)
+                missing = []
+                try:
+                    world = await formation.form(store, self._host or store.local_host, self.job)
+                    break
+                except StoreError as error:  # its host died: whoever replaces that serves the store again
+                    formation.last_failure = str(error)
+        except StepsCancelled:
+            if missing is not None:
+                missing = await formation.missing()
+            raise formation.timeout_error(missing) from None
+        self._worlds[request.name] = world
+        self._requests[request.name] = request
+        took_s = time.monotonic() - started
+        logger.info(
+            "world %s generation %d formed: rank %d of %d", world.name, world.generation, world.rank, world.world_size
+        )
+        self._events.publish(
+            WorldFormed(
+                world=world.name,
+                generation=world.generation,
+                rank=world.rank,
+                world_size=world.world_size,
+                backend=world.backend,
+                took_s=took_s,
+            )
+        )
+        if world.state is WorldState.BROKEN:  # between its last step and here
+            assert world.error is not None
+            self._publish_broken(world, world.error)
+        return world
+
+    def _give_up(self, outer: Operation[World], formation: Formation, request: JoinRequest) -> None:
+        if outer.fail(formation.timeout_error(None)):
+            self._stores.drop(request.store_url)
+
+    def start_rejoin(self, name: str, timeout_s: float) -> Operation[World]:
+        request = self._requests.get(name)
+        if request is None:
+            raise ValueError(f"cannot rejoin {name!r}: this process never was in a world of that name; use join()")
+        world = self._worlds.get(name)
+        if world is not None and world.state is WorldState.ACTIVE:
+            world.break_with(WorldBrokenError(name, world.generation, world.rank, "this rank rejoins"))
+        min_generation = request.min_generation if world is None else world.generation + 1
+        return self.start_join(
+            name,
+            request.rank,
+            request.world_size,
+            request.store_url,
+            request.backend,
+            timeout_s,
+            request.device,
+            False,
+            min_generation,
+        )
+
+    # ---- worlds
+
+    def world_breaks(self, world: World, error: WorldBrokenError) -> None:
+        """Tell the other members, and fence the one that is lost, before they see that our connections close."""
+        entry = self._membership.close(world)
+        if entry is None:
+            return
+        if not isinstance(error, PeerLeftError):
+            self._revoke(entry, error)
+        self._loop.call_soon(lambda: self._switchboard.forget_world(entry.uid, error))
+
+    def world_broke(self, world: World, error: WorldBrokenError) -> None:
+        logger.log(logging.INFO if isinstance(error, PeerLeftError) else logging.WARNING, "%s", error)
+        self._publish_broken(world, error)
+
+    def _revoke(self, entry: Entry, error: WorldBrokenError) -> None:
+        cause = type(error).__name__ if type(error).__name__ in ERRORS else WorldBrokenError.__name__
+        rank = entry.world.rank if isinstance(error, StaleGenerationError) else error.rank
+        news = {"world": entry.uid, "rank": rank, "cause": cause, "detail": error.cause, "by": entry.world.rank}
+        for peer in entry.peers():
+            self._switchboard.tell(peer, Kind.REVOKE, **news)
+
+    def _publish_broken(self, world: World, error: WorldBrokenError) -> None:
+        if error.rank != world.rank:
+            self._events.publish(
+                PeerLost(
+                    world=world.name,
+                    generation=world.generation,
+                    rank=error.rank,
+                    cause=type(error).__name__,
+                    detail=error.cause,
+                )
+            )
+        self._events.publish(WorldBroken(world=world.name, generation=world.generation, error=error))
+
+    def world_aborted(self, world: World) -> None:
+        """The user gives a world up at once: it breaks for the peers."""
+
+        self.world_breaks(world, WorldBrokenError(world.name, world.generation, world.rank, "the rank aborted it"))
+        if world.change(WorldChange.CLOSED):
+            self._forget(world)
+
+    async def leave_world(self, world: World, timeout_s: float | None) -> None:
+        await wait_async(self._leave(world, LEAVE_S if timeout_s is None else timeout_s))
+
+    def leave_world_blocking(self, world: World, timeout_s: float | None) -> None:
+        wait_blocking(self._leave(world, LEAVE_S if timeout_s is None else timeout_s))
+
+    def _leave(self, world: World, timeout_s: float) -> Operation[None]:
+        return drive(self._leave_steps(world, timeout_s))
+
+    async def _leave_steps(self, world: World, timeout_s: float) -> None:
+        was_active = world.state is WorldState.ACTIVE
+        gone: Operation[None] = Operation()
+        if not world.change(WorldChange.LEFT):
+            if world.state is WorldState.LEFT:  # somebody else is just leaving it
+                world.on_broken(settler(gone))
+                await gone
+            self._discard(world)
+            return
+
+        def close() -> None:
+            entry = self._membership.close(world)
+            if entry is not None:
+                for peer in entry.peers():
+                    link = self._switchboard.links.get(peer.id)
+                    if link is not None:
+                        link.tell(Kind.LEFT, world=entry.uid, rank=world.rank, collectives=world.rounds.num_started)
+            self._discard(world)
+            self._events.publish(WorldLeft(world=world.name, generation=world.generation))
+            gone.succeed(None)
+
+        try:
+            if was_active and world.channel is not None:
+                await world.channel.flush(timeout_s)
+        finally:  # cancelled, it is left all the same, without what has not been sent
+            self._loop.call_soon(close)
+            await gone
+
+    def _discard(self, world: World) -> None:
+        """Close what is left of a world here."""
+        world.change(WorldChange.CLOSED)
+        self._forget(world)
+
+    def _forget(self, world: World) -> None:
+        if self._worlds.get(world.name) is world:
+            del self._worlds[world.name]
+
+    # ---- news (progress thread)
+
+    def link_heard(self, link: Link) -> None:
+        self._detector.heard(link)
+
+    def link_lost(self, link: Link, reason: str, *, unreachable: bool) -> None:
+        self._detector.gone(link, reason, unreachable=unreachable, left=link.said_goodbye)
+
+    def link_news(self, link: Link, kind: int, fields: dict[str, Any]) -> None:
+        uid = str(fields.get("world"))
+        entry = self._membership.find(uid)
+        if kind == Kind.READY:
+            self._membership.ready(uid, int(fields["rank"]))
+        elif kind == Kind.REVOKE:
+            if entry is None:
+                self._membership.revoked_early(uid)
+            else:
+                self._revoked(entry, fields)
+        elif kind == Kind.LEFT and entry is not None:
+            self._peer_left(entry, entry.rank_of(link.peer.id), int(fields["collectives"]))
+
+    def _revoked(self, entry: Entry, fields: dict[str, Any]) -> None:
+        world, rank = entry.world, int(fields["rank"])
+        if rank == world.rank:
+            world.break_with(
+                StaleGenerationError(world.name, world.generation, int(fields["by"]), str(fields["detail"]))
+            )
+        else:
+            error = ERRORS.get(str(fields["cause"]), WorldBrokenError)
+            world.break_with(error(world.name, world.generation, rank, str(fields["detail"])))
+
+    def _peer_left(self, entry: Entry, rank: int, num_collectives: int) -> None:
+        """A peer left: what it sent before is delivered first, and the collectives that it took part in may end."""
+        if rank in entry.leaving:
+            return
+        entry.leaving.add(rank)
+        world = entry.world
+        error = PeerLeftError(world.name, world.generation, rank, "it called leave()")
+        if world.channel is None:
+            world.break_with(error)
+            return
+        last = [world.channel.drained(rank), world.rounds.over(num_collectives)]
+        timer = self._loop.call_later(LEAVE_S, partial(_break, world, error))
+
+        def finish(_: Operation[None]) -> None:
+            if all(operation.done for operation in last):
+                timer.cancel()
+                self._loop.call_soon(partial(_break, world, error))
+
+        for operation in last:
+            operation.add_callback(finish)
+
+    def _peer_lost(self, link: Link, lost: Lost[str]) -> None:
+        for entry in self._membership.shared_with(link.peer.id):
+            world = entry.world
+            if lost.cause is Cause.LEFT:
+                self._peer_left(entry, entry.rank_of(link.peer.id), 0)
+            else:
+                error = BY_CAUSE[lost.cause]
+                world.break_with(error(world.name, world.generation, entry.rank_of(link.peer.id), lost.detail))
+        self._switchboard.drop_link(link)
+        link.finish()
+
+    def _peer_suspected(self, link: Link, silent_s: float) -> None:
+        for entry in self._membership.shared_with(link.peer.id):
+            world = entry.world
+            rank = entry.rank_of(link.peer.id)
+            self._events.publish(
+                PeerSuspected(world=world.name, generation=world.generation, rank=rank, silent_s=silent_s)
+            )
+
+    def _data_lost(self, world: World, rank: int, reason: str) -> None:
+        """A data connection ended. The link knows the cause; if that stays well, the data path alone is broken.
+
+        With this rank's own number: something happened here that the channel cannot survive.
+        """
+        if rank == world.rank:
+            world.break_with(WorldBrokenError(world.name, world.generation, rank, reason))
+            return
+
+        def judge() -> None:
+            detail = f"its data connection was lost ({reason}) while its process lives"
+            world.break_with(PeerUnreachableError(world.name, world.generation, rank, detail))
+
+        self._loop.call_later(DATA_LOSS_GRACE_S, judge)
+
+    # ---- the end
+
+    def _close(self, timeout_s: float) -> Operation[None]:
+        with self._lock:
+            if self._closed is None:
+                self._closed = Operation()
+                first = True
+            else:
+                first = False
+            closed = self._closed
+        if first:
+            self._closing = drive(self._close_steps(timeout_s))
+            self._closing.add_callback(settler(closed))
+        waiting: Operation[None] = Operation()  # of this caller alone, who may be cancelled
+        closed.add_callback(settler(waiting))
+        return waiting
+
+    async def _close_steps(self, timeout_s: float) -> None:
+        for name, joining in list(self._joining.items()):
+            joining.cancel(JoinRefusedError(name, "the manager was closed meanwhile"))
+        leaving = [self._leave(world, timeout_s) for world in list(self._worlds.values())]
+        try:
+            for operation in leaving:
+                await operation
+        except StepsCancelled:
+            for operation in leaving:
+                operation.cancel(StepsCancelled())
+        gone: Operation[None] = Operation()
+
+        def release() -> None:
+            for link in list(self._switchboard.links.values()):
+                link.tell(Kind.GOODBYE)
+                self._detector.forget(link)
+                link.finish()
+            self._loop.call_soon(settler(gone))
+
+        self._loop.call_soon(release)
+        await gone
+        await pause(self._loop, 0.0)
+
+    def _hurry(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel(StepsCancelled())
+
+    def _finish_close(self) -> None:
+        """Stop the threads; what the progress thread still holds is closed there first."""
+        if not self._loop.running:
+            return
+
+        def release() -> None:
+            self._detector.close()
+            self._stores.close()
+            self._switchboard.close()
+
+        self._loop.close_readers()
+        self._loop.call_soon(release)
+        self._worker.stop()
+        self._loop.stop()
+        self._events.close()
+        unwatch_process(self)
+        if self._closed is not None:
+            self._closed.succeed(None)  # for others who wait, if this caller was cancelled
+
+    def on_exit(self) -> None:
+        if self._closed is None:
+            self.close(EXIT_LEAVE_S)
+
+    def on_fork(self) -> None:
+        self._closed = Operation()
+        self._closed.succeed(None)
+        self._loop.abandon_after_fork()
+
+
+def _cancel(steps: Operation[World]) -> None:
+    steps.cancel(StepsCancelled())
+
+
+def _ask_to_stop(steps: Operation[World]) -> None:
+    """Cancel what the steps wait for now; they clean up and say why the time was not enough."""
+    if steps.on_cancel is not None:
+        steps.on_cancel()
+
+
+def _break(world: World, error: WorldBrokenError) -> None:
+    world.break_with(error)

@@ -1,0 +1,58 @@
+"""The two moments at which a process ends being the one that opened our connections: its exit, and a fork."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from typing import Protocol
+
+__all__ = ["ProcessBound", "unwatch_process", "watch_process"]
+
+
+class ProcessBound(Protocol):
+    """What must not outlive the process, nor live in two."""
+
+    def on_exit(self) -> None:
+        """The interpreter ends."""
+
+    def on_fork(self) -> None:
+        """This is a forked child: the parent's connections are not ours to hold open or to answer on."""
+
+
+_bound: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
+_lock = threading.Lock()
+_fork_hook_set = False
+
+
+def watch_process(bound: ProcessBound) -> None:
+    """Tell it about exit and fork until ``unwatch_process``. The hooks are set on first use, not at import."""
+    global _fork_hook_set
+    with _lock:
+        if not _bound:
+            atexit.register(_exit)
+        _bound.add(bound)
+        if not _fork_hook_set:  # there is no way to take it back
+            _fork_hook_set = True
+            os.register_at_fork(after_in_child=_forked)
+
+
+def unwatch_process(bound: ProcessBound) -> None:
+    with _lock:
+        _bound.discard(bound)
+        if not _bound:
+            atexit.unregister(_exit)
+
+
+def _exit() -> None:
+    for bound in list(_bound):
+        bound.on_exit()
+
+
+def _forked() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+    for bound in list(_bound):
+        bound.on_fork()
+    _bound.clear()

@@ -1,0 +1,76 @@
+"""Read from ``/proc`` whether a process runs. Standard library only: the sentinel's child runs this file on its own."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["EXITED", "RUNNING", "STOPPED", "UNKNOWN", "process_start_time", "process_state"]
+
+RUNNING, STOPPED, EXITED, UNKNOWN = "running", "stopped", "exited", "unknown"
+
+
+def process_start_time(pid: int) -> int | None:
+    """Return when the process started, in clock ticks since boot, or None if it is gone or hidden.
+
+    Together with the pid it names one process for good: pids are used again.
+    """
+    fields = _stat_fields(pid)
+    return None if fields is None else int(fields[19])
+
+
+def process_state(pid: int, start_time: int) -> str:
+    """Return RUNNING, STOPPED (also traced or frozen), EXITED (also replaced by another process) or UNKNOWN."""
+    fields = _stat_fields(pid)
+    if fields is None:
+        return UNKNOWN if _exists(pid) else EXITED
+    if int(fields[19]) != start_time:
+        return EXITED
+    state, num_threads = fields[0], int(fields[17])
+    if state in "Tt":
+        return STOPPED
+    if state in "ZXx":
+        # A main thread that ended before its process shows as a zombie while other threads go on.
+        return RUNNING if num_threads > 1 else EXITED
+    return STOPPED if _is_frozen(pid) else RUNNING
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of ``/proc/PID/stat`` from the third (the state) on: a name may hold blanks and parentheses."""
+    text = _read(f"/proc/{pid}/stat")
+    fields = text[text.rfind(")") + 1 :].split()
+    return fields if len(fields) >= 20 else None
+
+
+def _exists(pid: int) -> bool:
+    """Ask the kernel, which knows processes that a ``/proc`` mounted with hidepid, or not at all, does not show."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _is_frozen(pid: int) -> bool:
+    """Return whether the process's control group is frozen (version 2 or 1), as ``docker pause`` does it."""
+    for line in _read(f"/proc/{pid}/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if "freezer" in controllers.split(",") and "FROZEN" in _read(f"/sys/fs/cgroup/freezer{group}/freezer.state"):
+            return True
+        if not controllers:  # version 2, mounted alone or beside version 1
+            events = _read(f"/sys/fs/cgroup{group}/cgroup.events") or _read(
+                f"/sys/fs/cgroup/unified{group}/cgroup.events"
+            )
+            if "frozen 1" in events:
+                return True
+    return False
+
+
+def _read(path: str) -> str:
+    """Return the file's text, or nothing if it is gone, hidden or not mounted: the callers tell these apart."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

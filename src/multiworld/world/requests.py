@@ -1,0 +1,72 @@
+"""What a caller of ``join`` asks for, checked before anything happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..store.base import parse_store_url
+from .world import World
+
+__all__ = ["JoinRequest", "after", "check_request"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinRequest:
+    """What the caller of ``join`` asked for, checked."""
+
+    name: str
+    rank: int
+    world_size: int
+    store_url: str
+    backend: str
+    device: torch.device
+    timeout_s: float
+    min_generation: int = 1
+
+
+def check_request(
+    name: str,
+    rank: int,
+    world_size: int,
+    store: str,
+    backend: str,
+    timeout_s: float,
+    device: torch.device | str | None,
+    min_generation: int,
+) -> JoinRequest:
+    """Return the request; raises ValueError or TypeError for what can be seen to be wrong here."""
+    if not isinstance(name, str) or not name or "/" in name or len(name) > 200:
+        raise ValueError(f"name={name!r}: expected a world's name, 1 to 200 characters without '/'")
+    for label, value in (("rank", rank), ("world_size", world_size)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{label} must be an int, got {value!r}")
+    if world_size < 1:
+        raise ValueError(f"world_size={world_size}: expected at least 1")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank} is out of range: a world of {world_size} has ranks 0 to {world_size - 1}")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s={timeout_s}: expected a positive number of seconds")
+    parse_store_url(store)
+    return JoinRequest(
+        name=name,
+        rank=rank,
+        world_size=world_size,
+        store_url=store,
+        backend=backend,
+        device=torch.device(device) if device is not None else _default_device(backend),
+        timeout_s=timeout_s,
+        min_generation=min_generation,
+    )
+
+
+def _default_device(backend: str) -> torch.device:
+    if backend == "nccl":
+        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    return torch.device("cpu")
+
+
+def after(request: JoinRequest, old: World) -> JoinRequest:
+    """The next generation must come after the one that this process was in, also on a fresh store."""
+    return replace(request, min_generation=max(request.min_generation, old.generation + 1))

@@ -1,0 +1,140 @@
+"""The stores that this process hosts, and its connections to stores: one per address, shared by all worlds."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ..errors import HandshakeError, JoinRefusedError, StoreError
+from ..store.base import parse_store_url
+from ..store.tcp import PURPOSE, TCPStore, TCPStoreServer
+from ..wire.dialer import DialError, dial
+from ..wire.names import is_address, resolve
+from ..wire.operation import Operation
+from ..wire.progress import ProgressThread
+from ..wire.waiting import pause, run_in_thread, wait_blocking
+
+__all__ = ["StoreDesk"]
+
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # recognised in order to be refused
+FIRST_RETRY_S = 0.01
+MAX_RETRY_S = 0.25
+DIAL_S = 5.0
+
+
+class StoreDesk:
+    """Serves and dials. ``serve`` works from any thread, ``client`` is a step coroutine."""
+
+    def __init__(self, loop: ProgressThread, token: bytes, host: str | None) -> None:
+        self._loop, self._token, self._host = loop, token, host
+        self._servers: dict[str, TCPStoreServer] = {}
+        self._clients: dict[str, TCPStore] = {}
+        self._lock = threading.Lock()
+
+    def serve(self, url: str) -> str:
+        """Host a store; returns its URL with the real port. Raises StoreError if that cannot be."""
+        parsed = parse_store_url(url)
+        with self._lock:
+            if url in self._servers:
+                return url
+            host = self._host if parsed.host in WILDCARDS and self._host else parsed.host
+            if host in WILDCARDS:
+                raise ValueError(
+                    f"store {url}: give the address that the other processes reach, or WorldManager(host=...)"
+                )
+            try:
+                address = resolve(host)
+            except OSError as error:
+                raise StoreError(url, f"the name {host!r} cannot be resolved: {error.strerror or error}") from error
+            started: Operation[TCPStoreServer] = Operation()
+            self._loop.call_soon(lambda: self._start(address, parsed.port, started))
+            try:
+                server = wait_blocking(started)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise StoreError(
+                    url, f"cannot be served here: {reason}. Choose another port, or 0 for a free one"
+                ) from error
+            shown = f"[{host}]" if ":" in host else host
+            real = f"tcp://{shown}:{server.port}"
+            self._servers[real] = server
+            if parsed.port:  # else the next one gets another port
+                self._servers[url] = server
+            return real
+
+    def serves(self, url: str) -> bool:
+        return url in self._servers
+
+    def stop(self, url: str) -> None:
+        """Stop hosting a store, if we do. Any thread; standing worlds do not need it."""
+        with self._lock:
+            server = self._servers.pop(url, None)
+            for alias in [alias for alias, other in self._servers.items() if other is server]:
+                del self._servers[alias]
+        if server is not None:
+            self._loop.call_soon(server.close)
+
+    def _start(self, host: str, port: int, started: Operation[TCPStoreServer]) -> None:
+        try:
+            started.succeed(TCPStoreServer(self._loop, host, port, self._token))
+        except OSError as error:
+            started.fail(error)
+
+    async def client(self, url: str, world: str, timeout_s: float) -> TCPStore:
+        """Return a connected client, trying until cancelled: the host may start later than we."""
+        deadline = time.monotonic() + timeout_s
+        retry_s = FIRST_RETRY_S
+        parsed = parse_store_url(url)
+        while True:
+            client = self._clients.get(url)
+            if client is not None and client.lost_reason is None:
+                return client
+            try:
+                host = (
+                    await run_in_thread(lambda: resolve(parsed.host), "multiworld-resolve")
+                    if not is_address(parsed.host)
+                    else parsed.host
+                )
+            except OSError as error:
+                raise JoinRefusedError(
+                    world, f"store {url}: the name {parsed.host!r} cannot be resolved: {error.strerror}"
+                ) from error
+            fresh = TCPStore(url)
+            try:
+                connection = await dial(
+                    self._loop,
+                    host,
+                    parsed.port,
+                    {"purpose": PURPOSE},
+                    self._token,
+                    fresh,
+                    timeout_s=min(DIAL_S, max(0.1, deadline - time.monotonic())),
+                )
+            except HandshakeError as error:
+                raise JoinRefusedError(world, f"store {url} refuses: {error}") from error
+            except DialError:
+                await pause(self._loop, retry_s)
+                retry_s = min(2 * retry_s, MAX_RETRY_S)
+                continue
+            fresh.attach(connection)
+            existing = self._clients.get(url)
+            if existing is not None and existing.lost_reason is None:  # another join was faster
+                fresh.close()
+                return existing
+            self._clients[url] = fresh
+            return fresh
+
+    def drop(self, url: str) -> None:
+        """The store does not answer: forget the connection, so that the next join makes a new one."""
+        client = self._clients.pop(url, None)
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        """Progress thread only."""
+        for client in self._clients.values():
+            client.close()
+        for server in set(self._servers.values()):
+            server.close()
+        self._clients.clear()
+        self._servers.clear()

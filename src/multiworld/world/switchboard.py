@@ -1,0 +1,257 @@
+"""Connect this process with its peers: one link each, and one data connection per world where a channel asks for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..errors import MultiworldError, ProtocolError
+from ..wire.connection import Connection, ConnectionSink
+from ..wire.dialer import dial
+from ..wire.frames import Kind
+from ..wire.listener import Listener, Pending
+from ..wire.operation import Operation
+from ..wire.progress import ProgressThread
+from .link import Link, LinkOwner
+from .liveness import LivenessPolicy
+from .peers import PeerInfo
+
+__all__ = ["LinkError", "Switchboard", "WorldConnector"]
+
+logger = logging.getLogger(__name__)
+
+PARKED_S = 30.0
+MAX_PARKED = 4096
+LINK, DATA = "link", "data"
+
+
+class LinkError(MultiworldError):
+    """A peer that was just there could not be linked; the join tries again."""
+
+
+class Switchboard:
+    """The listeners, the links and the data connections that wait for each other.
+
+    Progress thread, but for ``peer_info``.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        owner: LinkOwner,
+        policy: LivenessPolicy,
+        token: bytes,
+        job: str,
+        manager_id: str,
+        *,
+        on_link: Callable[[Link], None],
+    ) -> None:
+        self._loop, self._owner, self._policy, self._token, self._job = loop, owner, policy, token, job
+        self._manager_id = manager_id
+        self._on_link = on_link
+        self._listeners: dict[str, Listener] = {}
+        self._infos: dict[str, PeerInfo] = {}
+        self.links: dict[str, Link] = {}
+        self._awaited: dict[str, list[Operation[Link]]] = {}
+        self._expected: dict[tuple[str, int], tuple[ConnectionSink, Operation[Connection]]] = {}
+        self._parked: dict[tuple[str, int], Pending] = {}
+
+    def listen(self, host: str) -> PeerInfo:
+        """Listen on a local address, if not yet, and return how peers find us there; raises OSError."""
+        if host not in self._listeners:
+            listener = Listener(self._loop, host, 0, self._token, {LINK: self._link_called, DATA: self._data_called})
+            self._listeners[host] = listener
+            self._infos[host] = PeerInfo.of_this_process(self._manager_id, host, listener.port)
+        return self._infos[host]
+
+    def ensure_link(self, peer: PeerInfo, via: PeerInfo, timeout_s: float) -> Operation[Link]:
+        """Return the link to a peer, made now if need be: the smaller id dials, the other waits."""
+        operation: Operation[Link] = Operation()
+        link = self.links.get(peer.id)
+        if link is not None and link.open:
+            operation.succeed(link)
+            return operation
+        waiting = self._awaited.setdefault(peer.id, [])
+        waiting.append(operation)
+        if self._manager_id < peer.id and len(waiting) == 1:
+            self._dial_link(peer, via, timeout_s)
+        elif len(waiting) == 1:
+            self._loop.call_later(timeout_s, lambda: self._give_up_link(peer, waiting))
+        return operation
+
+    def tell(self, peer: PeerInfo, kind: Kind, **fields: Any) -> None:
+        """Send news to a peer: now, or when the link that is being made to it is there. Any thread."""
+        link = self.links.get(peer.id)
+        if link is not None and link.open:
+            link.tell(kind, **fields)
+        else:
+            self._loop.call_soon(partial(self._tell_later, peer, kind, fields))
+
+    def _tell_later(self, peer: PeerInfo, kind: Kind, fields: dict[str, Any]) -> None:
+        def tell(linked: Operation[Link]) -> None:
+            if linked.error is None:
+                linked.result().tell(kind, **fields)
+
+        link, waiting = self.links.get(peer.id), self._awaited.get(peer.id)
+        if link is not None and link.open:
+            link.tell(kind, **fields)
+        elif waiting:
+            linked: Operation[Link] = Operation()
+            linked.add_callback(tell)
+            waiting.append(linked)
+
+    def drop_link(self, link: Link) -> None:
+        if self.links.get(link.peer.id) is link:
+            del self.links[link.peer.id]
+
+    def close(self) -> None:
+        for listener in self._listeners.values():
+            listener.close()
+        for pending in self._parked.values():
+            pending.connection.abort()
+        self._parked.clear()
+        for link in list(self.links.values()):
+            link.abort()
+
+    # ---- links
+
+    def _hello(self, via: PeerInfo, **fields: Any) -> dict[str, Any]:
+        return {"job": self._job, "peer": via.to_json().decode(), "heartbeat_s": self._policy.heartbeat_s, **fields}
+
+    def _dial_link(self, peer: PeerInfo, via: PeerInfo, timeout_s: float) -> None:
+        link = Link(self._owner, peer, heartbeat_s=self._policy.heartbeat_s)
+        fields = self._hello(via, purpose=LINK, to=peer.id)
+        dialing = dial(
+            self._loop, peer.host, peer.port, fields, self._token, link, timeout_s=timeout_s, source=via.host
+        )
+
+        def finish(_: Operation[Connection]) -> None:
+            self._loop.call_soon(settle)
+
+        def settle() -> None:
+            error = dialing.error
+            if error is None and dialing.result().closed:  # it was lost right behind its last word
+                error = LinkError(f"{peer} was lost at once")
+            if error is not None:
+                self._settle_links(peer.id, None, error)
+                return
+            link.attach(dialing.result(), unreachable_s=self._policy.unreachable_s)
+            self._add_link(link)
+
+        dialing.add_callback(finish)
+
+    def _link_called(self, pending: Pending) -> None:
+        fields = pending.fields
+        if fields.get("job") != self._job:
+            pending.refuse(f"this process belongs to job {self._job!r}, not to {fields.get('job')!r}")
+            return
+        if fields.get("to") != self._manager_id:
+            pending.refuse("the process that had this address before is gone")
+            return
+        try:
+            peer = PeerInfo.from_json(str(fields["peer"]).encode())
+            heartbeat_s = max(0.02, float(fields["heartbeat_s"]))
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            pending.refuse(f"the HELLO cannot be read: {error}")
+            return
+        link = Link(self._owner, peer, heartbeat_s=heartbeat_s)
+        link.attach(pending.connection, unreachable_s=self._policy.unreachable_s)
+        pending.accept(link)
+        self._add_link(link)
+
+    def _add_link(self, link: Link) -> None:
+        old = self.links.get(link.peer.id)
+        self.links[link.peer.id] = link
+        if old is not None:
+            self._owner.link_lost(old, "the peer opened a new link because it lost this one", unreachable=True)
+            old.abort()
+        self._on_link(link)
+        self._settle_links(link.peer.id, link, None)
+
+    def _settle_links(self, peer_id: str, link: Link | None, error: BaseException | None) -> None:
+        for operation in self._awaited.pop(peer_id, []):
+            if link is not None:
+                operation.succeed(link)
+            else:
+                assert error is not None
+                operation.fail(error)
+
+    def _give_up_link(self, peer: PeerInfo, waiting: list[Operation[Link]]) -> None:
+        if self._awaited.get(peer.id) is waiting:
+            self._settle_links(peer.id, None, LinkError(f"{peer} did not call back"))
+
+    # ---- data connections
+
+    def dial_data(
+        self, uid: str, rank: int, peer: PeerInfo, via: PeerInfo, sink: ConnectionSink, timeout_s: float
+    ) -> Operation[Connection]:
+        """Open a data connection of a world to a peer; ``rank`` is ours."""
+        fields = {"purpose": DATA, "job": self._job, "world": uid, "rank": rank}
+        return dial(self._loop, peer.host, peer.port, fields, self._token, sink, timeout_s=timeout_s, source=via.host)
+
+    def expect_data(self, uid: str, rank: int, sink: ConnectionSink) -> Operation[Connection]:
+        """Wait for a peer's data connection, or take it if it came before we knew of the world."""
+        operation: Operation[Connection] = Operation()
+        key = (uid, rank)
+
+        def expect() -> None:
+            pending = self._parked.pop(key, None)
+            if operation.done:
+                return
+            self._expected[key] = (sink, operation)
+            if pending is not None and not pending.is_lost:
+                self._data_called(pending)
+
+        self._loop.call_soon(expect)
+        return operation
+
+    def forget_world(self, uid: str, error: Exception) -> None:
+        """The world is gone here: refuse its data connections."""
+        for key in [key for key in self._expected if key[0] == uid]:
+            _, operation = self._expected.pop(key)
+            operation.fail(error)
+        for key in [key for key in self._parked if key[0] == uid]:
+            self._parked.pop(key).refuse("this generation of the world is over")
+
+    def _data_called(self, pending: Pending) -> None:
+        uid, rank = pending.fields.get("world"), pending.fields.get("rank")
+        if not isinstance(uid, str) or not isinstance(rank, int):
+            pending.refuse("the HELLO of a data connection names no world and rank")
+            return
+        key = (uid, rank)
+        expected = self._expected.pop(key, None)
+        if expected is None:
+            if len(self._parked) >= MAX_PARKED:
+                pending.refuse("too many connections for unknown worlds")
+                return
+            self._parked[key] = pending
+            self._loop.call_later(PARKED_S, lambda: self._unpark(key, pending))
+            return
+        sink, operation = expected
+        if operation.done:
+            pending.refuse("this generation of the world is over")
+            return
+        pending.accept(sink)  # before anybody can send on it
+        if not operation.succeed(pending.connection):
+            pending.connection.abort("this generation of the world is over")
+
+    def _unpark(self, key: tuple[str, int], pending: Pending) -> None:
+        if self._parked.get(key) is pending:
+            del self._parked[key]
+            pending.refuse(f"nobody here joined that world within {PARKED_S:.0f} s")
+
+
+class WorldConnector:
+    """The ``channel.base.Connector`` of one world and generation."""
+
+    def __init__(self, switchboard: Switchboard, uid: str, rank: int, via: PeerInfo, members: list[PeerInfo]) -> None:
+        self._switchboard, self._uid, self._rank, self._via, self._members = switchboard, uid, rank, via, members
+
+    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float) -> Operation[Connection]:
+        peer = self._members[rank]
+        return self._switchboard.dial_data(self._uid, self._rank, peer, self._via, sink, timeout_s)
+
+    def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
+        return self._switchboard.expect_data(self._uid, rank, sink)

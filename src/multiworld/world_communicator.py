@@ -1,0 +1,6 @@
+"""Where programs for multiworld 0.0.x import ``WorldCommunicator`` and ``BrokenWorldException`` from."""
+
+from .errors import BrokenWorldException
+from .world.communicator import WorldCommunicator
+
+__all__ = ["BrokenWorldException", "WorldCommunicator"]

@@ -1,0 +1,74 @@
+"""Fixtures that all tests share: leak checks, a runner for coroutines, simulated hosts where they work."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from hypothesis import settings
+
+from multiworld.channel import registry
+from multiworld.testing import check_returned, hosts_available, measure, scaled
+
+T = TypeVar("T")
+DEFAULT_TEST_TIMEOUT_S = 60.0
+
+# The same examples in every run, so that a run can be repeated; --hypothesis-profile=search looks for new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    no_hosts = hosts_available() if any(_in_folder(item, "hosts") for item in items) else None
+    for item in items:
+        for folder in ("process", "hosts", "gpu"):
+            if _in_folder(item, folder):
+                item.add_marker(folder)
+        if no_hosts is not None and _in_folder(item, "hosts"):
+            item.add_marker(pytest.mark.skip(reason=no_hosts))
+        if (no_backend := _why_no_backend(item)) is not None:
+            item.add_marker(pytest.mark.skip(reason=no_backend))
+        if scaled(1.0) > 1.0 and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(scaled(DEFAULT_TEST_TIMEOUT_S)))
+
+
+def _why_no_backend(item: pytest.Item) -> str | None:
+    """Return why the channel that a test asks for by its parameter ``backend`` does not work here, if it does not."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    backend = parameters.get("backend")
+    if backend not in ("gloo", "nccl"):
+        return None
+    support = registry.available().get(backend)
+    if support is None:
+        return f"there is no channel {backend}"
+    return None if support.works else f"{backend}: {support.reason}"
+
+
+def _in_folder(item: pytest.Item, folder: str) -> bool:
+    return item.nodeid.startswith(f"tests/{folder}/")
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fail the test when it leaves threads, descriptors or children of this process behind."""
+    _start_torch_threads()
+    before = measure()
+    yield
+    check_returned(before)
+
+
+@functools.cache
+def _start_torch_threads() -> None:
+    """Let torch start the threads that it keeps for large tensors, so that they are there before and after."""
+    torch.ones(4_000_000).add_(1).sum()
+
+
+@pytest.fixture
+def run() -> Callable[[Coroutine[Any, Any, T]], T]:
+    """Run a coroutine to its end in a fresh event loop, for tests that are plain functions."""
+    return asyncio.run

@@ -1,0 +1,1 @@
+"""Every program under examples/ runs and prints what it should."""

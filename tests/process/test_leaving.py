@@ -1,0 +1,118 @@
+"""Leaving a world and closing a manager: alone, several times at once, cancelled, and while others still wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+
+import multiworld as mw
+from multiworld.testing import scaled
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+LARGE = 3_000_000  # float32; no socket buffer takes it all
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[tuple[list[mw.WorldManager], list[mw.World], str]]:
+    async with mw.WorldManager() as first, mw.WorldManager() as second:
+        url = first.serve_store("tcp://127.0.0.1:0")
+        managers = [first, second]
+        joins = [manager.join("w", rank, 2, url, backend="tcp") for rank, manager in enumerate(managers)]
+        yield managers, list(await asyncio.gather(*joins)), url
+
+
+async def send_large(world: mw.World) -> asyncio.Task[None]:
+    """Start a send that the other side has not asked for yet."""
+    sending = asyncio.create_task(world.send(torch.arange(float(LARGE)), 1))
+    await asyncio.sleep(0.01)
+    return sending
+
+
+async def assert_received(world: mw.World) -> None:
+    received = torch.empty(LARGE)
+    await asyncio.wait_for(world.recv(received, 0), scaled(5))
+    assert bool((received == torch.arange(float(LARGE))).all())
+
+
+async def test_two_leaves_at_once_are_one_and_deliver_what_was_sent() -> None:
+    async with pair() as (_, worlds, _):
+        sending = await send_large(worlds[0])
+        leaving = [asyncio.create_task(worlds[0].leave()) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        await assert_received(worlds[1])
+        await asyncio.gather(sending, *leaving)
+        assert worlds[0].state is mw.WorldState.CLOSED
+
+
+async def test_closing_the_manager_waits_for_a_leave_that_is_under_way() -> None:
+    async with pair() as (managers, worlds, _):
+        sending = await send_large(worlds[0])
+        leaving = asyncio.create_task(worlds[0].leave())
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(managers[0].aclose())
+        await asyncio.sleep(0.05)
+        await assert_received(worlds[1])
+        await asyncio.gather(sending, leaving, closing)
+
+
+async def test_a_cancelled_leave_leaves_at_once_and_the_name_is_free() -> None:
+    async with pair() as (managers, worlds, url):
+        sending = await send_large(worlds[0])
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(worlds[0].leave(), 0.05)
+        assert isinstance(await asyncio.wait_for(worlds[1].wait_broken(), scaled(2)), mw.PeerLeftError)
+        with pytest.raises(mw.WorldClosedError):
+            await sending
+        assert worlds[0].state is mw.WorldState.CLOSED
+        joins = [manager.join("w", rank, 2, url, timeout_s=10) for rank, manager in enumerate(managers)]
+        assert [world.generation for world in await asyncio.gather(*joins)] == [2, 2]
+
+
+async def test_a_cancelled_close_closes_at_once_and_can_be_called_again() -> None:
+    async with pair() as (managers, worlds, _):
+        sending = await send_large(worlds[0])
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(managers[0].aclose(), 0.05)
+        with pytest.raises(mw.WorldClosedError):
+            await asyncio.wait_for(sending, scaled(2))
+        assert isinstance(await asyncio.wait_for(worlds[1].wait_broken(), scaled(2)), mw.PeerLeftError)
+        await asyncio.wait_for(managers[0].aclose(), scaled(2))
+
+
+async def test_many_closes_at_once_from_tasks_and_threads_all_return() -> None:
+    async with pair() as (managers, _, _):
+        threads = [threading.Thread(target=managers[0].close) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        await asyncio.wait_for(asyncio.gather(*(managers[0].aclose() for _ in range(4))), scaled(5))
+        for thread in threads:
+            await asyncio.to_thread(thread.join, scaled(5))
+            assert not thread.is_alive()
+
+
+async def test_joins_under_way_end_when_their_manager_closes() -> None:
+    async with mw.WorldManager() as host:
+        url = host.serve_store("tcp://127.0.0.1:0")
+        manager = mw.WorldManager()
+        joins = [
+            asyncio.create_task(manager.join("waiting", 0, 2, url)),
+            asyncio.create_task(manager.join("no store", 0, 2, "tcp://127.0.0.1:9")),
+        ]
+        await asyncio.sleep(0.05)
+        await manager.aclose()
+        outcomes = await asyncio.wait_for(asyncio.gather(*joins, return_exceptions=True), scaled(2))
+        assert [type(outcome) for outcome in outcomes] == [mw.JoinRefusedError] * 2
+
+
+async def test_every_store_that_is_served_on_a_free_port_has_its_own() -> None:
+    async with mw.WorldManager() as manager:
+        urls = {manager.serve_store("tcp://127.0.0.1:0") for _ in range(3)}
+        assert len(urls) == 3
+        assert not any(url.endswith(":0") for url in urls)
+        assert {manager.serve_store(url) for url in urls} == urls

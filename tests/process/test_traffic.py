@@ -1,0 +1,37 @@
+"""Much traffic: concurrent operations keep their order, and worlds that come and go leave nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from multiworld.testing import Report, WorkerGroup, traffic
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+MAX_GROWTH_BYTES = 10_000_000
+
+
+@pytest.mark.parametrize(("backend", "count"), [("tcp", 2000), ("gloo", 1000)])
+def test_concurrent_operations_match_in_the_order_they_were_issued(backend: str, count: int) -> None:
+    with WorkerGroup() as workers:
+        for worker in traffic.start_pair(workers, traffic.order, backend=backend, count=count, concurrency=64):
+            assert worker.await_event("returned", 50)["value"] == {"received": 0, "reduced": 0}
+            assert worker.wait() == 0
+
+
+def assert_nothing_grew(measured: Report) -> None:
+    before, after = measured["before"], measured["after"]
+    assert after["threads"] <= before["threads"]
+    assert len(after["descriptors"]) <= len(before["descriptors"])
+    assert after["children"] == before["children"]
+    growth = after["resident_bytes"] - before["resident_bytes"]
+    assert growth < MAX_GROWTH_BYTES, f"{growth / 1e6:.1f} MB"
+
+
+@pytest.mark.parametrize(("backend", "count"), [("tcp", 100), ("gloo", 40)])
+def test_joining_leaving_and_breaking_one_name_again_and_again_leaks_nothing(backend: str, count: int) -> None:
+    with WorkerGroup() as workers:
+        pair = traffic.start_pair(workers, traffic.cycle, backend=backend, count=count, warm_up=20)
+        for worker in pair:
+            assert_nothing_grew(worker.await_event("measured", 50))
+        assert [worker.wait() for worker in pair] == [0, 0]

@@ -1,0 +1,1 @@
+"""Hypothesis against every decision module."""

@@ -1,0 +1,92 @@
+"""What ``multiworld doctor`` says, and when it says that this machine will not do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from multiworld.cli import doctor
+
+
+@dataclass(frozen=True)
+class _Support:
+    works: bool
+    reason: str = ""
+
+
+def _healthy() -> Mapping[str, doctor.Support]:
+    return {"tcp": _Support(works=True), "nccl": _Support(works=False, reason="this build of torch has no CUDA")}
+
+
+def test_working_default_channel_is_healthy_whatever_the_others_do() -> None:
+    assert doctor.diagnose(_healthy).healthy
+
+
+@pytest.mark.parametrize(
+    "supports",
+    [{}, {"gloo": _Support(works=True)}, {"gloo": _Support(works=True), "tcp": _Support(works=False, reason="?")}],
+)
+def test_default_channel_that_cannot_work_is_unhealthy(supports: dict[str, doctor.Support]) -> None:
+    assert not doctor.diagnose(lambda: supports).healthy
+
+
+@pytest.mark.parametrize("error", [ImportError("libtorch.so is missing"), OSError("libtorch.so is missing")])
+def test_torch_that_cannot_be_loaded_is_a_diagnosis_not_a_traceback(error: Exception) -> None:
+    def broken() -> Mapping[str, doctor.Support]:
+        raise error
+
+    diagnosis = doctor.diagnose(broken)
+    assert not diagnosis.healthy
+    assert "libtorch.so is missing" in diagnosis.channels[0].reason
+    assert "libtorch.so is missing" in doctor.render(diagnosis)
+
+
+def test_table_gives_the_reason_for_each_channel_that_does_not_work() -> None:
+    lines = [line.split() for line in doctor.render(doctor.diagnose(_healthy)).splitlines()]
+    assert ["tcp", "works", "(default)"] in lines
+    assert "nccl does not work: this build of torch has no CUDA" in [" ".join(line) for line in lines]
+
+
+def test_table_is_aligned() -> None:
+    text = doctor.render(doctor.diagnose(_healthy))
+    rows = [line for line in text.splitlines() if line.startswith("  ")]
+    columns = {len(row) - len(row.lstrip()) for row in rows}
+    assert columns == {2}
+    values = {
+        row.index(value) for row in rows for value in ("works (default)", "does not work:", "not set") if value in row
+    }
+    assert len(values) == 1
+
+
+def test_json_holds_what_the_table_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTIWORLD_TOKEN", "a secret")
+    diagnosis = doctor.diagnose(_healthy)
+    text = json.dumps(diagnosis.as_json())
+    record = json.loads(text)
+    assert set(record) == {"versions", "channels", "interfaces", "limits", "token_set", "healthy"}
+    assert set(record["versions"]) == {"multiworld", "python", "torch", "kernel"}
+    assert [channel["name"] for channel in record["channels"]] == ["tcp", "nccl"]
+    assert record["token_set"] is True
+    assert "a secret" not in text
+    assert "a secret" not in doctor.render(diagnosis)
+
+
+def test_token_that_is_not_set_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MULTIWORLD_TOKEN", raising=False)
+    assert "not set" in doctor.render(doctor.diagnose(_healthy))
+
+
+def test_missing_kernel_feature_names_its_consequence() -> None:
+    diagnosis = doctor.diagnose(_healthy)
+    limits = dataclasses.replace(
+        diagnosis.limits, pidfd=False, proc_stat=False, tcp_user_timeout=False, shm_total_bytes=None
+    )
+    text = doctor.render(dataclasses.replace(diagnosis, limits=limits, interfaces=()))
+    assert "seen by its closed sockets only" in text
+    assert "reported as silent" in text
+    assert "only when the lease runs out" in text
+    assert "not there" in text

@@ -1,0 +1,302 @@
+"""Framed connections on loopback: order, large payloads, threads that read and write at once, aborts, interrupts."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from multiworld.testing import scaled, wait_until
+from multiworld.wire.connection import Connection
+from multiworld.wire.frames import Header, Kind, pack_header
+from multiworld.wire.operation import Operation, settler
+from multiworld.wire.progress import ProgressThread
+from multiworld.wire.waiting import wait_blocking
+
+
+class Sink:
+    """Keeps what comes; ``on_frame`` may raise."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Header, bytes, bytes]] = []
+        self.lost_reasons: list[str] = []
+        self.on_frame: Callable[[Header], None] | None = None
+        self._buffer = bytearray()
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        self._buffer = bytearray(header.payload_bytes)
+        return memoryview(self._buffer) if header.payload_bytes else None
+
+    def end(self, header: Header, meta: bytes) -> None:
+        payload = bytes(self._buffer) if header.payload_bytes else b""
+        self.frames.append((header, meta, payload))
+        if self.on_frame is not None:
+            self.on_frame(header)
+
+    def lost(self, reason: str) -> None:
+        self.lost_reasons.append(reason)
+
+
+class Pair:
+    """Two connected connections on one progress thread."""
+
+    def __init__(self, loop: ProgressThread) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            left = socket.create_connection(server.getsockname())
+            right, _ = server.accept()
+        self.left_sink, self.right_sink = Sink(), Sink()
+        self.left, self.right = Connection(loop, left, self.left_sink), Connection(loop, right, self.right_sink)
+
+    def received(self, count: int) -> list[tuple[Header, bytes, bytes]]:
+        assert wait_until(lambda: len(self.right_sink.frames) >= count, timeout_s=20), len(self.right_sink.frames)
+        return self.right_sink.frames
+
+
+@pytest.fixture
+def pair(no_leaks: None) -> Iterator[Pair]:
+    loop = ProgressThread("test-connection")
+    pair = Pair(loop)
+    yield pair
+    pair.left.abort()
+    pair.right.abort()
+    loop.stop()
+
+
+def message(payload: bytes | bytearray, seq: int = 0, meta: bytes = b"") -> bytes:
+    return pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=len(payload), seq=seq) + meta
+
+
+def test_frames_arrive_in_order_with_their_meta_and_payload(pair: Pair) -> None:
+    for seq in range(200):
+        payload = bytes([seq]) * (seq * 500)
+        pair.left.send(message(payload, seq, b"meta %d" % seq), payload)
+    for seq, (header, meta, payload) in enumerate(pair.received(200)):
+        assert (header.seq, meta, payload) == (seq, b"meta %d" % seq, bytes([seq]) * (seq * 500))
+
+
+def test_a_frame_of_more_segments_than_the_kernel_takes_at_once_arrives_whole(pair: Pair) -> None:
+    pieces = [bytes([index % 251]) * (1 + index % 3) for index in range(5000)]
+    whole = b"".join(pieces)
+    pair.left.send(message(whole), *pieces)
+    pair.left.send(message(b"", 1))
+    assert [payload for _, _, payload in pair.received(2)] == [whole, b""]
+
+
+def test_frames_of_many_threads_never_mix(pair: Pair) -> None:
+    def send(number: int) -> None:
+        for seq in range(50):
+            payload = bytes([number]) * (1000 * (seq % 5) + seq)
+            pair.left.send(message(payload, number * 1000 + seq), payload[: seq // 2], payload[seq // 2 :])
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    frames = pair.received(300)
+    for number in range(6):
+        seqs = [header.seq for header, _, _ in frames if header.seq // 1000 == number]
+        assert seqs == [number * 1000 + seq for seq in range(50)]
+    assert all(payload == bytes([header.seq // 1000]) * header.payload_bytes for header, _, payload in frames)
+
+
+def test_sent_is_told_when_the_memory_may_change(pair: Pair) -> None:
+    sent: Operation[None] = Operation()
+    payload = bytes(20_000_000)
+    pair.left.send(message(payload), payload, on_sent=settler(sent))
+    wait_blocking(sent)
+    assert pair.received(1)[0][2] == payload
+
+
+def test_what_was_detached_is_sent_from_a_copy(pair: Pair) -> None:
+    told: list[object] = []
+    owner = object()
+    payload = bytearray(b"x" * 30_000_000)
+    pair.left.send(message(payload), memoryview(payload), on_sent=partial(told.append, owner))
+    pair.left.detach_unsent(owner)
+    payload[:] = b"y" * len(payload)
+    assert set(pair.received(1)[0][2]) == {ord("x")}
+    assert told in ([], [owner])
+
+
+def complete(operation: Operation[object]) -> None:
+    operation.succeed(None)
+
+
+def test_a_thread_that_waits_reads_for_itself_until_its_operation_is_done(pair: Pair) -> None:
+    operation: Operation[object] = Operation()
+    reading: list[str] = []
+
+    def on_frame(header: Header) -> None:
+        reading.append(threading.current_thread().name)
+        if header.seq == 3:
+            pair.right.defer(partial(complete, operation))
+
+    pair.right_sink.on_frame = on_frame
+    waiting = threading.Thread(
+        target=wait_blocking,
+        args=(operation,),
+        kwargs={"help_with": lambda: pair.right.read_until(operation, 10)},
+        name="waiting-thread",
+    )
+    waiting.start()
+    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    for seq in (1, 2, 3):
+        pair.left.send(message(b"", seq))
+    waiting.join(scaled(5))
+    assert not waiting.is_alive()
+    assert reading == ["waiting-thread"] * 3
+    pair.left.send(message(b"", 4))  # the progress thread reads again
+    pair.received(4)
+    assert reading[3] == "test-connection"
+
+
+def test_reading_for_oneself_ends_with_the_time_and_with_the_connection(pair: Pair) -> None:
+    ended, timed_out = threading.Event(), threading.Event()
+
+    def read() -> None:  # not on the main thread, whose wake-up descriptor would stay
+        pair.right.read_until(Operation(), 0)
+        pair.right.read_until(Operation(), 0.01)
+        timed_out.set()
+        pair.right.read_until(Operation(), float("inf"))
+        ended.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert timed_out.wait(scaled(5))
+    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    pair.left.abort("enough")
+    assert ended.wait(scaled(5))
+    thread.join()
+    assert wait_until(lambda: pair.right_sink.lost_reasons == ["the connection was closed by the other side"], 5)
+    assert wait_until(lambda: pair.left_sink.lost_reasons == ["enough"], 5)
+
+
+def test_an_operation_that_is_completed_elsewhere_wakes_the_thread_that_reads_for_it(pair: Pair) -> None:
+    operation: Operation[None] = Operation()
+    thread = threading.Thread(target=pair.right.read_until, args=(operation, None))
+    thread.start()
+    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    operation.succeed(None)
+    thread.join(scaled(5))
+    assert not thread.is_alive()
+
+
+def test_a_command_runs_with_the_read_side_held_whoever_reads(pair: Pair) -> None:
+    seen: list[int] = []
+    threads = [
+        threading.Thread(target=pair.right.run_and_wait, args=(partial(seen.append, number),)) for number in range(20)
+    ]
+    for seq in range(50):
+        pair.left.send(message(bytes(100_000), seq), bytes(100_000))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(scaled(5))
+    assert sorted(seen) == list(range(20))
+    pair.received(50)
+
+
+def test_garbage_closes_the_connection_with_the_reason(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.left.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert wait_until(lambda: bool(pair.right_sink.lost_reasons), timeout_s=5)
+    assert "not a multiworld frame" in pair.right_sink.lost_reasons[0]
+    assert "not a multiworld frame" in caplog.text
+    assert wait_until(lambda: bool(pair.left_sink.lost_reasons), timeout_s=5)
+
+
+def test_a_defect_of_a_sink_closes_its_connection_alone(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(header: Header) -> None:
+        raise KeyError("defect")
+
+    pair.right_sink.on_frame = fail
+    other = Pair(pair.left.loop)
+    pair.left.send(message(b""))
+    assert wait_until(lambda: bool(pair.right_sink.lost_reasons), timeout_s=5)
+    assert "defect" in caplog.text
+    other.left.send(message(b""))
+    other.received(1)
+    other.left.abort()
+    other.right.abort()
+
+
+def test_a_defect_met_by_a_thread_that_reads_for_itself_is_not_its_own(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(header: Header) -> None:
+        raise KeyError("defect")
+
+    pair.right_sink.on_frame = fail
+    thread = threading.Thread(target=pair.right.read_until, args=(Operation(), None))
+    thread.start()
+    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    pair.left.send(message(b""))
+    thread.join(scaled(5))
+    assert not thread.is_alive()
+    assert wait_until(lambda: pair.right_sink.lost_reasons == ["internal error"], timeout_s=5)
+    caplog.clear()  # the traceback holds the thread's wake-up descriptor
+
+
+def test_an_interrupt_in_the_middle_of_a_payload_closes_the_connection(pair: Pair) -> None:
+    """Bytes that were read and not counted would shift all that follow: wrong data instead of an error."""
+
+    def interrupt(header: Header) -> None:
+        raise KeyboardInterrupt
+
+    pair.right_sink.on_frame = interrupt
+    interrupted = threading.Event()
+
+    def read() -> None:
+        try:
+            pair.right.read_until(Operation(), None)
+        except KeyboardInterrupt:
+            interrupted.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    pair.left.send(message(b""))
+    assert interrupted.wait(scaled(5))
+    thread.join()
+    assert pair.right.closed
+    assert wait_until(lambda: pair.right_sink.lost_reasons == ["interrupted while receiving"], timeout_s=5)
+
+
+def test_one_deferred_call_that_fails_does_not_take_the_next_one_with_it(pair: Pair) -> None:
+    done: Operation[None] = Operation()
+
+    def fail() -> None:
+        raise KeyError("defect")
+
+    def command() -> None:
+        pair.right.defer(fail)
+        pair.right.defer(settler(done))
+
+    pair.right.run_and_wait(command)
+    wait_blocking(done)
+
+
+def test_half_closing_sends_all_that_was_queued_first(pair: Pair) -> None:
+    payload = bytes(5_000_000)
+    pair.left.send(message(payload), payload)
+    flushed = threading.Event()
+    pair.left.finish_writing(flushed.set)
+    assert flushed.wait(scaled(10))
+    assert pair.received(1)[0][2] == payload
+    assert wait_until(lambda: bool(pair.right_sink.lost_reasons), timeout_s=5)
+
+
+def test_abort_tells_once_from_any_thread_and_drops_what_is_queued(pair: Pair) -> None:
+    pair.left.send(message(bytes(100_000_000)), bytes(100_000_000))
+    threads = [threading.Thread(target=pair.left.abort, args=("enough",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wait_until(lambda: pair.left_sink.lost_reasons == ["enough"], timeout_s=5)
+    pair.left.send(b"dropped")
+    assert pair.left.closed
+    assert wait_until(lambda: len(pair.right_sink.lost_reasons) == 1, timeout_s=5)

@@ -1,0 +1,61 @@
+"""The proofs of the job token: who knows it is let in; nothing can be replayed, reflected or forged."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from multiworld.errors import HandshakeError
+from multiworld.wire.handshake import check_proof, decode_fields, encode_fields, prove
+
+HELLO = encode_fields({"purpose": "link", "nonce": "00"})
+ONE, TWO = b"1" * 16, b"2" * 16
+
+
+@pytest.mark.parametrize("token", [b"", b"secret", b"\x00" * 100])
+@pytest.mark.parametrize("role", [b"dialer", b"acceptor"])
+def test_a_proof_with_the_same_token_is_accepted(token: bytes, role: bytes) -> None:
+    check_proof(prove(token, role, HELLO, ONE, TWO), token, role, HELLO, ONE, TWO)
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        prove(b"other", b"dialer", HELLO, ONE, TWO),
+        prove(b"", b"dialer", HELLO, ONE, TWO),
+        prove(b"secret", b"acceptor", HELLO, ONE, TWO),  # reflected
+        prove(b"secret", b"dialer", HELLO, ONE, ONE),  # replayed: for another nonce of the acceptor
+        prove(b"secret", b"dialer", HELLO, TWO, TWO),
+        prove(b"secret", b"dialer", HELLO, TWO, ONE),
+        prove(b"secret", b"dialer", encode_fields({"purpose": "data", "nonce": "00"}), ONE, TWO),  # other intentions
+        b"",
+        b"\x00" * 32,
+        prove(b"secret", b"dialer", HELLO, ONE, TWO)[:-1],
+        prove(b"secret", b"dialer", HELLO, ONE, TWO) + b"\x00",
+    ],
+)
+def test_any_other_proof_is_refused(proof: bytes) -> None:
+    with pytest.raises(HandshakeError, match="tokens differ"):
+        check_proof(proof, b"secret", b"dialer", HELLO, ONE, TWO)
+
+
+def test_the_token_is_not_in_what_is_sent() -> None:
+    assert b"secret" not in prove(b"secret", b"dialer", HELLO, ONE, TWO)
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans() | st.none()))
+def test_fields_survive_the_round_trip(fields: dict[str, object]) -> None:
+    assert decode_fields(encode_fields(fields)) == fields
+
+
+@given(st.binary(max_size=200).filter(lambda meta: not meta.strip().startswith(b"{")))
+def test_noise_raises_a_handshake_error_and_nothing_else(meta: bytes) -> None:
+    with pytest.raises(HandshakeError, match="control record"):
+        decode_fields(meta)
+
+
+@pytest.mark.parametrize("meta", [b"[]", b"1", b"null", b'"x"', b"[" * 4000, b'{"a":' * 900, b"1" * 5000, b"\xff", b""])
+def test_what_is_no_record_raises_a_handshake_error(meta: bytes) -> None:
+    with pytest.raises(HandshakeError, match="control record"):
+        decode_fields(meta)

@@ -1,0 +1,144 @@
+"""The worker thread: order, errors, and work that is taken back or waited for when it is cancelled."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from functools import partial
+
+import pytest
+
+from multiworld.testing import wait_until
+from multiworld.wire.operation import Operation
+from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.worker import Worker
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+class Sorry(Exception):
+    pass
+
+
+def wait_for(gate: threading.Event) -> None:
+    gate.wait()
+
+
+def test_work_runs_in_order_on_one_thread() -> None:
+    worker = Worker("test-worker")
+    done: list[tuple[int, str]] = []
+    operations = [
+        worker.run(lambda index=index: done.append((index, threading.current_thread().name)))  # type: ignore[misc]
+        for index in range(100)
+    ]
+    for operation in operations:
+        wait_blocking(operation)
+    worker.stop()
+    assert done == [(index, "test-worker") for index in range(100)]
+
+
+def test_an_error_belongs_to_the_one_who_waits() -> None:
+    worker = Worker("test-worker")
+
+    def fail() -> None:
+        raise Sorry
+
+    failing, after = worker.run(fail), worker.run(lambda: None)
+    with pytest.raises(Sorry):
+        wait_blocking(failing)
+    wait_blocking(after)
+    worker.stop()
+
+
+def test_no_thread_before_the_first_work_and_none_after_stop() -> None:
+    worker = Worker("test-worker-idle")
+    assert "test-worker-idle" not in {thread.name for thread in threading.enumerate()}
+    worker.stop()
+    refused = worker.run(lambda: None)
+    assert isinstance(refused.error, RuntimeError)
+
+
+def test_stop_finishes_what_was_given_and_may_be_called_twice() -> None:
+    worker = Worker("test-worker")
+    done: list[int] = []
+    operations = [worker.run(lambda index=index: done.append(index)) for index in range(50)]  # type: ignore[misc]
+    worker.stop()
+    worker.stop()
+    assert done == list(range(50))
+    assert all(operation.done for operation in operations)
+
+
+def test_no_work_is_lost_between_run_and_stop() -> None:
+    for _ in range(50):
+        worker = Worker("test-worker")
+        worker.run(lambda: None)
+        operations: list[Operation[None]] = []
+
+        def give(worker: Worker = worker, operations: list[Operation[None]] = operations) -> None:
+            operations.extend(worker.run(lambda: None) for _ in range(20))
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        worker.stop()
+        thread.join()
+        assert all(operation.done for operation in operations)
+
+
+def test_cancelled_work_that_has_not_begun_never_runs() -> None:
+    worker = Worker("test-worker")
+    gate = threading.Event()
+    ran: list[str] = []
+    first = worker.run(partial(wait_for, gate))
+    second = worker.run(lambda: ran.append("second"))
+    assert second.cancel(Sorry())
+    gate.set()
+    wait_blocking(first)
+    worker.stop()
+    assert ran == []
+
+
+def test_cancel_waits_for_work_that_is_running() -> None:
+    worker = Worker("test-worker")
+    begun, gate = threading.Event(), threading.Event()
+    written: list[str] = []
+
+    def work() -> None:
+        begun.set()
+        gate.wait()
+        written.append("inside")
+
+    operation = worker.run(work)
+    begun.wait()
+    seen: list[list[str]] = []
+
+    def cancel() -> None:
+        operation.cancel(Sorry())
+        seen.append(list(written))
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive(), "cancel returned while the work could still write"
+    gate.set()
+    thread.join()
+    worker.stop()
+    assert seen == [["inside"]]
+
+
+def test_work_is_released_when_it_is_done() -> None:
+    class Held:
+        pass
+
+    worker = Worker("test-worker")
+    held = Held()
+    reference = weakref.ref(held)
+    wait_blocking(worker.run(lambda held=held: None))  # type: ignore[misc]
+    del held
+
+    def gone() -> bool:
+        gc.collect()
+        return reference() is None
+
+    assert wait_until(gone, timeout_s=2)
+    worker.stop()
