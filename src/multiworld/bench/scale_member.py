@@ -49,13 +49,13 @@ class ScaleMember(Member):
         else:
             for start in range(first, first + count, AT_A_TIME):
                 numbers = range(start, min(start + AT_A_TIME, first + count))
-                await asyncio.gather(*(self._form_one(lane, number) for number in numbers))
+                self._worlds += await asyncio.gather(*(self._form_one(lane, number) for number in numbers))
         return time.monotonic() - began
 
-    async def _form_one(self, backend: str, number: int) -> None:
+    async def _form_one(self, backend: str, number: int) -> mw.World:
         world = await self.form_world(f"scale-{number}", backend)
         await world.barrier()
-        self._worlds.append(world)
+        return world
 
     async def held(self) -> dict[str, Any]:
         """Return what this process holds now, its children's memory not counted."""
