@@ -74,8 +74,10 @@ class Ends:
         return self._queue.empty()
 
 
-def close(mover: GlooMover) -> None:
+def close(mover: GlooMover, group: FakeGroup) -> None:
     mover.close()
+    for work in group.works:  # as closing the connections does
+        work.end(RuntimeError("closed"))
     mover.let_go()
     mover.release(RuntimeError("over"))
     assert mover.join(WAIT_S)
@@ -88,7 +90,7 @@ def test_each_payload_is_followed_by_an_empty_tail_on_the_next_tag() -> None:
     assert mover.send(7, [payload], payload.nbytes, ends)
     assert mover.recv(9, payload, ends)
     assert group.issued == [("send", 14, 400), ("send", 15, 0), ("recv", 18, 400), ("recv", 19, 0)]
-    close(mover)
+    close(mover, group)
 
 
 def test_tags_stay_below_the_one_that_is_kept_for_the_end() -> None:
@@ -99,7 +101,7 @@ def test_tags_stay_below_the_one_that_is_kept_for_the_end() -> None:
     tags = [tag for _, tag, _ in group.issued]
     assert len(set(tags[:4])) == 4
     assert all(0 <= tag <= NUM_TAGS for tag in tags)
-    close(mover)
+    close(mover, group)
 
 
 def test_a_receive_ends_with_its_tail_and_a_send_with_the_word_of_the_peer() -> None:
@@ -117,7 +119,7 @@ def test_a_receive_ends_with_its_tail_and_a_send_with_the_word_of_the_peer() -> 
     assert not mover.busy
     mover.sent(1)  # said twice: nothing more happens
     assert sent.none_yet
-    close(mover)
+    close(mover, group)
 
 
 def test_a_tail_that_fails_fails_its_payload() -> None:
@@ -126,7 +128,7 @@ def test_a_tail_that_fails_fails_its_payload() -> None:
     mover.recv(1, torch.zeros(1), ends)
     group.works[1].end(RuntimeError("connection closed by peer"))
     assert ends.next() == "connection closed by peer"
-    close(mover)
+    close(mover, group)
 
 
 def test_the_calling_thread_issues_while_little_is_moving_and_never_waits_for_much() -> None:
@@ -142,7 +144,7 @@ def test_the_calling_thread_issues_while_little_is_moving_and_never_waits_for_mu
     mover.close()
     assert mover.join(WAIT_S)
     assert group.threads[2:] == ["test-issue"] * 2
-    close(mover)
+    close(mover, group)
 
 
 def test_several_tensors_go_as_one_aligned_payload() -> None:
@@ -152,7 +154,7 @@ def test_several_tensors_go_as_one_aligned_payload() -> None:
     mover.close()
     assert mover.join(WAIT_S)
     assert group.issued == [("send", 2, 128), ("send", 3, 0)]
-    close(mover)
+    close(mover, group)
 
 
 def test_a_send_that_has_not_begun_can_go_on_from_a_copy() -> None:
@@ -166,7 +168,7 @@ def test_a_send_that_has_not_begun_can_go_on_from_a_copy() -> None:
     assert not mover.copy_unsent(1)
     assert mover.copy_unsent(3)
     group.gate.set()
-    close(mover)
+    close(mover, group)
 
 
 def test_closing_ends_everything_once_and_refuses_what_comes_later() -> None:
@@ -201,7 +203,7 @@ def test_a_group_that_refuses_ends_the_transfer_on_another_thread() -> None:
     mover.send(1, [torch.zeros(1)], 4, lambda error: ended.put(threading.current_thread().name))
     assert ended.get(timeout=WAIT_S) == "test-issue"
     assert not mover.busy
-    close(mover)
+    close(mover, group)
 
 
 def test_errands_run_in_order_survive_a_defect_and_end(caplog: object) -> None:
