@@ -15,6 +15,7 @@ from ..store.base import Store
 from ..wire.connection import Connection, ConnectionSink
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
+from ..wire.spinning import QuickWaits
 
 __all__ = ["ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
 
@@ -151,11 +152,12 @@ class DataChannel(ABC):
     def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
         """A thread is about to block on ``operation``: it may do the channel's work meanwhile. Default: nothing."""
 
-    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
+    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
         """A task of ``loop`` is about to await a message of ``peer``: the loop may do the channel's reading.
 
-        Default: nothing.
+        Return how the waits for that peer went, if the channel counts them. Default: nothing.
         """
+        return None
 
     @abstractmethod
     def flush(self, timeout_s: float) -> Operation[None]:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ..wire.operation import Operation, drive
+from ..wire.spinning import QuickWaits
 from . import collectives
 from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
@@ -127,8 +128,10 @@ class StreamChannel(DataChannel):
     def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
         self._mesh.stream(peer).connection.read_until(operation, timeout_s)
 
-    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
-        self._mesh.stream(peer).connection.watch_from(self.context.loop.reader_for(loop))
+    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
+        connection = self._mesh.stream(peer).connection
+        connection.watch_from(self.context.loop.reader_for(loop))
+        return connection.quick_waits
 
     def flush(self, timeout_s: float) -> Operation[None]:
         return self._mesh.finish(timeout_s)

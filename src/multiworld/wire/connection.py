@@ -18,6 +18,7 @@ from .frames import FrameParser, Header
 from .loop_reader import PATROL_S, LoopReader, is_hot
 from .operation import Operation
 from .progress import ProgressThread
+from .spinning import SPIN_S, QuickWaits
 
 __all__ = ["Connection", "ConnectionSink"]
 
@@ -145,6 +146,7 @@ class Connection:
         self._heard_at = 0.0  # when a small piece came last
         self._guarded = False  # the progress thread looks after what a thread reads
         self._poller: tuple[int, select.poll] | None = None  # of the thread that watched last
+        self.quick_waits = QuickWaits()
         self._reading_events = READ_EVENTS
         self._fd = sock.fileno()
         loop.register(self._fd, READ_EVENTS if connected else select.EPOLLOUT, self)
@@ -433,7 +435,7 @@ class Connection:
             poller = self._poller_for(waker.fd)
             timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
             while not operation.done and not self._closed:
-                if not poller.poll(timeout_ms):
+                if not self._wait_readable(poller, timeout_ms):
                     return
                 waker.clear()
                 if not operation.done:
@@ -447,6 +449,17 @@ class Connection:
                     self._guarded = True
                     self.loop.call_later(PATROL_S, self._guard)
                 self._watcher.release()
+
+    def _wait_readable(self, poller: select.poll, timeout_ms: int | None) -> bool:
+        began = time.perf_counter()
+        ready: list[tuple[int, int]] = []
+        if self.quick_waits.pay:
+            while not ready and time.perf_counter() - began < SPIN_S:
+                ready = poller.poll(0)
+        if not ready:
+            ready = poller.poll(timeout_ms)
+        self.quick_waits.waited(time.perf_counter() - began)
+        return bool(ready)
 
     def _guard(self) -> None:
         """On the progress thread, now and then while a thread comes back again and again to read."""

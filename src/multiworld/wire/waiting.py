@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import MultiworldError
 from .operation import Operation, settler
 from .progress import ProgressThread
+from .spinning import SPIN_S, QuickWaits
 
 __all__ = ["OperationCancelled", "outcome", "pause", "run_in_thread", "wait_async", "wait_blocking"]
 
@@ -20,32 +22,45 @@ class OperationCancelled(Exception):
     """The task that awaited the operation was cancelled."""
 
 
-async def wait_async(operation: Operation[T]) -> T:
+async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = None) -> T:
     """Await from an asyncio task.
 
-    Cancelling the task cancels the operation: afterwards the caller's memory is untouched.
+    Cancelling the task cancels the operation: afterwards the caller's memory is untouched. While ``quick_waits`` pay,
+    the loop goes round for a moment, with all its other tasks, before it may sleep.
     """
     if not operation.done:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        thread = threading.get_ident()
-
-        def wake(_: Operation[T]) -> None:
-            if threading.get_ident() == thread:
-                _set(future)
-                return
-            try:
-                loop.call_soon_threadsafe(_set, future)
-            except RuntimeError:
-                return  # the loop was closed; nobody waits any more
-
-        operation.add_callback(wake)
+        began = time.perf_counter()
         try:
-            await future
+            if quick_waits is not None and quick_waits.pay:
+                while not operation.done and time.perf_counter() - began < SPIN_S:  # noqa: ASYNC110: to be quick
+                    await asyncio.sleep(0)
+            if not operation.done:
+                await _completion(operation)
         except asyncio.CancelledError:
             operation.cancel(OperationCancelled())
             raise
+        if quick_waits is not None:
+            quick_waits.waited(time.perf_counter() - began)
     return outcome(operation)
+
+
+def _completion(operation: Operation[Any]) -> asyncio.Future[None]:
+    """Return a future of the running loop that is done when the operation is."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    thread = threading.get_ident()
+
+    def wake(_: Operation[Any]) -> None:
+        if threading.get_ident() == thread:
+            _set(future)
+            return
+        try:
+            loop.call_soon_threadsafe(_set, future)
+        except RuntimeError:
+            return  # the loop was closed; nobody waits any more
+
+    operation.add_callback(wake)
+    return future
 
 
 def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | None = None) -> T:

@@ -377,7 +377,7 @@ class World:
     async def _wait(self, operation: Operation[T], peer: int | None = None) -> T:
         if not operation.done:
             if peer is not None and self._channel is not None:
-                self._channel.help_loop(asyncio.get_running_loop(), peer)
+                return await wait_async(operation, self._channel.help_loop(asyncio.get_running_loop(), peer))
         else:
             now = time.monotonic()
             if now - self._yielded_at > YIELD_EVERY_S:

@@ -1,0 +1,52 @@
+"""When a wait may spin, and that it lets the others run meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from multiworld.wire.operation import Operation
+from multiworld.wire.spinning import MIN_STREAK, QUICK_S, SPIN_S, QuickWaits
+from multiworld.wire.waiting import OperationCancelled, wait_async
+
+
+def paying() -> QuickWaits:
+    quick_waits = QuickWaits()
+    for _ in range(MIN_STREAK):
+        quick_waits.waited(QUICK_S / 2)
+    return quick_waits
+
+
+def test_spinning_begins_after_several_quick_waits_and_ends_with_one_that_was_not() -> None:
+    quick_waits = QuickWaits()
+    for _ in range(MIN_STREAK):
+        assert not quick_waits.pay
+        quick_waits.waited(QUICK_S / 2)
+    assert quick_waits.pay
+    quick_waits.waited(QUICK_S)
+    assert not quick_waits.pay
+
+
+async def test_a_spinning_task_lets_another_complete_what_it_waits_for() -> None:
+    operation: Operation[int] = Operation()
+    asyncio.get_running_loop().call_soon(operation.succeed, 7)
+    assert await wait_async(operation, paying()) == 7
+
+
+async def test_a_wait_that_takes_long_sleeps_and_does_not_spin_the_next_time() -> None:
+    operation: Operation[int] = Operation()
+    quick_waits = paying()
+    asyncio.get_running_loop().call_later(50 * SPIN_S, operation.succeed, 7)
+    assert await wait_async(operation, quick_waits) == 7
+    assert not quick_waits.pay
+
+
+async def test_cancelling_a_spinning_task_cancels_its_operation() -> None:
+    operation: Operation[int] = Operation()
+    task = asyncio.create_task(wait_async(operation, paying()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert isinstance(operation.error, OperationCancelled)
