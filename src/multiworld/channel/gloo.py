@@ -34,7 +34,7 @@ from .streamed import StreamChannel
 
 __all__ = ["GlooChannel"]
 
-INLINE_BYTES = 1024 * 1024
+INLINE_BYTES = 8 * 1024 * 1024
 
 
 class GlooChannel(StreamChannel):

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 USER, COLLECTIVE = 0, 1  # two spaces of tags
 FLAG_COLLECTIVE, FLAG_CREDITED = 1, 2
-EAGER_BYTES = 64 * 1024
+EAGER_BYTES = 512 * 1024
 SMALL_BYTES = 2 * 1024  # worth copying into one write with its header
 SIZE = struct.Struct("<Q")
 

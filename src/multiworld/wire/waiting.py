@@ -32,7 +32,7 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
         began = time.perf_counter()
         try:
             if quick_waits is not None and quick_waits.pay:
-                while not operation.done and time.perf_counter() - began < SPIN_S:  # noqa: ASYNC110: to be quick
+                while not operation.done and time.perf_counter() - began < SPIN_S:  # noqa: ASYNC110
                     await asyncio.sleep(0)
             if not operation.done:
                 await _completion(operation)
