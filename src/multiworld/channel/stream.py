@@ -13,13 +13,14 @@ from torch import Tensor
 
 from ..errors import CollectiveMismatchError, ProtocolError, TensorMismatchError
 from ..wire.connection import Connection
+from ..wire.copying import copy_into
 from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation
 from .base import Payload
 from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Route
 from .tensors import describe_text, memory_of, parse_layout
 
-__all__ = ["COLLECTIVE", "USER", "Message", "MessageStream", "Receive", "Send", "StreamOwner"]
+__all__ = ["COLLECTIVE", "SLOW_CANCEL_BYTES", "USER", "Message", "MessageStream", "Receive", "Send", "StreamOwner"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ USER, COLLECTIVE = 0, 1  # two spaces of tags
 FLAG_COLLECTIVE, FLAG_CREDITED = 1, 2
 EAGER_BYTES = 512 * 1024
 SMALL_BYTES = 2 * 1024  # worth copying into one write with its header
+SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
 SIZE = struct.Struct("<Q")
 
 
@@ -129,6 +131,7 @@ class MessageStream:
             return _SENT
         send = Send(space, tag, meta, segments, tensors)
         send.operation.on_cancel = partial(self._cancel_send, send)
+        send.operation.slow_cancel = send.size_bytes > SLOW_CANCEL_BYTES
         with self._issue_lock:
             if self._error is not None:
                 send.operation.fail(self._error)
@@ -170,6 +173,7 @@ class MessageStream:
         operation: Operation[Payload] = Operation()
         receive = Receive(operation, space, meta, tensor)  # type: ignore[arg-type]
         operation.on_cancel = partial(self._cancel_receive, receive)
+        operation.slow_cancel = receive.view is not None and len(receive.view) > SLOW_CANCEL_BYTES
         self.connection.run(partial(self._post, receive, key_of(space, tag)))
         return operation
 
@@ -405,7 +409,7 @@ class MessageStream:
 
     def _fill(self, target: Tensor, source: Tensor) -> None:
         """Copy the bytes of one tensor into another of the same size."""
-        memory_of(target)[:] = memory_of(source)
+        copy_into(memory_of(target), memory_of(source))
 
     def _cancel_receive(self, receive: Receive) -> None:
         self.connection.run_and_wait(partial(self._detach, receive))
@@ -420,7 +424,7 @@ class MessageStream:
             target = memory_of(message.buffer)
             if receive.view is not None:
                 received = parser.received_bytes
-                target[:received] = receive.view[:received]
+                copy_into(target[:received], receive.view[:received])
             parser.redirect(target)
         self._act()
 

@@ -16,7 +16,7 @@ from . import collectives
 from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
 from .mesh import StreamMesh
-from .stream import USER
+from .stream import SLOW_CANCEL_BYTES, USER
 from .stream_port import StreamPort
 from .tensors import describe, describe_text, memory_of, payload_segments
 
@@ -54,6 +54,7 @@ class StreamChannel(DataChannel):
         self._num_collectives += 1
         port = StreamPort(self.context, self._mesh, next(self._collective_seqs), call.signature.encode())
         operation = drive(call.steps(port, call.tensors))
+        operation.slow_cancel = sum(tensor.nbytes for tensor in call.tensors) > SLOW_CANCEL_BYTES
         operation.add_callback(port.close)
         return operation
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from ..errors import ProtocolError
+from .copying import copied
 from .frames import FrameParser, Header
 from .loop_reader import PATROL_S, LoopReader, is_hot
 from .operation import Operation
@@ -238,7 +239,7 @@ class Connection:
             for outgoing in list(self._outgoing):  # others append meanwhile
                 on_sent = outgoing.on_sent
                 if isinstance(on_sent, partial) and on_sent.args == (owner,):
-                    outgoing.segments = [memoryview(bytes(segment)) for segment in outgoing.segments]
+                    outgoing.segments = [copied(segment) for segment in outgoing.segments]
                     outgoing.on_sent = None
                     break
         self.flush()  # the progress thread may have found the lock held

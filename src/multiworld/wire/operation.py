@@ -19,9 +19,20 @@ class Operation(Generic[T]):
     Whoever completes it first wins: ``succeed`` and ``fail`` return False afterwards, so a late completion is harmless.
     ``on_cancel`` is called by ``cancel`` before the operation fails: it must make sure that nothing touches the
     caller's memory after it has returned. Threads that cancel at once all call it, so that none returns before that.
+    With ``slow_cancel`` that may take many milliseconds: a thread that must not stall leaves it to another.
     """
 
-    __slots__ = ("_callbacks", "_cancelled_with", "_completer", "_error", "_lock", "_state", "_value", "on_cancel")
+    __slots__ = (
+        "_callbacks",
+        "_cancelled_with",
+        "_completer",
+        "_error",
+        "_lock",
+        "_state",
+        "_value",
+        "on_cancel",
+        "slow_cancel",
+    )
 
     def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
         self._lock = threading.Lock()
@@ -32,6 +43,7 @@ class Operation(Generic[T]):
         self._completer = 0
         self._callbacks: list[Callable[[Operation[T]], None]] | None = None
         self.on_cancel = on_cancel
+        self.slow_cancel = False
 
     @property
     def done(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import MultiworldError
@@ -13,7 +14,7 @@ from .operation import Operation, settler
 from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
 
-__all__ = ["OperationCancelled", "outcome", "pause", "run_in_thread", "wait_async", "wait_blocking"]
+__all__ = ["OperationCancelled", "cancel_in_thread", "outcome", "pause", "run_in_thread", "wait_async", "wait_blocking"]
 
 T = TypeVar("T")
 
@@ -37,11 +38,28 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
             if not operation.done:
                 await _completion(operation)
         except asyncio.CancelledError:
-            operation.cancel(OperationCancelled())
+            await _cancel(operation)
             raise
         if quick_waits is not None:
             quick_waits.waited(time.perf_counter() - began)
     return outcome(operation)
+
+
+async def _cancel(operation: Operation[Any]) -> None:
+    if not operation.slow_cancel:
+        operation.cancel(OperationCancelled())
+        return
+    cancelling = cancel_in_thread(operation, OperationCancelled())
+    while not cancelling.done:
+        try:
+            await _completion(cancelling)
+        except asyncio.CancelledError:
+            continue  # cancelled again; the caller's memory is not free yet
+
+
+def cancel_in_thread(operation: Operation[Any], error: BaseException) -> Operation[bool]:
+    """Cancel an operation whose ``slow_cancel`` would stall the calling thread."""
+    return run_in_thread(partial(operation.cancel, error), "multiworld-cancel")
 
 
 def _completion(operation: Operation[Any]) -> asyncio.Future[None]:

@@ -19,7 +19,7 @@ from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
-from ..wire.waiting import wait_async, wait_blocking
+from ..wire.waiting import cancel_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
@@ -367,9 +367,16 @@ class World:
         self._num_pending -= 1
 
     def _set_deadline(self, name: str, operation: Operation[Any], timeout_s: float) -> None:
+        error = OperationTimeoutError(self.name, self.generation, name, timeout_s)
+
+        def count(cancelled: bool) -> None:
+            self._num_timed_out += cancelled
+
         def expire() -> None:
-            if operation.cancel(OperationTimeoutError(self.name, self.generation, name, timeout_s)):
-                self._num_timed_out += 1
+            if operation.slow_cancel:
+                cancel_in_thread(operation, error).add_callback(lambda cancelling: count(cancelling.result()))
+            else:
+                count(operation.cancel(error))
 
         timer = self._loop.call_later(timeout_s, expire)
         operation.add_callback(lambda _: timer.cancel())
@@ -459,6 +466,7 @@ def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
             return
 
     outer: Operation[T] = Operation(detach)
+    outer.slow_cancel = operation.slow_cancel
 
     def complete(_: Operation[T]) -> None:
         error = operation.error
