@@ -142,7 +142,9 @@ def test_a_store_where_nobody_listens_is_reported_at_the_deadline(run: Run) -> N
         with socket.create_server(("127.0.0.1", 0)) as unused:
             port = unused.getsockname()[1]
         async with two_managers() as (first, second, store):
-            await assert_join_fails(first, mw.MultiworldError, match=str(port), store=f"tcp://127.0.0.1:{port}")
+            await assert_join_fails(
+                first, mw.MultiworldError, match=f"{port}.*Connection refused", store=f"tcp://127.0.0.1:{port}"
+            )
             await assert_works(first, second, store, "w")
 
     run(scenario())
@@ -226,3 +228,18 @@ def test_an_address_that_is_not_ours_cannot_be_served(run: Run) -> None:
                 manager.serve_store("tcp://192.0.2.1:0")
 
     run(scenario())
+
+
+def test_port_0_names_no_store(run: Run) -> None:
+    async def scenario() -> None:
+        async with mw.WorldManager() as manager:
+            with pytest.raises(ValueError, match="port 0 names no store"):
+                await manager.join("w", 0, 2, "tcp://127.0.0.1:0", serve_store=True)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("job", ["", "a/b", "x" * 201])
+def test_a_job_needs_a_usable_name(job: str) -> None:
+    with pytest.raises(ValueError, match="1 to 200 characters"):
+        mw.WorldManager(job=job)

@@ -105,10 +105,19 @@ class Detector:
         self._sentinels.clear()
 
     def _tick(self) -> None:
-        """One round: heartbeats that are due, evidence about silent peers, verdicts."""
         self._timer = None
         now = time.monotonic()
         interval = min([self._policy.heartbeat_s, *(link.heartbeat_s for link in self._links.values())])
+        try:
+            self._round(now, interval)
+        finally:  # whatever one round met, the next one comes: without heartbeats this process would count as hung
+            deadline = self._monitor.next_deadline()
+            if deadline is not None and not self._closed:
+                delay = min(deadline - now, self._beat_at + interval - now)
+                self._timer = self._loop.call_later(max(0.005, delay), self._tick)
+
+    def _round(self, now: float, interval: float) -> None:
+        """Heartbeats that are due, evidence about silent peers, verdicts."""
         if now - self._beat_at >= 0.9 * interval:
             self._beat_at = now
             for link in self._links.values():
@@ -122,10 +131,6 @@ class Detector:
             else:
                 assert isinstance(verdict, Suspected)
                 self._on_suspected(link, verdict.silent_s)
-        deadline = self._monitor.next_deadline()
-        if deadline is not None and not self._closed:
-            delay = min(deadline - now, self._beat_at + interval - now)
-            self._timer = self._loop.call_later(max(0.005, delay), self._tick)
 
     def _examine(self, link: Link, now: float) -> None:
         peer = link.peer

@@ -56,7 +56,8 @@ class Formation:
         self._owner, self._report_lost = owner, report_lost
         self._deadline = time.monotonic() + request.timeout_s
         self.rendezvous: Rendezvous | None = None
-        self.last_failure = ""
+        self.last_failure = ""  # of an attempt, for the error that says so if none succeeds in time
+        self.store_failure = ""  # likewise, of the last try to reach the store
 
     async def form(self, store: Store, host: str, job: str) -> World:
         """Return the active world. Fails with JoinError, or as the awaited operation is cancelled."""
@@ -223,6 +224,8 @@ class Formation:
         request = self._request
         if missing is None:
             reason = f"the store at {request.store_url} did not answer"
+            if self.store_failure:
+                reason += f" ({self.store_failure})"
         elif missing:
             ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
             reason = f"{ranks} of {request.world_size} did not come"

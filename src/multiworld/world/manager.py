@@ -25,6 +25,7 @@ from ..errors import (
     WorldBrokenError,
 )
 from ..events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
+from ..wire.dialer import DialError
 from ..wire.frames import Kind
 from ..wire.names import is_address
 from ..wire.operation import Operation, StepsCancelled, drive, settler
@@ -50,6 +51,7 @@ __all__ = ["WorldManager"]
 
 logger = logging.getLogger(__name__)
 
+MAX_JOB_NAME = 200
 LEAVE_S = 5.0
 EXIT_LEAVE_S = 2.0
 DATA_LOSS_GRACE_S = 0.25  # the link usually tells the cause of a lost data connection within a millisecond
@@ -91,8 +93,8 @@ class WorldManager(ForerunnerManager):
         host: str | None = None,
     ) -> None:
         super().__init__(enable_monitor=enable_monitor)
-        if not job or "/" in job:
-            raise ValueError(f"job={job!r}: expected a name without '/'")
+        if not isinstance(job, str) or not job or "/" in job or len(job) > MAX_JOB_NAME:
+            raise ValueError(f"job={job!r}: expected a name of 1 to {MAX_JOB_NAME} characters without '/'")
         if host is not None and not is_address(host):
             raise ValueError(f"host={host!r}: expected the numeric address of one of this machine's interfaces")
         policy = LivenessPolicy(lease_s=lease_s)
@@ -237,7 +239,9 @@ class WorldManager(ForerunnerManager):
         min_generation: int = 1,
     ) -> Operation[World]:
         self._check_open()
-        request = check_request(name, rank, world_size, store, backend, timeout_s, device, min_generation)
+        request = check_request(
+            name, rank, world_size, store, backend, timeout_s, device, serve_store, min_generation=min_generation
+        )
         channel_class = find_channel(backend, request.device)
         with self._lock:
             old = self._worlds.get(name)
@@ -245,18 +249,8 @@ class WorldManager(ForerunnerManager):
                 raise JoinRefusedError(name, "this process is in a world of that name already; leave it first")
             outer: Operation[World] = Operation()
             self._joining[name] = outer
-        try:
-            if serve_store:
-                self._stores.serve(store)
-            if old is not None:
-                request = after(request, old)
-                self._discard(old)
-        except StoreError as error:
-            self._end_joining(name, outer)
-            raise JoinRefusedError(name, str(error)) from error
-        except BaseException:
-            self._end_joining(name, outer)
-            raise
+        if old is not None:
+            request = after(request, old)
         formation = Formation(
             request,
             channel_class,
@@ -300,10 +294,15 @@ class WorldManager(ForerunnerManager):
 
     async def _run_formation(self, request: JoinRequest, formation: Formation, started: float) -> World:
         missing: list[int] | None = None
+
+        def unreachable(error: DialError) -> None:
+            formation.store_failure = str(error)
+
         try:
+            await self._prepare(request)
             while True:
                 missing = None
-                store = await self._stores.client(request.store_url, request.name, request.timeout_s)
+                store = await self._stores.client(request.store_url, request.name, request.timeout_s, unreachable)
                 missing = []
                 try:
                     world = await formation.form(store, self._host or store.local_host, self.job)
@@ -334,6 +333,17 @@ class WorldManager(ForerunnerManager):
             assert world.error is not None
             self._publish_broken(world, world.error)
         return world
+
+    async def _prepare(self, request: JoinRequest) -> None:
+        """Serve the store if asked to; then close the broken world of that name, if there is one."""
+        if request.serve_store:
+            try:
+                await self._stores.serving(request.store_url)
+            except StoreError as error:
+                raise JoinRefusedError(request.name, str(error)) from error
+        old = self._worlds.get(request.name)
+        if old is not None:
+            self._discard(old)
 
     def _give_up(self, outer: Operation[World], formation: Formation, request: JoinRequest) -> None:
         if outer.fail(formation.timeout_error(None)):

@@ -23,6 +23,7 @@ class JoinRequest:
     backend: str
     device: torch.device
     timeout_s: float
+    serve_store: bool = False
     min_generation: int = 1
 
 
@@ -34,6 +35,8 @@ def check_request(
     backend: str,
     timeout_s: float,
     device: torch.device | str | None,
+    serve_store: bool,
+    *,
     min_generation: int,
 ) -> JoinRequest:
     """Return the request; raises ValueError or TypeError for what can be seen to be wrong here."""
@@ -48,7 +51,11 @@ def check_request(
         raise ValueError(f"rank={rank} is out of range: a world of {world_size} has ranks 0 to {world_size - 1}")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s={timeout_s}: expected a positive number of seconds")
-    parse_store_url(store)
+    if parse_store_url(store).port == 0:
+        raise ValueError(
+            f"store={store!r}: port 0 names no store; serve one with WorldManager.serve_store, and pass on the URL "
+            "that it returns"
+        )
     return JoinRequest(
         name=name,
         rank=rank,
@@ -57,6 +64,7 @@ def check_request(
         backend=backend,
         device=torch.device(device) if device is not None else _default_device(backend),
         timeout_s=timeout_s,
+        serve_store=serve_store,
         min_generation=min_generation,
     )
 

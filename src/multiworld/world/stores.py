@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 from ..errors import HandshakeError, JoinRefusedError, StoreError
 from ..store.base import parse_store_url
 from ..store.tcp import PURPOSE, TCPStore, TCPStoreServer
 from ..wire.dialer import DialError, dial
 from ..wire.names import is_address, resolve
-from ..wire.operation import Operation
+from ..wire.operation import Operation, drive
 from ..wire.progress import ProgressThread
 from ..wire.waiting import pause, run_in_thread, wait_blocking
 
@@ -20,10 +22,11 @@ WILDCARDS = frozenset({"0.0.0.0", "::"})  # recognised in order to be refused
 FIRST_RETRY_S = 0.01
 MAX_RETRY_S = 0.25
 DIAL_S = 5.0
+RESOLVER = "multiworld-resolve"
 
 
 class StoreDesk:
-    """Serves and dials. ``serve`` works from any thread, ``client`` is a step coroutine."""
+    """Serves and dials. ``serve`` works from any thread but the progress thread; the others are step coroutines."""
 
     def __init__(self, loop: ProgressThread, token: bytes, host: str | None) -> None:
         self._loop, self._token, self._host = loop, token, host
@@ -33,34 +36,27 @@ class StoreDesk:
 
     def serve(self, url: str) -> str:
         """Host a store; returns its URL with the real port. Raises StoreError if that cannot be."""
+        return wait_blocking(drive(self.serving(url)))
+
+    async def serving(self, url: str) -> str:
+        """The step coroutine of ``serve``."""
         parsed = parse_store_url(url)
-        with self._lock:
-            if url in self._servers:
-                return url
-            host = self._host if parsed.host in WILDCARDS and self._host else parsed.host
-            if host in WILDCARDS:
-                raise ValueError(
-                    f"store {url}: give the address that the other processes reach, or WorldManager(host=...)"
-                )
-            try:
-                address = resolve(host)
-            except OSError as error:
-                raise StoreError(url, f"the name {host!r} cannot be resolved: {error.strerror or error}") from error
-            started: Operation[TCPStoreServer] = Operation()
-            self._loop.call_soon(lambda: self._start(address, parsed.port, started))
-            try:
-                server = wait_blocking(started)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                raise StoreError(
-                    url, f"cannot be served here: {reason}. Choose another port, or 0 for a free one"
-                ) from error
-            shown = f"[{host}]" if ":" in host else host
-            real = f"tcp://{shown}:{server.port}"
-            self._servers[real] = server
-            if parsed.port:  # else the next one gets another port
-                self._servers[url] = server
-            return real
+        host = self._host if parsed.host in WILDCARDS and self._host else parsed.host
+        if host in WILDCARDS:
+            raise ValueError(f"store {url}: give the address that the other processes reach, or WorldManager(host=...)")
+        try:
+            address = host if is_address(host) else await run_in_thread(partial(resolve, host), RESOLVER)
+        except OSError as error:
+            raise StoreError(url, f"the name {host!r} cannot be resolved: {error.strerror or error}") from error
+        started: Operation[str] = Operation()
+        self._loop.call_soon(lambda: self._start(url, host, address, parsed.port, started))
+        try:
+            return await started
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StoreError(
+                url, f"cannot be served here: {reason}. Choose another port, or 0 for a free one"
+            ) from error
 
     def serves(self, url: str) -> bool:
         return url in self._servers
@@ -74,14 +70,30 @@ class StoreDesk:
         if server is not None:
             self._loop.call_soon(server.close)
 
-    def _start(self, host: str, port: int, started: Operation[TCPStoreServer]) -> None:
+    def _start(self, url: str, host: str, address: str, port: int, started: Operation[str]) -> None:
+        if url in self._servers:
+            started.succeed(url)
+            return
         try:
-            started.succeed(TCPStoreServer(self._loop, host, port, self._token))
+            server = TCPStoreServer(self._loop, address, port, self._token)
         except OSError as error:
             started.fail(error)
+            return
+        shown = f"[{host}]" if ":" in host else host
+        real = f"tcp://{shown}:{server.port}"
+        with self._lock:
+            self._servers[real] = server
+            if port:  # else the next one gets another port
+                self._servers[url] = server
+        started.succeed(real)
 
-    async def client(self, url: str, world: str, timeout_s: float) -> TCPStore:
-        """Return a connected client, trying until cancelled: the host may start later than we."""
+    async def client(
+        self, url: str, world: str, timeout_s: float, on_unreachable: Callable[[DialError], None]
+    ) -> TCPStore:
+        """Return a connected client, trying until cancelled: the host may start later than we.
+
+        ``on_unreachable`` hears why a try failed.
+        """
         deadline = time.monotonic() + timeout_s
         retry_s = FIRST_RETRY_S
         parsed = parse_store_url(url)
@@ -91,9 +103,9 @@ class StoreDesk:
                 return client
             try:
                 host = (
-                    await run_in_thread(lambda: resolve(parsed.host), "multiworld-resolve")
-                    if not is_address(parsed.host)
-                    else parsed.host
+                    parsed.host
+                    if is_address(parsed.host)
+                    else await run_in_thread(partial(resolve, parsed.host), RESOLVER)
                 )
             except OSError as error:
                 raise JoinRefusedError(
@@ -112,7 +124,8 @@ class StoreDesk:
                 )
             except HandshakeError as error:
                 raise JoinRefusedError(world, f"store {url} refuses: {error}") from error
-            except DialError:
+            except DialError as error:
+                on_unreachable(error)
                 await pause(self._loop, retry_s)
                 retry_s = min(2 * retry_s, MAX_RETRY_S)
                 continue
