@@ -7,7 +7,9 @@ stdin, which comes at once when the main job ends for whatever reason, ends the 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,9 +26,12 @@ from .protocol import READY, Notice, Role
 
 __all__ = ["main", "notice_of"]
 
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+
 
 def main() -> int:
     """Run until the role is over: 0 after a regular end, 1 when a world broke that this role cannot do without."""
+    _die_with_parent()
     notices = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # Gloo prints to the C library's stdout; that belongs to the log
     torch.set_num_threads(1)
@@ -36,6 +41,11 @@ def main() -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when the main job is killed: one that is stopped would not see that."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def notice_of(event: mw.Event) -> Notice:

@@ -14,7 +14,16 @@ from .operation import Operation, settler
 from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
 
-__all__ = ["OperationCancelled", "cancel_in_thread", "outcome", "pause", "run_in_thread", "wait_async", "wait_blocking"]
+__all__ = [
+    "OperationCancelled",
+    "cancel_in_thread",
+    "outcome",
+    "pause",
+    "run_in_thread",
+    "wait_async",
+    "wait_blocking",
+    "wait_to_the_end",
+]
 
 T = TypeVar("T")
 
@@ -49,12 +58,17 @@ async def _cancel(operation: Operation[Any]) -> None:
     if not operation.slow_cancel:
         operation.cancel(OperationCancelled())
         return
-    cancelling = cancel_in_thread(operation, OperationCancelled())
-    while not cancelling.done:
+    await wait_to_the_end(cancel_in_thread(operation, OperationCancelled()))
+
+
+async def wait_to_the_end(operation: Operation[T]) -> T:
+    """Wait until an operation that is soon done is done, even when the task is cancelled meanwhile: for cleaning up."""
+    while not operation.done:
         try:
-            await _completion(cancelling)
+            await _completion(operation)
         except asyncio.CancelledError:
-            continue  # cancelled again; the caller's memory is not free yet
+            continue
+    return operation.result()
 
 
 def cancel_in_thread(operation: Operation[Any], error: BaseException) -> Operation[bool]:

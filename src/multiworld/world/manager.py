@@ -30,7 +30,7 @@ from ..wire.frames import Kind
 from ..wire.names import is_address
 from ..wire.operation import Operation, StepsCancelled, drive, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import pause, wait_async, wait_blocking
+from ..wire.waiting import pause, run_in_thread, wait_async, wait_blocking, wait_to_the_end
 from ..wire.worker import Worker
 from .blocking import BlockingManager
 from .detector import Detector
@@ -108,6 +108,7 @@ class WorldManager(ForerunnerManager):
         self._lock = threading.Lock()
         self._closed: Operation[None] | None = None
         self._closing: Operation[None] | None = None
+        self._finishing = threading.Lock()
         self._events: Broadcaster[Event] = Broadcaster()
         self._loop = ProgressThread(f"multiworld-{self._id[:6]}")
         self._worker = Worker(f"multiworld-worker-{self._id[:6]}")
@@ -200,7 +201,8 @@ class WorldManager(ForerunnerManager):
             self._hurry()
             raise
         finally:
-            self._finish_close()
+            finishing = run_in_thread(self._finish_close, "multiworld-close")  # it waits for threads
+            await wait_to_the_end(finishing)
 
     def close(self, timeout_s: float = LEAVE_S) -> None:
         """The blocking twin of ``aclose``."""
@@ -589,22 +591,23 @@ class WorldManager(ForerunnerManager):
 
     def _finish_close(self) -> None:
         """Stop the threads; what the progress thread still holds is closed there first."""
-        if not self._loop.running:
-            return
 
         def release() -> None:
             self._detector.close()
             self._stores.close()
             self._switchboard.close()
 
-        self._loop.close_readers()
-        self._loop.call_soon(release)
-        self._worker.stop()
-        self._loop.stop()
-        self._events.close()
-        unwatch_process(self)
-        if self._closed is not None:
-            self._closed.succeed(None)  # for others who wait, if this caller was cancelled
+        with self._finishing:
+            if not self._loop.running:
+                return
+            self._loop.close_readers()
+            self._loop.call_soon(release)
+            self._worker.stop()
+            self._loop.stop()
+            self._events.close()
+            unwatch_process(self)
+            if self._closed is not None:
+                self._closed.succeed(None)  # for others who wait, if this caller was cancelled
 
     def on_exit(self) -> None:
         if self._closed is None:
