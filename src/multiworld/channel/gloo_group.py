@@ -106,9 +106,11 @@ class GlooGroup:
         ended = [mover.join(max(0.0, deadline - time.monotonic())) for mover in self._movers]
         if not all(ended):
             logger.error("%s: a thread still waits for Gloo %g s after the end", self._label, RELEASE_S)
+        # In this order: the last reference to a device must be the group's. Its end takes up to 10 ms, which a group
+        # spends without the interpreter lock, and Python's reference with it.
+        release_device(self._host)
         with self._lock:
             self._group = self._store = None
-        release_device(self._host)
 
     def _poison(self) -> None:
         group = self._group
