@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,17 +24,18 @@ from ..wire.operation import Operation
 from .mesh import StreamMesh
 from .stream import COLLECTIVE
 
-__all__ = ["Agreement", "GroupFailure", "Launch"]
+__all__ = ["Agreement", "Copy", "GroupFailure", "Launch"]
 
 logger = logging.getLogger(__name__)
 
 GRACE_S = 0.008  # most collectives that are under way have ended by then
 RELEASE_S = 1.0
-MAX_COPY_BYTES = 16 * 1024 * 1024
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
-Launch = Callable[[list[Tensor], int], Operation[None]]
-"""Begin a collective on these tensors under this number. What it returns ends when they are no longer touched."""
+Launch = Callable[[list[Tensor]], Operation[None]]
+"""Begin a collective on these tensors. What it returns ends when they are no longer touched."""
+Copy = Callable[[list[Tensor]], "list[Tensor] | None"]
+"""Return finished copies, within milliseconds; None if that is not possible."""
 
 
 class GroupFailure(MultiworldError):
@@ -60,13 +61,14 @@ class Agreement:
         self,
         mesh: StreamMesh,
         *,
+        copy: Copy,
         on_stuck: Callable[[str], None],
         on_failed: Callable[[str], None],
     ) -> None:
-        """``on_stuck``: a cancelled collective of that name can be stopped only by breaking the world.
-        ``on_failed``: the group failed for that reason.
+        """``copy``: what a collective that is cancelled before it is launched goes on with. ``on_stuck``: a cancelled
+        one of that name can be stopped only by breaking the world. ``on_failed``: the group failed for that reason.
         """
-        self._mesh, self._on_stuck, self._on_failed = mesh, on_stuck, on_failed
+        self._mesh, self._copy, self._on_stuck, self._on_failed = mesh, copy, on_stuck, on_failed
         self._peers = mesh.peers
         self._lock = threading.Lock()
         self._seqs = itertools.count(1)
@@ -74,27 +76,28 @@ class Agreement:
         self._under_way: set[_Call] = set()
         self._launching = False
         self._error: Exception | None = None
-        self.num_started = 0
 
-    def start(self, signature: str, tensors: list[Tensor], launch: Launch) -> Operation[None]:
-        """Announce a collective and launch it when all ranks have announced the same.
+    def start(
+        self, name: str, said: Sequence[str], expected: Sequence[str], tensors: list[Tensor], launch: Launch
+    ) -> Operation[None]:
+        """Announce a collective, and launch it when all ranks have announced what fits.
+
+        ``said``, ``expected`` (``[world_size]``): what each rank is told, and has to tell.
 
         If it is cancelled before that, it is carried out with copies of the tensors, so that the others get theirs
         right; cancelling it later costs the world.
         """
-        meta = signature.encode()
         with self._lock:
-            call = _Call(next(self._seqs), signature.partition(" ")[0], tensors, launch, len(self._peers))
+            call = _Call(next(self._seqs), name, tensors, launch, len(self._peers))
             if self._error is not None:
                 call.operation.fail(self._error)
                 return call.operation
             call.operation.on_cancel = partial(self._cancel, call)
             self._calls.append(call)
-            self.num_started += 1
         for peer in self._peers:
-            self._mesh.stream(peer).send(COLLECTIVE, call.seq, meta, [], [_NOTHING])
+            self._mesh.stream(peer).send(COLLECTIVE, call.seq, said[peer].encode(), [], [_NOTHING])
         for peer in self._peers:
-            receive = self._mesh.stream(peer).recv(COLLECTIVE, call.seq, meta, _NOTHING)
+            receive = self._mesh.stream(peer).recv(COLLECTIVE, call.seq, expected[peer].encode(), _NOTHING)
             call.receives.append(receive)
             receive.add_callback(partial(self._heard, call))
         self._launch_next()
@@ -144,7 +147,7 @@ class Agreement:
             self._disagree(call, call.error)
             return
         try:
-            running = call.launch(call.tensors, call.seq)
+            running = call.launch(call.tensors)
         except Exception as error:  # a refusal of the library: it belongs to the caller
             self._finish(call)
             call.operation.fail(error)
@@ -184,10 +187,10 @@ class Agreement:
 
     def _cancel(self, call: _Call) -> None:
         with self._lock:
-            copied = not call.launched and sum(tensor.nbytes for tensor in call.tensors) <= MAX_COPY_BYTES
-            if copied:
-                call.tensors = [tensor.clone() for tensor in call.tensors]
-        if copied or call.over.wait(GRACE_S if call.launched else 0):
+            copies = None if call.launched else self._copy(call.tensors)
+            if copies is not None:
+                call.tensors = copies
+        if copies is not None or call.over.wait(GRACE_S if call.launched else 0):
             return
         self._on_stuck(call.name)
         if not call.over.wait(RELEASE_S):

@@ -26,8 +26,8 @@ from ..wire.operation import Operation, drive
 from ..wire.waiting import run_in_thread
 from .base import ChannelContext, ChannelSupport
 from .gloo_group import GlooGroup
-from .gloo_store import MeshStore
 from .mesh import StreamMesh
+from .mesh_store import MeshStore
 from .moving import MovingStream
 from .stream import MessageStream, StreamOwner
 from .streamed import StreamChannel

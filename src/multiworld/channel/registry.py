@@ -10,12 +10,13 @@ import torch
 
 from .base import ChannelSupport, DataChannel
 from .gloo import GlooChannel
+from .nccl import NcclChannel
 from .tcp import TcpChannel
 
 __all__ = ["available", "channel_names", "find_channel"]
 
 ENTRY_POINT_GROUP = "multiworld.channels"
-OURS: dict[str, type[DataChannel]] = {channel.name: channel for channel in (TcpChannel, GlooChannel)}
+OURS: dict[str, type[DataChannel]] = {channel.name: channel for channel in (TcpChannel, GlooChannel, NcclChannel)}
 
 
 def channel_names() -> list[str]:
@@ -24,16 +25,13 @@ def channel_names() -> list[str]:
 
 
 def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
-    """Return the channel for a ``backend=``; raises ValueError for an unknown name or a device that it cannot serve."""
+    """Return the channel for a ``backend=``; raises ValueError for an unknown name, for a device that it
+    cannot serve, and for CUDA where that does not work.
+    """
     name = backend
     if backend == "auto":
         name = "nccl" if device.type == "cuda" else "tcp"
     channel = OURS.get(name) or _load(name)
-    if channel is None and name == "nccl":
-        raise ValueError(
-            f"backend {backend!r} would need the nccl channel for {device}, which this version does not have yet: "
-            "move tensors through the CPU, with device=None and backend 'tcp' or 'gloo'"
-        )
     if channel is None:
         known = ", ".join(["auto", *channel_names()])
         raise ValueError(f"unknown backend {backend!r}: expected one of {known}")
@@ -41,6 +39,12 @@ def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
         can = ", ".join(sorted(channel.device_types))
         raise ValueError(
             f"backend {backend!r} moves tensors on {can}, not on {device.type}; choose another backend or device"
+        )
+    support = channel.support()
+    if device.type == "cuda" and not support.works:
+        raise ValueError(
+            f"backend {backend!r} cannot move tensors on {device} here: {support.reason}. Move them through the CPU, "
+            "with device=None and backend 'tcp' or 'gloo'"
         )
     return channel
 

@@ -20,7 +20,7 @@ from .stream import SLOW_CANCEL_BYTES, USER
 from .stream_port import StreamPort
 from .tensors import describe, describe_text, memory_of, payload_segments
 
-__all__ = ["Collective", "StreamChannel"]
+__all__ = ["Collective", "Steps", "StreamChannel"]
 
 Steps = Callable[[StreamPort, list[Tensor]], Coroutine[Operation[Any], None, None]]
 

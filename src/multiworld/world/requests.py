@@ -62,7 +62,7 @@ def check_request(
         world_size=world_size,
         store_url=store,
         backend=backend,
-        device=torch.device(device) if device is not None else _default_device(backend),
+        device=_with_index(torch.device(device)) if device is not None else _default_device(backend),
         timeout_s=timeout_s,
         serve_store=serve_store,
         min_generation=min_generation,
@@ -73,6 +73,13 @@ def _default_device(backend: str) -> torch.device:
     if backend == "nccl":
         return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
     return torch.device("cpu")
+
+
+def _with_index(device: torch.device) -> torch.device:
+    """Return which device ``"cuda"`` means for this thread at this moment."""
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def after(request: JoinRequest, old: World) -> JoinRequest:

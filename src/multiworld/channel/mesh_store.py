@@ -1,4 +1,4 @@
-"""The store through which Gloo exchanges addresses: it lives in the streams that the ranks of a world have already."""
+"""The store through which process groups connect: it lives in the streams that the ranks of a world have already."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from .tensors import payload_segments
 __all__ = ["MeshStore"]
 
 STORE_TAG = -1  # users' tags are not negative
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 class MeshStore(Store):
     """What one rank sets, the others get. No server, no name lookup, nothing to clean up.
 
-    It offers what ``ProcessGroupGloo`` calls while it connects; its methods block, ``close`` ends that.
+    It offers what the process groups of PyTorch call while they connect; its methods block, ``close`` ends that. A
+    value travels in the description of an empty tensor, because the payloads of these streams may have to travel by
+    the very group that is being connected.
     """
 
     def __init__(self, mesh: StreamMesh) -> None:
@@ -50,7 +53,7 @@ class MeshStore(Store):
     def set(self, key: str, value: Any) -> None:
         stored = bytes(value, "latin-1") if isinstance(value, str) else bytes(value)
         self._put(key, stored)
-        meta, segments, tensors = payload_segments({key: torch.frombuffer(bytearray(stored), dtype=torch.uint8)})
+        meta, segments, tensors = payload_segments({f"{key}={stored.hex()}": _NOTHING})
         for peer in self._mesh.peers:
             self._mesh.stream(peer).send(USER, STORE_TAG, meta, segments, tensors)
 
@@ -68,7 +71,7 @@ class MeshStore(Store):
         with self._changed:
             came = self._changed.wait_for(lambda: self._closed is not None or self.check(keys), timeout_s)
             if self._closed is not None:
-                raise RuntimeError(f"the world ended while Gloo connected: {self._closed}")
+                raise RuntimeError(f"the world ended while a process group connected: {self._closed}")
             if not came:
                 raise TimeoutError(f"no rank has set {keys} within {timeout_s:g} s")
 
@@ -89,6 +92,7 @@ class MeshStore(Store):
             return
         payload = receive.result()
         assert isinstance(payload, dict)
-        for key, value in payload.items():
-            self._put(key, bytes(value.tolist()))
+        for entry in payload:
+            key, _, value = entry.rpartition("=")
+            self._put(key, bytes.fromhex(value))
         self._listen(peer)

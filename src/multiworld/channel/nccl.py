@@ -1,0 +1,292 @@
+"""The nccl channel: PyTorch's own NCCL process groups under a world, built without the default group.
+
+A ``StreamMesh`` (one connection of ours to each peer) carries the header of every message and the agreement on every
+collective, and nothing of the data. A kernel is launched only when the other side is known to launch its own: a payload
+moves when a receive asks for it, a collective begins when all ranks have called the same. So no kernel waits for
+somebody who is not there, and what does not fit fails before it costs anything.
+
+An operation begins after what the caller's current stream of the device holds, and is done when the device has done it:
+then every stream may use the result.
+
+NCCL knows no deadline short of aborting a communicator. So cancelling an operation that is already launched, or letting
+its deadline pass, waits a moment for its end, and if that does not come costs the world. One that still waits for its
+peer costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from ..errors import ChannelUnavailableError, ProtocolError
+from ..wire.frames import Header
+from ..wire.operation import Operation, drive
+from ..wire.waiting import run_in_thread
+from . import collectives
+from .agreement import Agreement, GroupFailure
+from .base import ChannelContext, ChannelSupport, Payload
+from .cuda_order import StreamOrder
+from .cuda_queue import acquire_queue, release_queue
+from .mesh import StreamMesh
+from .mesh_store import MeshStore
+from .moving import MovingStream, PayloadMover
+from .nccl_calls import check_reduction, launch_collective, signatures
+from .nccl_group import NcclGroup, abort_all
+from .nccl_mover import NcclMover
+from .stream import MessageStream, Receive, StreamOwner
+from .streamed import Collective, Steps, StreamChannel
+from .tensors import describe, describe_text
+
+__all__ = ["NcclChannel", "NcclStream"]
+
+logger = logging.getLogger(__name__)
+
+ABORT_S = 5.0
+
+
+class NcclStream(MovingStream):
+    """Messages whose payloads are in the memory of a device; of their ``memory_of`` only the length may be used."""
+
+    def __init__(self, owner: StreamOwner, rank: int, mover: PayloadMover, order: StreamOrder) -> None:
+        super().__init__(owner, rank, mover, inline_bytes=0)
+        self._order = order
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        if header.payload_bytes:
+            raise ProtocolError("a payload on the connection, where only headers travel")
+        return super().begin(header, meta)
+
+    def _allocate(self, size_bytes: int) -> Tensor:
+        try:
+            return self._order.allocate(size_bytes)
+        except RuntimeError as error:
+            raise ProtocolError(f"no memory on the device for a message of {size_bytes} bytes: {error}") from error
+
+    def _fill(self, target: Tensor, source: Tensor) -> None:
+        self._order.fill(target, source)
+
+    def _detach(self, receive: Receive) -> None:
+        """No payload comes over the connection, so there is none to redirect."""
+        receive.operation.on_cancel = None
+        self._inbox.withdraw_receive(receive)
+        self._act()
+
+
+class NcclChannel(StreamChannel):
+    """Headers and agreement over our own connections, all data over NCCL."""
+
+    name: ClassVar[str] = "nccl"
+    device_types: ClassVar[frozenset[str]] = frozenset({"cuda"})
+
+    def __init__(self, context: ChannelContext) -> None:
+        self._label = f"nccl-{context.world}-{context.generation}"
+        self._device = context.device
+        self._order = StreamOrder(self._device)
+        self._queue = acquire_queue(self._device)
+        self._lock = threading.Lock()
+        self._ended = False
+        self._running: set[Operation[None]] = set()  # collectives that have been launched
+        self._groups: list[NcclGroup] = []
+        self._movers: list[NcclMover] = []
+        self._store: MeshStore | None = None
+        self._everyone = self._make_group("all", context.rank, context.world_size)
+        super().__init__(context, StreamMesh(context, self._make_stream))
+        self._agreement = Agreement(
+            self._mesh,
+            copy=self._order.copy,
+            on_stuck=self._on_stuck,
+            on_failed=partial(context.report_lost, context.rank),
+        )
+
+    @classmethod
+    def support(cls) -> ChannelSupport:
+        return ChannelSupport(cls.name, not (reason := _why_not()), reason)
+
+    def connect(self, timeout_s: float) -> Operation[None]:
+        return drive(self._connect(timeout_s))
+
+    # ---- operations
+
+    def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:
+        return super().send(self._order.after_now([tensor])[0], dst, tag)
+
+    def recv(self, tensor: Tensor, src: int, tag: int) -> Operation[None]:
+        return super().recv(self._order.after_now([tensor])[0], src, tag)
+
+    def send_tensors(self, payload: Payload, dst: int, tag: int) -> Operation[None]:
+        return super().send_tensors(self._order.payload_after_now(payload), dst, tag)
+
+    def recv_tensors(self, src: int, tag: int) -> Operation[Payload]:
+        stream = self._order.current_stream()
+
+        def keep(received: Operation[Payload]) -> None:
+            if received.error is None:
+                self._order.keep_for(stream, received.result())
+
+        receive = super().recv_tensors(src, tag)
+        receive.add_callback(keep)
+        return receive
+
+    def barrier(self) -> Operation[None]:
+        """As PyTorch's: all ranks have come here, and their devices have done what their streams held."""
+        steps: Steps = lambda port, _: collectives.barrier(port)  # noqa: E731
+        return self._collective(
+            Collective("barrier", "barrier", [self._order.allocate(1)], steps, op=dist.ReduceOp.MAX)
+        )
+
+    def _collective(self, call: Collective) -> Operation[None]:
+        """Launch a collective once all ranks agree on it; those of one world do not overtake each other."""
+        if call.op is not None:
+            check_reduction(call.op, call.tensors[0].dtype)
+        rank, size = self.context.rank, self.context.world_size
+        said, expected = signatures(call, rank, size, _text)
+        tensors = self._order.after_now(call.tensors)
+        events = self._order.events([*tensors, *call.tensors])
+        self._num_collectives += 1
+        return self._agreement.start(call.kind, said, expected, tensors, partial(self._launch, call, events))
+
+    def _launch(self, call: Collective, events: list[Any], tensors: list[Tensor]) -> Operation[None]:
+        running: Operation[None] = Operation()
+        if not any(tensor.nbytes for tensor in tensors):
+            running.succeed(None)
+            return running
+        with self._lock:
+            if not self._ended:
+                self._running.add(running)
+        if self._ended:
+            running.fail(GroupFailure("the process group was closed"))
+            return running
+        start = partial(launch_collective, call, tensors, self.context.rank)
+        self._everyone.launch(events, start, partial(self._over, running))  # refused: ``_reap`` ends it
+        return running
+
+    def _on_stuck(self, name: str) -> None:
+        rank = self.context.rank
+        self.context.report_lost(rank, f"rank {rank} gave up a {name} that was already under way")
+
+    def _over(self, running: Operation[None], error: Exception | None) -> None:
+        with self._lock:
+            self._running.discard(running)
+        if error is None:
+            running.succeed(None)
+        else:
+            running.fail(GroupFailure(str(error)))
+
+    # ---- set-up
+
+    async def _connect(self, timeout_s: float) -> None:
+        await self._mesh.connect(timeout_s)
+        context = self.context
+        self._store = MeshStore(self._mesh)
+        if self._ended:
+            self._store.close(RuntimeError("the world ended"))
+        connecting = run_in_thread(self._connect_everyone, f"{self._label}-connect")
+        late = ChannelUnavailableError(context.world, f"NCCL could not connect all ranks within {timeout_s:g} s")
+        timer = context.loop.call_later(timeout_s, lambda: _cancel(connecting, late))
+        connecting.add_callback(lambda _: timer.cancel())
+        await connecting
+
+    def _connect_everyone(self) -> None:
+        try:
+            self._everyone.connect(self._prefixed("all"))
+        except RuntimeError as error:
+            raise ChannelUnavailableError(self.context.world, f"NCCL could not connect: {error}") from error
+
+    def _prefixed(self, name: str) -> Any:
+        assert self._store is not None, "connected before the streams were"
+        return PrefixStore(name, self._store)
+
+    def _make_group(self, name: str, rank: int, size: int) -> NcclGroup:
+        group = NcclGroup(f"{self._label}-{name}", rank, size, self._device, self._queue)
+        self._groups.append(group)
+        return group
+
+    def _make_stream(self, owner: StreamOwner, rank: int) -> MessageStream:
+        me = self.context.rank
+        outgoing, incoming = f"{me}-to-{rank}", f"{rank}-to-{me}"
+        mover = NcclMover(
+            self._make_group(outgoing, 0, 2),
+            self._make_group(incoming, 1, 2),
+            partial(self._prefixed, outgoing),
+            partial(self._prefixed, incoming),
+            self._order,
+            f"{self._label}-{rank}",
+        )
+        self._movers.append(mover)
+        return NcclStream(owner, rank, mover, self._order)
+
+    # ---- the end
+
+    def end_after_leave(self, error: Exception) -> None:
+        self._end(error)
+        super().end_after_leave(error)
+
+    def abort(self, error: Exception) -> None:
+        self._end(error)  # first: what fails in the streams may have to wait until NCCL has let go
+        super().abort(error)
+
+    def _end(self, error: Exception) -> None:
+        """Let nothing end well any more, and give everything back soon. Any thread, idempotent, never blocks."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+        for group in self._groups:
+            group.close()
+        for mover in self._movers:
+            mover.close()
+        if self._store is not None:
+            self._store.close(error)
+        self._agreement.abort(error)
+        if threading.main_thread().is_alive():
+            # Not a daemon: the interpreter must not end while communicators are being taken down.
+            threading.Thread(target=self._reap, name=f"{self._label}-reaper", daemon=False).start()
+        else:  # at exit, where no thread can be started any more and nobody is kept waiting
+            self._reap()
+
+    def _reap(self) -> None:
+        with self._lock:
+            running = list(self._running)
+        touched = [tensor for mover in self._movers for tensor in mover.tensors()]
+        let_go = abort_all(self._groups, [touched, running], ABORT_S)
+        if not let_go:
+            logger.error(
+                "%s: NCCL has not ended its kernels within %g s; they may still touch tensors", self._label, ABORT_S
+            )
+        for mover in self._movers if let_go else ():  # in two steps: what one transfer ends may wait for all
+            mover.let_go()
+        for mover in self._movers:
+            mover.release(RuntimeError("the process group was closed"))
+        for operation in running:
+            operation.fail(GroupFailure("the process group was closed"))
+        for group in self._groups if let_go else ():
+            group.drop()
+        release_queue(self._device)
+
+
+def _why_not() -> str:
+    """Return why NCCL does not work here; empty if it does."""
+    if not dist.is_available():
+        return "this PyTorch was built without torch.distributed"
+    if torch.version.cuda is None:
+        return "this PyTorch was built without CUDA"
+    if not dist.is_nccl_available():
+        return "this PyTorch was built without NCCL"
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    return ""
+
+
+def _cancel(operation: Operation[Any], error: Exception) -> None:
+    operation.cancel(error)
+
+
+def _text(tensor: Tensor) -> str:
+    return describe_text(describe(tensor))
