@@ -109,7 +109,7 @@ class CudaQueue:
         self._launcher = Errands(f"{name}-launch")
         self._poller = Poller(f"{name}-poll")
 
-    def launch(self, errand: Callable[[], None]) -> bool:
+    def launch(self, errand: Callable[[], object]) -> bool:
         """Run it on the launching thread, in the order of the calls. False once stopped."""
         return self._launcher.put(errand)
 

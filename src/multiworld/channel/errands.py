@@ -18,11 +18,11 @@ class Errands:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def put(self, errand: Callable[[], None]) -> bool:
+    def put(self, errand: Callable[[], object]) -> bool:
         """Give an errand; False: the thread was stopped, and the errand will not run."""
         with self._lock:
             if self._stopped:

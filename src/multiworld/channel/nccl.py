@@ -88,7 +88,7 @@ class NcclChannel(StreamChannel):
     def __init__(self, context: ChannelContext) -> None:
         self._label = f"nccl-{context.world}-{context.generation}"
         self._device = context.device
-        self._order = StreamOrder(self._device)
+        self._order = self._new_order()
         self._queue = acquire_queue(self._device)
         self._lock = threading.Lock()
         self._ended = False
@@ -203,8 +203,14 @@ class NcclChannel(StreamChannel):
         assert self._store is not None, "connected before the streams were"
         return PrefixStore(name, self._store)
 
+    def _new_order(self) -> StreamOrder:
+        return StreamOrder(self._device)
+
+    def _new_group(self, label: str, rank: int, size: int) -> NcclGroup:
+        return NcclGroup(label, rank, size, self._device, self._queue)
+
     def _make_group(self, name: str, rank: int, size: int) -> NcclGroup:
-        group = NcclGroup(f"{self._label}-{name}", rank, size, self._device, self._queue)
+        group = self._new_group(f"{self._label}-{name}", rank, size)
         self._groups.append(group)
         return group
 
