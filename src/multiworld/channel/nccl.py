@@ -87,7 +87,7 @@ class NcclChannel(StreamChannel):
 
     def __init__(self, context: ChannelContext) -> None:
         self._label = f"nccl-{context.world}-{context.generation}"
-        self._device = context.device
+        self._device, self._rank = context.device, context.rank
         self._order = self._new_order()
         self._queue = acquire_queue(self._device)
         self._lock = threading.Lock()
@@ -215,7 +215,7 @@ class NcclChannel(StreamChannel):
         return group
 
     def _make_stream(self, owner: StreamOwner, rank: int) -> MessageStream:
-        me = self.context.rank
+        me = self._rank
         outgoing, incoming = f"{me}-to-{rank}", f"{rank}-to-{me}"
         mover = NcclMover(
             self._make_group(outgoing, 0, 2),
