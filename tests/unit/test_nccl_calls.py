@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import FileStore
 
 from multiworld.channel.collectives.port import Port
 from multiworld.channel.nccl_calls import check_reduction, launch_collective, signatures
@@ -28,12 +27,13 @@ def call(kind: str, tensors: list[Tensor], op: Any = None) -> Collective:
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    gloo: Any = dist.ProcessGroupGloo
+    c10d: Any = dist
+    gloo = c10d.ProcessGroupGloo
     options = gloo._Options()
     options._devices = [gloo.create_device(hostname="127.0.0.1")]
     options._threads = 1
     options._timeout = timedelta(seconds=10)
-    return gloo(FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1), 0, 1, options)
+    return gloo(c10d.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1), 0, 1, options)
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "reduce", "broadcast"])
