@@ -40,6 +40,8 @@ class Fabric:
         self.lock = threading.Lock()
         self.launched: defaultdict[tuple[str, int], dict[int, tuple[Any, ...]]] = defaultdict(dict)
         self.held = False  # nothing is carried out
+        self.slow_rank = -1  # its kernels end when the test says so
+        self.slow: list[FakeWork] = []
         self.num_groups = 0
 
     def arrive(self, label: str, number: int, rank: int, size: int, operation: tuple[Any, ...]) -> None:
@@ -67,8 +69,10 @@ class Fabric:
             for rank, received in enumerate(outputs):
                 for src, output in enumerate(received):
                     output.copy_(inputs[src][rank])
-        for operation in operations:
-            operation[3].complete = True
+        for rank, operation in enumerate(operations):
+            operation[3].complete = rank != self.slow_rank
+            if rank == self.slow_rank:
+                self.slow.append(operation[3])
 
 
 class FakeProcessGroup:
@@ -326,6 +330,41 @@ async def test_what_was_sent_before_a_leave_is_delivered() -> None:
         await leaving
         with pytest.raises(mw.PeerLeftError):
             await there.recv(targets[0], 0)
+
+
+async def test_a_leave_waits_for_the_kernels_of_a_collective_that_the_others_are_still_in(fabric: Fabric) -> None:
+    """The communicator that is aborted then may hold what they still read."""
+    async with worlds() as (here, there):
+        fabric.slow_rank = 1
+        late = asyncio.create_task(there.all_reduce(torch.ones(4)))
+        await here.all_reduce(torch.ones(4))
+        leaving = asyncio.create_task(here.leave())
+        await asyncio.sleep(0.1)
+        assert not leaving.done()
+        assert not late.done()
+        fabric.slow[0].complete = True
+        await asyncio.wait_for(asyncio.gather(late, leaving), scaled(WAIT_S))
+
+
+async def test_a_leave_waits_until_the_peer_has_what_was_sent(fabric: Fabric) -> None:
+    async with worlds() as (here, there):
+        fabric.slow_rank = 1
+        target = torch.zeros(4)
+        late = asyncio.create_task(there.recv(target, 0))
+        await here.send(torch.ones(4), 1)  # done: the memory is free again
+        leaving = asyncio.create_task(here.leave())
+        await asyncio.sleep(0.1)
+        assert not leaving.done()
+        assert not late.done()
+        fabric.slow[0].complete = True
+        await asyncio.wait_for(asyncio.gather(late, leaving), scaled(WAIT_S))
+        assert torch.equal(target, torch.ones(4))
+
+
+async def test_ranks_that_leave_at_once_do_not_wait_for_each_other() -> None:
+    async with worlds(3) as members:
+        await asyncio.gather(*(world.barrier() for world in members))
+        await asyncio.wait_for(asyncio.gather(*(world.leave() for world in members)), scaled(2.5))
 
 
 async def test_a_world_can_be_formed_again_and_again() -> None:

@@ -27,6 +27,7 @@ class FakeProcessGroup:
 
     def __init__(self) -> None:
         self.connected_to: list[torch.device] = []
+        self.bound_device_id: torch.device | None = None
         self.num_aborts = 0
         self.on_connect: Callable[[], object] = _nothing
         self.on_abort: Callable[[], object] = _nothing
@@ -130,6 +131,7 @@ def test_constructions_on_several_threads_do_not_mix(monkeypatch: pytest.MonkeyP
 
 def test_a_group_connects_to_its_device_at_once(rig: Rig) -> None:
     assert rig.made == [("store", 1, 2, "test")]
+    assert rig.process_group.bound_device_id == rig.device
     assert rig.process_group.connected_to == [rig.device]
 
 

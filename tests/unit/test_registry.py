@@ -38,17 +38,17 @@ def test_auto_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_channel("nccl", CUDA) is WorkingNccl
 
 
-@pytest.mark.parametrize("backend", ["auto", "nccl"])
-def test_nccl_where_it_cannot_work_is_refused_with_the_reason(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["auto", "nccl"])
+def test_nccl_where_it_cannot_work_is_refused_with_the_reason(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.OURS, "nccl", AbsentNccl)
-    with pytest.raises(ValueError, match=f"backend '{backend}' cannot move tensors on cuda:0 here: there is no CUDA"):
-        find_channel(backend, CUDA)
+    with pytest.raises(ValueError, match=f"backend '{name}' cannot move tensors on cuda:0 here: there is no CUDA"):
+        find_channel(name, CUDA)
 
 
-@pytest.mark.parametrize(("backend", "device"), [("nccl", "cpu"), ("tcp", "cuda"), ("gloo", "meta")])
-def test_a_device_that_a_channel_does_not_serve_is_refused(backend: str, device: str) -> None:
-    with pytest.raises(ValueError, match=f"backend '{backend}' moves tensors on"):
-        find_channel(backend, torch.device(device))
+@pytest.mark.parametrize(("name", "device"), [("nccl", "cpu"), ("tcp", "cuda"), ("gloo", "meta")])
+def test_a_device_that_a_channel_does_not_serve_is_refused(name: str, device: str) -> None:
+    with pytest.raises(ValueError, match=f"backend '{name}' moves tensors on"):
+        find_channel(name, torch.device(device))
 
 
 def test_an_unknown_backend_is_refused_with_those_that_there_are() -> None:

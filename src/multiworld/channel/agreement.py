@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MultiworldError
-from ..wire.operation import Operation
+from ..wire.operation import Operation, drive
 from .mesh import StreamMesh
 from .stream import COLLECTIVE
 
@@ -51,7 +51,14 @@ class _Call:
         self.receives: list[Operation[Any]] = []
         self.launched = False
         self.error: BaseException | None = None
+        self.heard: set[int] = set()  # the peers that announced it too
         self.over = threading.Event()
+        self.ended: Operation[None] = Operation()
+
+    def end(self) -> None:
+        """Its tensors are no longer touched."""
+        self.over.set()
+        self.ended.succeed(None)
 
 
 class Agreement:
@@ -99,9 +106,15 @@ class Agreement:
         for peer in self._peers:
             receive = self._mesh.stream(peer).recv(COLLECTIVE, call.seq, expected[peer].encode(), _NOTHING)
             call.receives.append(receive)
-            receive.add_callback(partial(self._heard, call))
+            receive.add_callback(partial(self._heard, call, peer))
         self._launch_next()
         return call.operation
+
+    def all_of(self, peer: int) -> Operation[None]:
+        """Return what is done when all collectives are over here that the peer has announced until now."""
+        with self._lock:
+            calls = [call for call in (*self._calls, *self._under_way) if peer in call.heard]
+        return drive(_all([call.ended for call in calls]))
 
     def abort(self, error: Exception) -> None:
         """Fail what has not been launched, now; what is under way fails when it has let go of its tensors."""
@@ -113,14 +126,16 @@ class Agreement:
             self._calls.clear()
             failed = [call for call in self._under_way if call.error is not None]
         for call in calls + failed:
-            call.over.set()
+            call.end()
             call.operation.on_cancel = None
             call.operation.fail(error)
 
-    def _heard(self, call: _Call, receive: Operation[Any]) -> None:
+    def _heard(self, call: _Call, peer: int, receive: Operation[Any]) -> None:
         with self._lock:
             call.num_missing -= 1
-            if receive.error is not None and call.error is None:
+            if receive.error is None:
+                call.heard.add(peer)
+            elif call.error is None:
                 call.error = receive.error
         self._launch_next()
 
@@ -172,7 +187,7 @@ class Agreement:
             else:  # the world breaks, and ``abort`` fails it then
                 call.error = error
                 call.tensors = []
-        call.over.set()
+        call.end()
         if error is None:
             call.operation.succeed(None)
         elif not lost:
@@ -183,7 +198,7 @@ class Agreement:
     def _finish(self, call: _Call) -> None:
         with self._lock:
             self._under_way.discard(call)
-        call.over.set()
+        call.end()
 
     def _cancel(self, call: _Call) -> None:
         with self._lock:
@@ -195,3 +210,8 @@ class Agreement:
         self._on_stuck(call.name)
         if not call.over.wait(RELEASE_S):
             logger.error("a cancelled %s may still touch its tensors", call.name)
+
+
+async def _all(operations: list[Operation[None]]) -> None:
+    for operation in operations:
+        await operation

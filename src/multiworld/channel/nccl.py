@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from functools import partial
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from ..errors import ChannelUnavailableError, ProtocolError
 from ..wire.frames import Header
-from ..wire.operation import Operation, drive
+from ..wire.operation import Operation, drive, settler
 from ..wire.waiting import run_in_thread
 from . import collectives
 from .agreement import Agreement, GroupFailure
@@ -36,10 +37,11 @@ from .cuda_order import StreamOrder
 from .cuda_queue import acquire_queue, release_queue
 from .mesh import StreamMesh
 from .mesh_store import MeshStore
-from .moving import MovingStream, PayloadMover
+from .moving import MovingStream
 from .nccl_calls import check_reduction, launch_collective, signatures
 from .nccl_group import NcclGroup, abort_all
 from .nccl_mover import NcclMover
+from .parting import Parting
 from .stream import MessageStream, Receive, StreamOwner
 from .streamed import Collective, Steps, StreamChannel
 from .tensors import describe, describe_text
@@ -54,9 +56,13 @@ ABORT_S = 5.0
 class NcclStream(MovingStream):
     """Messages whose payloads are in the memory of a device; of their ``memory_of`` only the length may be used."""
 
-    def __init__(self, owner: StreamOwner, rank: int, mover: PayloadMover, order: StreamOrder) -> None:
+    def __init__(self, owner: StreamOwner, rank: int, mover: NcclMover, order: StreamOrder) -> None:
         super().__init__(owner, rank, mover, inline_bytes=0)
-        self._order = order
+        self._order, self._nccl_mover = order, mover
+
+    def unsent(self) -> list[Operation[None]]:
+        """A leave waits until the peer has the payloads, though their sends have ended before."""
+        return super().unsent() + self._nccl_mover.unacknowledged()
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         if header.payload_bytes:
@@ -104,6 +110,8 @@ class NcclChannel(StreamChannel):
             on_stuck=self._on_stuck,
             on_failed=partial(context.report_lost, context.rank),
         )
+
+        self._parting = Parting(self._mesh, self._agreement.all_of)
 
     @classmethod
     def support(cls) -> ChannelSupport:
@@ -185,6 +193,7 @@ class NcclChannel(StreamChannel):
         await self._mesh.connect(timeout_s)
         context = self.context
         self._store = MeshStore(self._mesh)
+        self._parting.listen()
         if self._ended:
             self._store.close(RuntimeError("the world ended"))
         connecting = run_in_thread(self._connect_everyone, f"{self._label}-connect")
@@ -229,6 +238,17 @@ class NcclChannel(StreamChannel):
         return NcclStream(owner, rank, mover, self._order)
 
     # ---- the end
+
+    def flush(self, timeout_s: float) -> Operation[None]:
+        return drive(self._flush(timeout_s))
+
+    async def _flush(self, timeout_s: float) -> None:
+        at = time.monotonic() + timeout_s
+        parted = self._parting.part()
+        timer = self.context.loop.call_later(timeout_s, settler(parted))
+        parted.add_callback(lambda _: timer.cancel())
+        await parted
+        await super().flush(max(0.1, at - time.monotonic()))
 
     def end_after_leave(self, error: Exception) -> None:
         self._end(error)

@@ -78,12 +78,10 @@ def make_process_group(store: Any, rank: int, size: int, label: str) -> Any:
 def failure_of(work: Any) -> Exception | None:
     """Return what NCCL found wrong when the work was last asked whether it is complete.
 
-    ``get_future_result`` came with torch 2.6 and is completed by nothing but a failure, as there is no watchdog.
-    ``exception`` is deprecated, says so on standard error, and may be unable to convert what it returns: it is asked
-    only for the words.
+    The future result is completed by nothing but a failure, as there is no watchdog. ``exception`` is deprecated, says
+    so on standard error, and may be unable to convert what it returns: it is asked only for the words.
     """
-    result = work.get_future_result()
-    if not result.done():
+    if not work.get_future_result().done():
         return None
     try:
         error = work.exception()
@@ -141,6 +139,7 @@ class NcclGroup:
             raise RuntimeError(f"{self._label}: closed")
         group = self._make(store, self._rank, self._size, self._label)
         self._group = group
+        group.bound_device_id = self._device
         group.eager_connect_single_device(self._device)
         self._stream = self._make_stream(self._device)
         if self._closed:  # whoever aborted it may have found nothing yet that could be aborted
