@@ -316,6 +316,20 @@ async def test_a_world_that_breaks_in_a_collective_never_reports_success(fabric:
         assert isinstance(results[1], mw.WorldClosedError)
 
 
+async def test_a_collective_that_nccl_fails_breaks_the_world(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multiworld.channel.nccl.BLAME_S", 0.05)
+    async with worlds() as (here, there):
+        fabric.held = True
+        calls = [asyncio.create_task(world.all_reduce(torch.ones(4))) for world in (here, there)]
+        assert await asyncio.to_thread(
+            wait_until, lambda: len(fabric.launched.get(("nccl-w-1-all", 1), ())) == 2, WAIT_S
+        )
+        fabric.launched["nccl-w-1-all", 1][0][3].failure = "NCCL error: unhandled system error"
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(result, mw.WorldBrokenError) for result in results), results
+        assert "unhandled system error" in str(results[0])
+
+
 async def test_what_was_sent_before_a_leave_is_delivered() -> None:
     async with worlds() as (here, there):
         targets = [torch.zeros(1000) for _ in range(3)]

@@ -82,7 +82,7 @@ class StreamOrder:
     def fill(self, target: Tensor, source: Tensor) -> None:
         """Copy the bytes of one tensor into another of the same size; returns when that is done."""
         own = self._stream()
-        with self._cuda.stream(own):
+        with self._cuda.stream(own), torch.inference_mode():  # which may write into tensors that were made in it
             for event in self.events([target, source]):
                 own.wait_event(event)
             as_bytes(target).copy_(as_bytes(source))

@@ -26,8 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
-from ..errors import ChannelUnavailableError, ProtocolError
-from ..wire.frames import Header
+from ..errors import ChannelUnavailableError
 from ..wire.operation import Operation, drive, settler
 from ..wire.waiting import run_in_thread
 from . import collectives
@@ -37,52 +36,21 @@ from .cuda_order import StreamOrder
 from .cuda_queue import acquire_queue, release_queue
 from .mesh import StreamMesh
 from .mesh_store import MeshStore
-from .moving import MovingStream
 from .nccl_calls import check_reduction, launch_collective, signatures
 from .nccl_group import NcclGroup, abort_all
 from .nccl_mover import NcclMover
+from .nccl_stream import NcclStream
 from .parting import Parting
-from .stream import MessageStream, Receive, StreamOwner
+from .stream import MessageStream, StreamOwner
 from .streamed import Collective, Steps, StreamChannel
 from .tensors import describe, describe_text
 
-__all__ = ["NcclChannel", "NcclStream"]
+__all__ = ["NcclChannel"]
 
 logger = logging.getLogger(__name__)
 
 ABORT_S = 5.0
-
-
-class NcclStream(MovingStream):
-    """Messages whose payloads are in the memory of a device; of their ``memory_of`` only the length may be used."""
-
-    def __init__(self, owner: StreamOwner, rank: int, mover: NcclMover, order: StreamOrder) -> None:
-        super().__init__(owner, rank, mover, inline_bytes=0)
-        self._order, self._nccl_mover = order, mover
-
-    def unsent(self) -> list[Operation[None]]:
-        """A leave waits until the peer has the payloads, though their sends have ended before."""
-        return super().unsent() + self._nccl_mover.unacknowledged()
-
-    def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        if header.payload_bytes:
-            raise ProtocolError("a payload on the connection, where only headers travel")
-        return super().begin(header, meta)
-
-    def _allocate(self, size_bytes: int) -> Tensor:
-        try:
-            return self._order.allocate(size_bytes)
-        except RuntimeError as error:
-            raise ProtocolError(f"no memory on the device for a message of {size_bytes} bytes: {error}") from error
-
-    def _fill(self, target: Tensor, source: Tensor) -> None:
-        self._order.fill(target, source)
-
-    def _detach(self, receive: Receive) -> None:
-        """No payload comes over the connection, so there is none to redirect."""
-        receive.operation.on_cancel = None
-        self._inbox.withdraw_receive(receive)
-        self._act()
+BLAME_S = 2.5  # by then the links have told which peer was lost, if that is why a collective failed
 
 
 class NcclChannel(StreamChannel):
@@ -108,7 +76,7 @@ class NcclChannel(StreamChannel):
             self._mesh,
             copy=self._order.copy,
             on_stuck=self._on_stuck,
-            on_failed=partial(context.report_lost, context.rank),
+            on_failed=self._on_failed,
         )
 
         self._parting = Parting(self._mesh, self._agreement.all_of)
@@ -178,6 +146,11 @@ class NcclChannel(StreamChannel):
     def _on_stuck(self, name: str) -> None:
         rank = self.context.rank
         self.context.report_lost(rank, f"rank {rank} gave up a {name} that was already under way")
+
+    def _on_failed(self, reason: str) -> None:
+        """NCCL does not say which member failed; what it says counts if nobody else names one."""
+        report = partial(self.context.report_lost, self.context.rank, reason)
+        self.context.loop.call_later(BLAME_S, report)
 
     def _over(self, running: Operation[None], error: Exception | None) -> None:
         with self._lock:

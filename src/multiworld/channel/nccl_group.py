@@ -98,7 +98,7 @@ class LaunchStream:
 
     def issue(self, after: Sequence[Any], start: Callable[[], Any]) -> tuple[Any, Any]:
         """Start behind the events; return the work, and an event that is over when it is."""
-        with cuda.stream(self._stream):
+        with cuda.stream(self._stream), torch.inference_mode():  # PyTorch copies into the caller's lists itself
             for event in after:
                 self._stream.wait_event(event)
             work = start()

@@ -47,6 +47,7 @@ class Parting:
             stream.send(USER, ASK_TAG, _META, [], [_NOTHING])
             answered: Operation[None] = Operation()
             stream.recv(USER, DONE_TAG, _META, _NOTHING).add_callback(settler(answered))
+            stream.drained.add_callback(settler(answered))  # it left meanwhile, and answers nothing any more
             answers.append(answered)
         for answered in answers:
             await answered

@@ -1,0 +1,47 @@
+"""A message stream whose payloads lie in the memory of a device, and never travel on its connection."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..errors import ProtocolError
+from ..wire.frames import Header
+from ..wire.operation import Operation
+from .cuda_order import StreamOrder
+from .moving import MovingStream
+from .nccl_mover import NcclMover
+from .stream import Receive, StreamOwner
+
+__all__ = ["NcclStream"]
+
+
+class NcclStream(MovingStream):
+    """One peer's messages. Of what ``memory_of`` returns for their payloads, only the length may be used."""
+
+    def __init__(self, owner: StreamOwner, rank: int, mover: NcclMover, order: StreamOrder) -> None:
+        super().__init__(owner, rank, mover, inline_bytes=0)
+        self._order, self._nccl_mover = order, mover
+
+    def unsent(self) -> list[Operation[None]]:
+        """A leave waits until the peer has the payloads, though their sends have ended before."""
+        return super().unsent() + self._nccl_mover.unacknowledged()
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        if header.payload_bytes:
+            raise ProtocolError("a payload on the connection, where only headers travel")
+        return super().begin(header, meta)
+
+    def _allocate(self, size_bytes: int) -> Tensor:
+        try:
+            return self._order.allocate(size_bytes)
+        except RuntimeError as error:
+            raise ProtocolError(f"no memory on the device for a message of {size_bytes} bytes: {error}") from error
+
+    def _fill(self, target: Tensor, source: Tensor) -> None:
+        self._order.fill(target, source)
+
+    def _detach(self, receive: Receive) -> None:
+        """No payload comes over the connection, so there is none to redirect."""
+        receive.operation.on_cancel = None
+        self._inbox.withdraw_receive(receive)
+        self._act()
