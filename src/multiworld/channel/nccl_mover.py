@@ -190,6 +190,13 @@ class NcclMover:
         with self._lock:
             return list(self._unacknowledged.values())
 
+    def acknowledge_all(self) -> None:
+        """The peer says nothing any more."""
+        with self._lock:
+            numbers = list(self._unacknowledged)
+        for number in numbers:
+            self.sent(number)
+
     def copy_unsent(self, number: int) -> bool:
         return self._sends.copy_unlaunched(number)
 
@@ -213,5 +220,4 @@ class NcclMover:
         """End what is left with an error. After ``close``, and after ``let_go`` unless that never comes."""
         self._sends.release(error)
         self._receives.release(error)
-        for number in list(self._unacknowledged):
-            self.sent(number)
+        self.acknowledge_all()

@@ -26,6 +26,10 @@ class NcclStream(MovingStream):
         """A leave waits until the peer has the payloads, though their sends have ended before."""
         return super().unsent() + self._nccl_mover.unacknowledged()
 
+    def lost(self, reason: str) -> None:
+        super().lost(reason)
+        self._nccl_mover.acknowledge_all()  # nobody does any more
+
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         if header.payload_bytes:
             raise ProtocolError("a payload on the connection, where only headers travel")

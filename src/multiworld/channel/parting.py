@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..wire.operation import Operation, drive, settler
+from ..wire.operation import Operation, StepsCancelled, drive, settler
 from .mesh import StreamMesh
 from .stream import USER
 from .tensors import describe
@@ -44,7 +44,7 @@ class Parting:
         answers: list[Operation[None]] = []
         for peer in self._mesh.peers:
             stream = self._mesh.stream(peer)
-            stream.send(USER, ASK_TAG, _META, [], [_NOTHING])
+            self._tell(peer, ASK_TAG)
             answered: Operation[None] = Operation()
             stream.recv(USER, DONE_TAG, _META, _NOTHING).add_callback(settler(answered))
             stream.drained.add_callback(settler(answered))  # it left meanwhile, and answers nothing any more
@@ -58,4 +58,14 @@ class Parting:
 
     def _answer(self, peer: int, over: Operation[None]) -> None:
         if over.error is None:
-            self._mesh.stream(peer).send(USER, DONE_TAG, _META, [], [_NOTHING])
+            self._tell(peer, DONE_TAG)
+
+    def _tell(self, peer: int, tag: int) -> None:
+        """Send an empty message; taken back when the peer has left, lest our own leave waits until it is sent."""
+        stream = self._mesh.stream(peer)
+        sending = stream.send(USER, tag, _META, [], [_NOTHING])
+        stream.drained.add_callback(lambda _: _take_back(sending))
+
+
+def _take_back(sending: Operation[None]) -> None:
+    sending.cancel(StepsCancelled())
