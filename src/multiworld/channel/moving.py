@@ -19,7 +19,19 @@ from torch import Tensor
 from ..errors import ProtocolError
 from ..wire.frames import Header, Kind, pack_header
 from .matching import Arrival
-from .stream import EAGER_BYTES, FLAG_COLLECTIVE, SIZE, Message, MessageStream, Receive, Send, StreamOwner, fail, key_of
+from .stream import (
+    EAGER_BYTES,
+    FLAG_COLLECTIVE,
+    SIZE,
+    SLOW_CANCEL_BYTES,
+    Message,
+    MessageStream,
+    Receive,
+    Send,
+    StreamOwner,
+    fail,
+    key_of,
+)
 
 __all__ = ["MovingStream", "PayloadMover"]
 
@@ -81,6 +93,7 @@ class MovingStream(MessageStream):
     def __init__(self, owner: StreamOwner, rank: int, mover: PayloadMover, *, inline_bytes: int) -> None:
         super().__init__(owner, rank, eager_bytes=min(EAGER_BYTES, inline_bytes))
         self._mover, self._inline_bytes = mover, inline_bytes
+        self._slow_cancel_bytes = min(SLOW_CANCEL_BYTES, inline_bytes)  # the others may have to wait for the mover
         self._incoming: dict[int, _Incoming] = {}  # guarded by the connection's read side
         self._outgoing: dict[int, _Outgoing] = {}  # guarded by the issue lock
 

@@ -126,7 +126,9 @@ class NcclChannel(StreamChannel):
         tensors = self._order.after_now(call.tensors)
         events = self._order.events([*tensors, *call.tensors])
         self._num_collectives += 1
-        return self._agreement.start(call.kind, said, expected, tensors, partial(self._launch, call, events))
+        operation = self._agreement.start(call.kind, said, expected, tensors, partial(self._launch, call, events))
+        operation.slow_cancel = True  # it may have to wait for NCCL
+        return operation
 
     def _launch(self, call: Collective, events: list[Any], tensors: list[Tensor]) -> Operation[None]:
         running: Operation[None] = Operation()

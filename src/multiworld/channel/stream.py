@@ -96,6 +96,7 @@ class MessageStream:
         self.bytes_sent = self.bytes_received = self.messages_sent = self.messages_received = 0
         self._owner = owner
         self._eager_bytes = eager_bytes
+        self._slow_cancel_bytes = SLOW_CANCEL_BYTES
         self._connection: Connection | None = None
         self._inbox: Inbox[Receive, Message] = Inbox(_fits)
         self._outbox: Outbox[Send] = Outbox(eager_bytes=eager_bytes)
@@ -131,7 +132,7 @@ class MessageStream:
             return _SENT
         send = Send(space, tag, meta, segments, tensors)
         send.operation.on_cancel = partial(self._cancel_send, send)
-        send.operation.slow_cancel = send.size_bytes > SLOW_CANCEL_BYTES
+        send.operation.slow_cancel = send.size_bytes > self._slow_cancel_bytes
         with self._issue_lock:
             if self._error is not None:
                 send.operation.fail(self._error)
@@ -173,7 +174,7 @@ class MessageStream:
         operation: Operation[Payload] = Operation()
         receive = Receive(operation, space, meta, tensor)  # type: ignore[arg-type]
         operation.on_cancel = partial(self._cancel_receive, receive)
-        operation.slow_cancel = receive.view is not None and len(receive.view) > SLOW_CANCEL_BYTES
+        operation.slow_cancel = receive.view is not None and len(receive.view) > self._slow_cancel_bytes
         self.connection.run(partial(self._post, receive, key_of(space, tag)))
         return operation
 
