@@ -121,6 +121,32 @@ def test_cancelling_amid_a_large_message_does_not_stall_the_loop(run: Run, side:
     run(scenario())
 
 
+def test_a_receive_that_is_cancelled_by_two_at_once_keeps_its_message_whole(run: Run) -> None:
+    """Neither returns before what the receive had taken is copied: then its tensor may be written."""
+
+    async def scenario() -> None:
+        async with two_worlds("tcp") as (here, there):
+            numel = 16 * 1024 * 1024
+            source, buffer, again = (torch.full((numel,), value) for value in (1.0, -1.0, -1.0))
+            for attempt in range(6):
+                buffer.fill_(-1.0)
+                sending = asyncio.create_task(there.send(source, 0))
+                delay_s = 0.003 + 0.001 * attempt
+                receiving = asyncio.create_task(here.recv(buffer, 1, timeout_s=delay_s))
+                done, _ = await asyncio.wait([receiving], timeout=delay_s)
+                if not done:
+                    receiving.cancel()
+                    await asyncio.wait([receiving])
+                received = not receiving.cancelled() and receiving.exception() is None
+                if not received:
+                    buffer.add_(7.0)  # ours again
+                    await here.recv(again, 1)
+                    assert bool((again == 1).all())
+                await sending
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("kind", ["recv", "recv_tensors", "barrier", "all_reduce"])
 def test_a_deadline_is_kept_and_its_error_names_the_operation(run: Run, kind: str) -> None:
     async def scenario() -> None:

@@ -143,7 +143,7 @@ def test_a_thread_that_waits_reads_for_itself_until_its_operation_is_done(pair: 
         name="waiting-thread",
     )
     waiting.start()
-    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    assert wait_until(lambda: pair.right._interest.reading == 0, timeout_s=5)
     for seq in (1, 2, 3):
         pair.left.send(message(b"", seq))
     waiting.join(scaled(5))
@@ -167,7 +167,7 @@ def test_reading_for_oneself_ends_with_the_time_and_with_the_connection(pair: Pa
     thread = threading.Thread(target=read)
     thread.start()
     assert timed_out.wait(scaled(5))
-    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    assert wait_until(lambda: pair.right._interest.reading == 0, timeout_s=5)
     pair.left.abort("enough")
     assert ended.wait(scaled(5))
     thread.join()
@@ -179,7 +179,7 @@ def test_an_operation_that_is_completed_elsewhere_wakes_the_thread_that_reads_fo
     operation: Operation[None] = Operation()
     thread = threading.Thread(target=pair.right.read_until, args=(operation, None))
     thread.start()
-    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    assert wait_until(lambda: pair.right._interest.reading == 0, timeout_s=5)
     operation.succeed(None)
     thread.join(scaled(5))
     assert not thread.is_alive()
@@ -232,7 +232,7 @@ def test_a_defect_met_by_a_thread_that_reads_for_itself_is_not_its_own(
     pair.right_sink.on_frame = fail
     thread = threading.Thread(target=pair.right.read_until, args=(Operation(), None))
     thread.start()
-    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    assert wait_until(lambda: pair.right._interest.reading == 0, timeout_s=5)
     pair.left.send(message(b""))
     thread.join(scaled(5))
     assert not thread.is_alive()
@@ -257,7 +257,7 @@ def test_an_interrupt_in_the_middle_of_a_payload_closes_the_connection(pair: Pai
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert wait_until(lambda: pair.right._reading_events == 0, timeout_s=5)
+    assert wait_until(lambda: pair.right._interest.reading == 0, timeout_s=5)
     pair.left.send(message(b""))
     assert interrupted.wait(scaled(5))
     thread.join()

@@ -10,7 +10,7 @@ import pytest
 
 from multiworld.errors import WorldClosedError
 from multiworld.wire.operation import Operation, StepsCancelled, drive
-from multiworld.wire.waiting import OperationCancelled, wait_async, wait_blocking
+from multiworld.wire.waiting import OperationCancelled, wait_async, wait_blocking, wait_to_the_end
 
 
 class Sorry(Exception):
@@ -405,3 +405,34 @@ def test_an_error_that_ends_many_operations_keeps_none_of_their_frames_alive() -
         gate.fail(shared)
         assert outer.error is shared
     assert shared.__traceback__ is None
+
+
+async def test_cleaning_up_is_waited_for_by_a_cancelled_task_too_and_then_it_learns() -> None:
+    operation: Operation[int] = Operation()
+    seen: list[str] = []
+
+    async def clean_up() -> None:
+        try:
+            await wait_to_the_end(operation)
+        finally:
+            seen.append("over" if operation.done else "too early")
+
+    task = asyncio.create_task(clean_up())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    operation.succeed(1)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["over"]
+
+
+def test_an_operation_whose_detaching_fails_ends_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    def detach() -> None:
+        raise MemoryError
+
+    operation: Operation[int] = Operation(detach)
+    assert operation.cancel(ValueError("enough"))
+    assert isinstance(operation.error, ValueError)
+    assert "detaching" in caplog.text

@@ -63,7 +63,7 @@ def test_every_channel_says_whether_it_works() -> None:
 
 
 def test_nccl_without_a_device_means_a_cuda_device() -> None:
-    request = check_request("w", 0, 1, "tcp://127.0.0.1:1", "nccl", 1.0, None, False, min_generation=1)
+    request = check_request("w", 0, 1, "tcp://127.0.0.1:1", "nccl", 1.0, None, False)
     assert request.device.type == "cuda"
     assert request.device.index is not None
 
@@ -71,5 +71,5 @@ def test_nccl_without_a_device_means_a_cuda_device() -> None:
 def test_a_cuda_device_without_an_index_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    request = check_request("w", 0, 1, "tcp://127.0.0.1:1", "nccl", 1.0, "cuda", False, min_generation=1)
+    request = check_request("w", 0, 1, "tcp://127.0.0.1:1", "nccl", 1.0, "cuda", False)
     assert request.device == torch.device("cuda", 3)

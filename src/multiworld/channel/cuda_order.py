@@ -7,6 +7,7 @@ recorded on that stream.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
@@ -18,6 +19,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .base import Payload
 
 __all__ = ["StreamOrder", "as_bytes"]
+
+logger = logging.getLogger(__name__)
 
 READY_S = 0.008  # how long a copy that somebody waits for may wait for the caller's stream
 
@@ -89,7 +92,7 @@ class StreamOrder:
             own.synchronize()
 
     def copy(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        """Return finished copies; None if the tensors are not ready within milliseconds."""
+        """Return finished copies; None if the tensors are not ready within milliseconds, or there is no memory."""
         at = time.monotonic() + READY_S
         for event in self.events(tensors):
             while not event.query():
@@ -97,9 +100,13 @@ class StreamOrder:
                     return None
                 time.sleep(READY_S / 16)
         own = self._stream()
-        with self._cuda.stream(own):
-            copies = [tensor.clone() for tensor in tensors]
-            own.synchronize()
+        try:
+            with self._cuda.stream(own):
+                copies = [tensor.clone() for tensor in tensors]
+                own.synchronize()
+        except RuntimeError as error:
+            logger.warning("%s: no copy of a cancelled operation's tensors: %s", self._device, error)
+            return None
         return copies
 
     def keep_for(self, stream: Any, payload: Payload) -> None:

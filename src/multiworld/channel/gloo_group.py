@@ -58,8 +58,8 @@ class GlooGroup:
             if not aborted:
                 self._group, self._store = group, store
         if aborted:
-            del group
-            release_device(self._host)
+            release_device(self._host)  # before the group, as in ``_reap``
+            del device, options, group
 
     def mover(self, peer: int) -> GlooMover:
         mover = GlooMover(self, peer, f"{self._label}-{peer}")

@@ -41,12 +41,13 @@ class PointToPoint(Protocol):
 class _Transfer:
     """One payload. ``works`` keeps Gloo's side of it alive."""
 
-    __slots__ = ("_lock", "_on_over", "issued", "number", "size_bytes", "tensors", "works")
+    __slots__ = ("_lock", "_on_over", "issued", "number", "size_bytes", "tensors", "turn", "works")
 
     def __init__(self, number: int, tensors: list[Tensor], size_bytes: int, on_over: OnOver) -> None:
         self.number, self.tensors, self.size_bytes = number, tensors, size_bytes
         self.works: tuple[Any, ...] = ()
         self.issued = False
+        self.turn = threading.Lock()  # of those who issue it, or copy it first
         self._on_over: OnOver | None = on_over
         self._lock = threading.Lock()
 
@@ -107,10 +108,12 @@ class GlooMover:
     def copy_unsent(self, number: int) -> bool:
         with self._lock:
             transfer = self._sends.get(number)
-            if transfer is None or transfer.issued:
-                return transfer is None
-            transfer.tensors = [transfer.tensor().clone()]
+        if transfer is None:
             return True
+        with transfer.turn:
+            if not transfer.issued:
+                transfer.tensors = [transfer.tensor().clone()]
+            return not transfer.issued
 
     def close(self) -> None:
         """Take nothing more, and end the threads when what is under way has ended. Idempotent, never blocks."""
@@ -154,7 +157,7 @@ class GlooMover:
         return True
 
     def _issue_send(self, transfer: _Transfer) -> None:
-        with self._lock:
+        with transfer.turn:
             transfer.issued = True
         tag = _tag(transfer.number)
         try:

@@ -220,11 +220,12 @@ class MovingStream(MessageStream):
         self.connection.run_and_wait(partial(self._detach_moving, receive, found))
         if found:
             self._await_end(found[0].over, "recv")
+        else:
+            self._copy_taken(receive)
 
     def _detach_moving(self, receive: Receive, found: list[_Incoming]) -> None:
         for incoming in self._incoming.values():
             if incoming.receive is receive:
-                receive.operation.on_cancel = None
                 incoming.cancelled = True  # the message is copied out of the tensor, and waits for another receive
                 found.append(incoming)
                 self._inbox.withdraw_receive(receive)

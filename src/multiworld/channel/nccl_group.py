@@ -161,7 +161,7 @@ class NcclGroup:
 
     def abort(self) -> None:
         """End all kernels. Blocks as long as NCCL likes: on a thread of its own, after ``close``."""
-        if self._lock.acquire(timeout=CALL_GRACE_S):  # nobody enters after this
+        if self._lock.acquire(timeout=CALL_GRACE_S):  # no launch enters after this
             self._lock.release()
         group = self._group
         if group is not None:
@@ -227,11 +227,15 @@ def abort_all(groups: Sequence[NcclGroup], held: object, deadline_s: float) -> b
     threads = [
         threading.Thread(target=_abort, args=(group, ended, held), name="nccl-abort", daemon=True) for group in existing
     ]
-    for thread in threads:
-        thread.start()
+    for thread, group in zip(threads, existing, strict=True):
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending and starts no thread any more
+            _abort(group, ended, held)
     at = time.monotonic() + deadline_s
     for thread in threads:
-        thread.join(max(0.0, at - time.monotonic()))
+        if thread.ident is not None:  # it was started
+            thread.join(max(0.0, at - time.monotonic()))
     return len(ended) == len(existing)
 
 

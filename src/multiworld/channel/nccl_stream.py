@@ -46,6 +46,5 @@ class NcclStream(MovingStream):
 
     def _detach(self, receive: Receive) -> None:
         """No payload comes over the connection, so there is none to redirect."""
-        receive.operation.on_cancel = None
         self._inbox.withdraw_receive(receive)
         self._act()

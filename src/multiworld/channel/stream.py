@@ -55,14 +55,26 @@ class Message:
         self.buffer: Tensor | None = None
 
 
+class Taken:
+    """What a receive had taken of its message when it was cancelled: it goes on into a buffer, and is copied there."""
+
+    __slots__ = ("copied", "seq", "source", "target", "turn")
+
+    def __init__(self, seq: int, target: memoryview, source: memoryview) -> None:
+        self.seq, self.target, self.source = seq, target, source
+        self.turn = threading.Lock()  # for ever of the first of those who cancel at once
+        self.copied = threading.Event()
+
+
 class Receive:
     """A receive that the caller waits for. ``tensor`` None: any payload."""
 
-    __slots__ = ("meta", "operation", "space", "tensor", "view")
+    __slots__ = ("meta", "operation", "space", "taken", "tensor", "view")
 
     def __init__(self, operation: Operation[object], space: int, meta: bytes | None, tensor: Tensor | None) -> None:
         self.operation, self.space, self.meta, self.tensor = operation, space, meta, tensor
         self.view = None if tensor is None else memory_of(tensor)
+        self.taken: Taken | None = None
 
 
 class Send:
@@ -102,6 +114,7 @@ class MessageStream:
         self._outbox: Outbox[Send] = Outbox(eager_bytes=eager_bytes)
         self._issue_lock = threading.Lock()  # numbers and queue order must agree
         self._unsent: set[Send] = set()
+        self._copying: dict[int, bool] = {}  # by message: whether the payload has ended; guarded by the read side
         self._error: Exception | None = None
         self._kept = False  # the error was a graceful leave: what has arrived can still be received
         self._drained: Operation[None] = Operation()
@@ -231,9 +244,10 @@ class MessageStream:
     def end(self, header: Header, meta: bytes) -> None:
         kind = header.kind
         if kind in (Kind.MESSAGE, Kind.PAYLOAD):
-            arrival = self._inbox.complete(header.seq)
-            if arrival is not None:
-                self._arrived(arrival)
+            if header.seq in self._copying:
+                self._copying[header.seq] = True
+            else:
+                self._complete(header.seq)
         elif kind == Kind.ANNOUNCE:
             self._announced(header, meta)
         elif kind == Kind.CREDIT:
@@ -374,6 +388,11 @@ class MessageStream:
     def _is_given_up(self, header: Header) -> bool:
         return self._inbox.is_forgotten(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
 
+    def _complete(self, seq: int) -> None:
+        arrival = self._inbox.complete(seq)
+        if arrival is not None:
+            self._arrived(arrival)
+
     def _destination(self, arrival: Arrival[Receive, Message]) -> memoryview | None:
         """Return where a payload goes: the caller's tensor, or a buffer if nobody waits or the sender sets the form."""
         message = arrival.message
@@ -414,20 +433,45 @@ class MessageStream:
 
     def _cancel_receive(self, receive: Receive) -> None:
         self.connection.run_and_wait(partial(self._detach, receive))
+        self._copy_taken(receive)
+
+    def _copy_taken(self, receive: Receive) -> None:
+        """Not with the read side held: it may be much, and the progress thread would wait."""
+        taken = receive.taken
+        if taken is None:
+            return
+        if taken.turn.acquire(blocking=False):
+            copy_into(taken.target, taken.source)
+            taken.copied.set()
+            self.connection.run(partial(self._taken_copied, taken.seq))
+        else:
+            taken.copied.wait()
+
+    def _taken_copied(self, seq: int) -> None:
+        if self._copying.pop(seq):
+            self._complete(seq)
+            self._act()
 
     def _detach(self, receive: Receive) -> None:
         """Take the receive out; a payload that is coming into its tensor goes on into a buffer of ours."""
-        receive.operation.on_cancel = None
         arrival = self._inbox.withdraw_receive(receive)
         if arrival is not None and arrival.transferring and not arrival.complete and arrival.message.buffer is None:
-            message, parser = arrival.message, self.connection.parser
-            message.buffer = self._allocate(message.size_bytes)
-            target = memory_of(message.buffer)
-            if receive.view is not None:
-                received = parser.received_bytes
-                copy_into(target[:received], receive.view[:received])
-            parser.redirect(target)
+            self._divert(arrival, receive)
         self._act()
+
+    def _divert(self, arrival: Arrival[Receive, Message], receive: Receive) -> None:
+        message, parser = arrival.message, self.connection.parser
+        try:
+            message.buffer = self._allocate(message.size_bytes)
+        except ProtocolError as error:
+            self.connection.abort(str(error))
+            return
+        target = memory_of(message.buffer)
+        if receive.view is not None and parser.received_bytes:
+            received = parser.received_bytes
+            receive.taken = Taken(arrival.seq, target[:received], receive.view[:received])
+            self._copying[arrival.seq] = False
+        parser.redirect(target)
 
     def _act(self) -> None:
         """Carry out what the inbox decided."""

@@ -10,16 +10,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..errors import ProtocolError
-from .copying import copied
 from .frames import FrameParser, Header
-from .loop_reader import PATROL_S, LoopReader, is_hot
+from .interest import READ_EVENTS, Interest
+from .loop_reader import LoopReader
 from .operation import Operation
 from .progress import ProgressThread
-from .spinning import SPIN_S, QuickWaits
+from .spinning import QuickWaits
+from .watch import Watch
+from .write_queue import WriteQueue
 
 __all__ = ["Connection", "ConnectionSink"]
 
@@ -27,11 +28,7 @@ logger = logging.getLogger(__name__)
 
 STAGING_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024
-INLINE_BYTES = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
 FAIR_BYTES = 8 * 1024 * 1024  # what one connection may move before the others get their turn
-MAX_SEGMENTS = 64
-MAX_POLL_S = 3600.0
-READ_EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 HANDSHAKE_META_BYTES = 4096
 MAX_META_BYTES = 16 * 1024 * 1024  # once both sides have proved themselves
 
@@ -47,31 +44,6 @@ class ConnectionSink(Protocol):
         """The connection is gone; called exactly once, also after ``abort``. Nothing is held."""
 
 
-class _Waker:
-    """Wakes its thread from a poll; its descriptor ends with the thread."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.get_ident()
-        self._set = False
-
-    def wake(self, _: object = None) -> None:
-        if threading.get_ident() != self._thread:
-            os.eventfd_write(self.fd, 1)
-            self._set = True
-
-    def clear(self) -> None:
-        if self._set:
-            self._set = False
-            try:
-                os.eventfd_read(self.fd)
-            except BlockingIOError:
-                return  # of two who woke it at once, one had said so already when both were read
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
 @runtime_checkable
 class OpenedSink(Protocol):
     """A sink that wants to know its connection before the first frame comes."""
@@ -80,29 +52,13 @@ class OpenedSink(Protocol):
 
 
 class _ThreadBuffers(threading.local):
-    """Each reading thread's staging buffer and wake-up descriptor, made on first use."""
+    """Each reading thread's staging buffer."""
 
     def __init__(self) -> None:
         self.staging = memoryview(bytearray(STAGING_BYTES))
-        self._waker: _Waker | None = None
-
-    @property
-    def waker(self) -> _Waker:
-        if self._waker is None:
-            self._waker = _Waker()
-        return self._waker
 
 
 _buffers = _ThreadBuffers()
-
-
-class _Outgoing:
-    """One frame on its way out."""
-
-    __slots__ = ("on_sent", "segments")
-
-    def __init__(self, segments: list[memoryview], on_sent: Callable[[], None] | None) -> None:
-        self.segments, self.on_sent = segments, on_sent
 
 
 class Connection:
@@ -128,40 +84,36 @@ class Connection:
         self.parser = FrameParser(self, max_meta_bytes=HANDSHAKE_META_BYTES)
         self.on_connected: Callable[[], None] | None = None
         self._connecting = not connected
-        self._closed = False
         self._lost_told = False
         self._reason = "closed here"
         self.lost_errno = 0  # the system's error that ended it, if one did
-        self._outgoing: deque[_Outgoing] = deque()
-        self._write_lock = threading.Lock()  # whoever holds it looks at the queue again after releasing it
-        self._events_lock = threading.Lock()  # the event mask has several owners
-        self._blocked = not connected  # the socket takes no more, or the progress thread is to go on
+        self._fd = sock.fileno()
+        self._interest = Interest(loop, self._fd, reading=READ_EVENTS, writing=not connected)
+        self._queue = WriteQueue(sock, self._interest, self._fail)
+        self._watch = Watch(self, loop, self._fd, self._interest)
         self._read_lock = threading.Lock()
         self._reader = 0  # ident of the thread that holds the read side
         self._commands: deque[Callable[[], None]] = deque()
         self._deferred: deque[Callable[[], None]] = deque()
-        self._watcher = (
-            threading.Lock()
-        )  # held by the one thread that waits on the socket instead of the progress thread
-        self._loop_reader: LoopReader | None = None  # the asyncio loop that reads at present
-        self._heard_at = 0.0  # when a small piece came last
-        self._guarded = False  # the progress thread looks after what a thread reads
-        self._poller: tuple[int, select.poll] | None = None  # of the thread that watched last
-        self.quick_waits = QuickWaits()
-        self._reading_events = READ_EVENTS
-        self._fd = sock.fileno()
         loop.register(self._fd, READ_EVENTS if connected else select.EPOLLOUT, self)
 
     def __repr__(self) -> str:
-        return f"<Connection fd={self._fd} {'closed' if self._closed else 'open'} sink={type(self.sink).__name__}>"
+        return (
+            f"<Connection fd={self._fd} {'closed' if self._interest.over else 'open'} sink={type(self.sink).__name__}>"
+        )
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._interest.over
 
     @property
     def num_queued(self) -> int:
-        return len(self._outgoing)
+        return len(self._queue)
+
+    @property
+    def quick_waits(self) -> QuickWaits:
+        """How the last waits for this peer went."""
+        return self._watch.quick_waits
 
     def hand_over(self, sink: ConnectionSink) -> None:
         """With the read side held: what comes from now on is for ``sink``, which trusts the other side."""
@@ -188,133 +140,25 @@ class Connection:
 
         ``on_sent`` is called when its memory may be reused. On a closed connection the frame is dropped.
         """
-        self.queue(*segments, on_sent=on_sent)
-        self.flush()
+        self._queue.send(*segments, on_sent=on_sent)
 
     def queue(self, *segments: bytes | memoryview, on_sent: Callable[[], None] | None = None) -> None:
         """As ``send``, but write nothing yet: for callers that hold a lock; ``flush`` afterwards."""
-        views = [
-            segment if isinstance(segment, memoryview) else memoryview(segment) for segment in segments if len(segment)
-        ]
-        self._outgoing.append(_Outgoing(views, on_sent))
+        self._queue.queue(*segments, on_sent=on_sent)
 
     def flush(self) -> None:
-        self._flush(INLINE_BYTES)
+        self._queue.flush()
 
     def send_now(self, frame: bytes) -> bool:
         """Write a small frame if nothing is in its way: the quick way. False: not a byte was written."""
-        if self._outgoing or self._blocked or not self._write_lock.acquire(blocking=False):
-            return False
-        try:
-            if self._outgoing or self._blocked or self._closed:
-                return False
-            return self._write_whole(frame)
-        except BaseException:  # an interrupt between sending and counting: the rest would be lost
-            self._fail("interrupted while sending")
-            raise
-        finally:
-            self._write_lock.release()
-            if self._outgoing:  # queued by others while the lock was held
-                self._flush(INLINE_BYTES)
-
-    def _write_whole(self, frame: bytes) -> bool:
-        try:
-            sent = self.sock.send(frame)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as error:
-            self._fail(error.strerror or str(error), error.errno or 0)
-            return False
-        if sent < len(frame):
-            self._outgoing.appendleft(_Outgoing([memoryview(frame)[sent:]], None))
-            self._await_writable()
-        return True
+        return self._queue.send_now(frame)
 
     def detach_unsent(self, owner: object) -> None:
         """Copy what is still to be sent of the frame whose ``on_sent`` is ``partial(…, owner)``, and forget that.
 
         Afterwards the original memory is no longer read.
         """
-        with self._write_lock:
-            for outgoing in list(self._outgoing):  # others append meanwhile
-                on_sent = outgoing.on_sent
-                if isinstance(on_sent, partial) and on_sent.args == (owner,):
-                    outgoing.segments = [copied(segment) for segment in outgoing.segments]
-                    outgoing.on_sent = None
-                    break
-        self.flush()  # the progress thread may have found the lock held
-
-    def _flush(self, budget: int) -> None:
-        while self._outgoing and not self._blocked and not self._closed:
-            if not self._write_lock.acquire(blocking=False):
-                return  # the holder looks again after it has released
-            try:
-                finished = self._write(budget)
-            except BaseException:  # an interrupt between sending and counting: the same bytes would go twice
-                self._fail("interrupted while sending")
-                raise
-            finally:
-                self._write_lock.release()
-            for on_sent in finished:
-                on_sent()
-
-    def _write(self, budget: int) -> list[Callable[[], None]]:
-        finished: list[Callable[[], None]] = []
-        while self._outgoing and not self._closed:
-            batch, batch_bytes = self._next_batch()
-            try:
-                sent = self.sock.sendmsg(batch) if batch else 0
-            except (BlockingIOError, InterruptedError):
-                sent = -1
-            except OSError as error:
-                self._fail(error.strerror or str(error), error.errno or 0)
-                break
-            if sent < 0 or sent < batch_bytes:
-                self._consume(max(sent, 0), finished)
-                self._await_writable()
-                break
-            self._consume(sent, finished)
-            budget -= sent
-            if budget <= 0 and self._outgoing:
-                self._await_writable()
-                break
-        return finished
-
-    def _next_batch(self) -> tuple[list[memoryview], int]:
-        batch: list[memoryview] = []
-        total = 0
-        for index in range(min(len(self._outgoing), MAX_SEGMENTS)):  # by index: others append meanwhile
-            segments = self._outgoing[index].segments
-            if len(batch) + len(segments) > MAX_SEGMENTS:
-                segments = segments[: MAX_SEGMENTS - len(batch)]  # the kernel takes no more than 1,024 at once
-            batch.extend(segments)
-            total += sum(map(len, segments))
-            if len(batch) >= MAX_SEGMENTS or total >= CHUNK_BYTES:
-                break
-        return batch, total
-
-    def _consume(self, sent: int, finished: list[Callable[[], None]]) -> None:
-        while self._outgoing:
-            segments = self._outgoing[0].segments
-            while segments and sent >= len(segments[0]):
-                sent -= len(segments.pop(0))
-            if segments:
-                if sent:
-                    segments[0] = segments[0][sent:]
-                return
-            on_sent = self._outgoing.popleft().on_sent
-            if on_sent is not None:
-                finished.append(on_sent)
-
-    def _await_writable(self) -> None:
-        with self._events_lock:
-            self._blocked = True
-            self._update_events()
-
-    def _update_events(self) -> None:
-        if not self._closed:
-            writing = select.EPOLLOUT if self._blocked else 0
-            self.loop.modify(self._fd, self._reading_events | writing)
+        self._queue.detach(owner)
 
     # ---- reading
 
@@ -380,7 +224,7 @@ class Connection:
         try:
             self._drain_commands()
             budget = FAIR_BYTES
-            while budget > 0 and not self._closed:
+            while budget > 0 and not self._interest.over:
                 num_bytes, wanted = self._read_once()
                 self._drain_commands()
                 if num_bytes < wanted:
@@ -398,7 +242,7 @@ class Connection:
             if num_bytes == 0:
                 self._fail("the connection was closed by the other side")
             elif direct is None:
-                self._heard_at = time.monotonic()
+                self._watch.heard_at = time.monotonic()
                 self.parser.feed(target[:num_bytes])
             else:
                 self.parser.advance(num_bytes)
@@ -420,120 +264,17 @@ class Connection:
             raise
         return num_bytes, len(target)
 
-    def read_until(self, operation: Operation[object], timeout_s: float | None) -> None:
-        """Let the calling thread read this connection until ``operation`` is done or the time is over.
-
-        It saves the hand-over from the progress thread. If another thread does so already, this returns at once.
-        """
-        if self.loop.on_thread or not self._watcher.acquire(blocking=False):
-            return
-        waker = _buffers.waker
-        waker.clear()
-        operation.add_callback(waker.wake)
-        try:
-            if self._reading_events:
-                self._set_reading(0)
-            poller = self._poller_for(waker.fd)
-            timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
-            while not operation.done and not self._closed:
-                if not self._wait_readable(poller, timeout_ms):
-                    return
-                waker.clear()
-                if not operation.done:
-                    self.read_available()
-        finally:
-            with self._events_lock:
-                if not is_hot(self._heard_at):
-                    self._reading_events = READ_EVENTS
-                    self._update_events()
-                elif not self._guarded:  # this thread will be back in a moment
-                    self._guarded = True
-                    self.loop.call_later(PATROL_S, self._guard)
-                self._watcher.release()
-
-    def _wait_readable(self, poller: select.poll, timeout_ms: int | None) -> bool:
-        began = time.perf_counter()
-        ready: list[tuple[int, int]] = []
-        if self.quick_waits.pay:
-            while not ready and time.perf_counter() - began < SPIN_S:
-                ready = poller.poll(0)
-        if not ready:
-            ready = poller.poll(timeout_ms)
-        self.quick_waits.waited(time.perf_counter() - began)
-        return bool(ready)
-
-    def _guard(self) -> None:
-        """On the progress thread, now and then while a thread comes back again and again to read."""
-        again = is_hot(self._heard_at) and not self._closed
-        with self._events_lock:  # a thread that stops reading meanwhile must know whether anybody looks after it
-            free = self._watcher.acquire(blocking=False)
-            self._guarded = again
-            if free and not again:
-                self._reading_events = READ_EVENTS
-                self._update_events()
-        if free:
-            try:
-                if again:
-                    self.read_available()  # what has come while the thread is busy elsewhere
-            finally:
-                self._watcher.release()
-        if again:
-            self.loop.call_later(PATROL_S, self._guard)
+    def read_until(self, operation: Operation[Any], timeout_s: float | None) -> None:
+        """Let the calling thread read this connection until ``operation`` is done or the time is over."""
+        self._watch.read_until(operation, timeout_s)
 
     def watch_from(self, reader: LoopReader) -> None:
         """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly."""
-        if self._loop_reader is not None or self._closed or not is_hot(self._heard_at):
-            return
-        if not self._watcher.acquire(blocking=False):
-            return
-        with self._events_lock:
-            if self._closed:
-                self._watcher.release()
-                return
-            self._loop_reader = reader
-            self._reading_events = 0
-            self._update_events()
-            reader.watch(self._fd, self)
-        self.loop.call_later(PATROL_S, self._patrol)
+        self._watch.watch_from(reader)
 
     def read_for_loop(self) -> None:
         """On the asyncio loop's thread: the socket is readable."""
-        self.read_available()
-        if self.parser.direct() is not None:  # a large payload is the progress thread's work
-            self._end_loop_reading()
-
-    def _patrol(self) -> None:
-        """On the progress thread, now and then while a loop reads."""
-        if self._loop_reader is None or self._closed:
-            return
-        if not is_hot(self._heard_at):
-            self._end_loop_reading()
-            return
-        self.read_available()  # what the loop was too busy to read
-        self.loop.call_later(PATROL_S, self._patrol)
-
-    def _end_loop_reading(self) -> None:
-        with self._events_lock:
-            reader, self._loop_reader = self._loop_reader, None
-            if reader is None:
-                return
-            reader.unwatch(self._fd)
-            self._reading_events = READ_EVENTS
-            self._update_events()
-        self._watcher.release()
-
-    def _poller_for(self, wake_fd: int) -> select.poll:
-        if self._poller is None or self._poller[0] != wake_fd:
-            poller = select.poll()
-            poller.register(self._fd, select.POLLIN | select.POLLRDHUP)
-            poller.register(wake_fd, select.POLLIN)
-            self._poller = (wake_fd, poller)
-        return self._poller[1]
-
-    def _set_reading(self, events: int) -> None:
-        with self._events_lock:
-            self._reading_events = events
-            self._update_events()
+        self._watch.read_for_loop()
 
     # ---- the progress thread's side, and the end
 
@@ -542,18 +283,16 @@ class Connection:
             self._finish_connecting()
             return
         if events & select.EPOLLOUT:
-            with self._events_lock:
-                self._blocked = False
-                self._update_events()
-            self._flush(FAIR_BYTES)
-        if events & ~select.EPOLLOUT and self._reading_events:
+            self._interest.set_writing(False)
+            self._queue.flush(FAIR_BYTES)
+        if events & ~select.EPOLLOUT and self._interest.reading:
             self.read_available()
 
     def on_failure(self, error: BaseException) -> None:
         self.abort(f"internal error: {error}")
 
     def close_descriptor(self) -> None:
-        self._closed = True
+        self._interest.over = True
         self.sock.close()
 
     def _finish_connecting(self) -> None:
@@ -562,18 +301,16 @@ class Connection:
             self._fail(os.strerror(code), code)
             return
         self._connecting = False
-        with self._events_lock:
-            self._blocked = False
-            self._update_events()
+        self._interest.set_writing(False)
         if self.on_connected is not None:
             self.on_connected()
-        self._flush(INLINE_BYTES)
+        self._queue.flush()
 
     def finish_writing(self, on_flushed: Callable[[], None]) -> None:
         """Send all that is queued, then tell the other side that no more comes (half close)."""
 
         def half_close() -> None:
-            if not self._closed:
+            if not self._interest.over:
                 try:
                     self.sock.shutdown(socket.SHUT_WR)
                 except OSError as error:
@@ -587,10 +324,10 @@ class Connection:
         self._fail(reason)
 
     def _fail(self, reason: str, code: int = 0) -> None:
-        if self._closed:
+        if self._interest.over:
             return
         self._reason, self.lost_errno = reason, code
-        self._closed = True
+        self._interest.over = True
         try:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -602,11 +339,11 @@ class Connection:
         if self._lost_told:
             return
         self._lost_told = True
-        self._end_loop_reading()
-        with self._read_lock, self._write_lock, self._events_lock:
+        self._watch.end_loop_reading()
+        with self._read_lock, self._queue.lock, self._interest.lock:
             self.loop.unregister(self._fd)
             self.sock.close()
-            self._outgoing.clear()
+            self._queue.clear()
         self.sink.lost(self._reason)
         self._combine()
 

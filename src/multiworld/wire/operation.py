@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
@@ -9,6 +10,8 @@ from typing import Any, Generic, TypeVar
 from ..errors import MultiworldError
 
 __all__ = ["Operation", "StepsCancelled", "drive", "settler"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -83,7 +86,10 @@ class Operation(Generic[T]):
                 self._cancelled_with = error
             on_cancel = self.on_cancel  # whoever completes it clears that at any moment
         if on_cancel is not None:
-            on_cancel()
+            try:
+                on_cancel()
+            except Exception:  # a defect, or no memory; who waits must not wait for ever
+                logger.exception("detaching a cancelled operation failed")
         return self.fail(error) or self._error is error
 
     def add_callback(self, callback: Callable[[Operation[T]], None]) -> None:

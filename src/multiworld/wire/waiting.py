@@ -16,7 +16,6 @@ from .spinning import SPIN_S, QuickWaits
 
 __all__ = [
     "OperationCancelled",
-    "cancel_in_thread",
     "outcome",
     "pause",
     "run_in_thread",
@@ -58,22 +57,20 @@ async def _cancel(operation: Operation[Any]) -> None:
     if not operation.slow_cancel:
         operation.cancel(OperationCancelled())
         return
-    await wait_to_the_end(cancel_in_thread(operation, OperationCancelled()))
+    await wait_to_the_end(run_in_thread(partial(operation.cancel, OperationCancelled()), "multiworld-cancel"))
 
 
 async def wait_to_the_end(operation: Operation[T]) -> T:
-    """Wait until an operation that is soon done is done, even when the task is cancelled meanwhile: for cleaning up."""
+    """Wait until an operation that is soon done is done, for cleaning up; a task that is cancelled learns it then."""
+    cancelled: asyncio.CancelledError | None = None
     while not operation.done:
         try:
             await _completion(operation)
-        except asyncio.CancelledError:
-            continue
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
     return operation.result()
-
-
-def cancel_in_thread(operation: Operation[Any], error: BaseException) -> Operation[bool]:
-    """Cancel an operation whose ``slow_cancel`` would stall the calling thread."""
-    return run_in_thread(partial(operation.cancel, error), "multiworld-cancel")
 
 
 def _completion(operation: Operation[Any]) -> asyncio.Future[None]:
@@ -129,7 +126,10 @@ def pause(loop: ProgressThread, delay_s: float) -> Operation[None]:
 def run_in_thread(work: Callable[[], T], name: str) -> Operation[T]:
     """Run blocking work on a daemon thread of its own, for calls that know no deadline (DNS, a library's connect)."""
     operation: Operation[T] = Operation()
-    threading.Thread(target=_complete, args=(operation, work), name=name, daemon=True).start()
+    try:
+        threading.Thread(target=_complete, args=(operation, work), name=name, daemon=True).start()
+    except RuntimeError:  # the interpreter is ending and starts no thread any more
+        _complete(operation, work)
     return operation
 
 

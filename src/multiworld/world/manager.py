@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from functools import partial
 from typing import Any
 
@@ -14,18 +13,15 @@ import torch
 
 from ..channel.registry import find_channel
 from ..errors import (
-    JoinRefusedError,
     PeerDiedError,
     PeerLeftError,
     PeerSilentError,
     PeerStoppedError,
     PeerUnreachableError,
     StaleGenerationError,
-    StoreError,
     WorldBrokenError,
 )
 from ..events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
-from ..wire.dialer import DialError
 from ..wire.frames import Kind
 from ..wire.names import is_address
 from ..wire.operation import Operation, StepsCancelled, drive, settler
@@ -35,12 +31,12 @@ from ..wire.worker import Worker
 from .blocking import BlockingManager
 from .detector import Detector
 from .forerunner import ForerunnerManager
-from .formation import Formation
+from .joining import Joining
 from .link import Link
 from .liveness import Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
-from .requests import JoinRequest, after, check_request
+from .requests import check_request
 from .state import WorldChange, WorldState
 from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription
@@ -99,12 +95,9 @@ class WorldManager(ForerunnerManager):
             raise ValueError(f"host={host!r}: expected the numeric address of one of this machine's interfaces")
         policy = LivenessPolicy(lease_s=lease_s)
         self.job, self.lease_s = job, lease_s
-        self._host = host
         secret = (os.environ.get("MULTIWORLD_TOKEN", "") if token is None else token).encode()
         self._id = os.urandom(16).hex()
         self._worlds: dict[str, World] = {}
-        self._joining: dict[str, Operation[World]] = {}
-        self._requests: dict[str, JoinRequest] = {}
         self._lock = threading.Lock()
         self._closed: Operation[None] | None = None
         self._closing: Operation[None] | None = None
@@ -124,6 +117,18 @@ class WorldManager(ForerunnerManager):
         )
         self._switchboard = Switchboard(self._loop, self, policy, secret, job, self._id, on_link=self._detector.watch)
         self._stores = StoreDesk(self._loop, secret, host)
+        self._joins = Joining(
+            self,
+            self._worlds,
+            loop=self._loop,
+            worker=self._worker,
+            switchboard=self._switchboard,
+            membership=self._membership,
+            stores=self._stores,
+            host=host,
+            job=job,
+            report_lost=self._data_lost,
+        )
         self.blocking = BlockingManager(self)
         watch_process(self)
 
@@ -238,86 +243,16 @@ class WorldManager(ForerunnerManager):
         timeout_s: float,
         device: torch.device | str | None,
         serve_store: bool,
-        min_generation: int = 1,
     ) -> Operation[World]:
         self._check_open()
-        request = check_request(
-            name, rank, world_size, store, backend, timeout_s, device, serve_store, min_generation=min_generation
-        )
-        channel_class = find_channel(backend, request.device)
-        with self._lock:
-            old = self._worlds.get(name)
-            if name in self._joining or (old is not None and old.state is WorldState.ACTIVE):
-                raise JoinRefusedError(name, "this process is in a world of that name already; leave it first")
-            outer: Operation[World] = Operation()
-            self._joining[name] = outer
-        if old is not None:
-            request = after(request, old)
-        formation = Formation(
-            request,
-            channel_class,
-            loop=self._loop,
-            worker=self._worker,
-            switchboard=self._switchboard,
-            membership=self._membership,
-            owner=self,
-            report_lost=self._data_lost,
-        )
-        self._supervise(request, formation, outer)
-        return outer
+        request = check_request(name, rank, world_size, store, backend, timeout_s, device, serve_store)
+        return self._joins.start(request, find_channel(backend, request.device))
 
-    def _supervise(self, request: JoinRequest, formation: Formation, outer: Operation[World]) -> None:
-        """Run the formation within its time: it is asked to stop shortly before, and given up at the end."""
-        started = time.monotonic()
-        steps = drive(self._run_formation(request, formation, started))
-        outer.on_cancel = partial(_cancel, steps)
-        margin = min(0.5, 0.2 * request.timeout_s)
-        soft = self._loop.call_later(request.timeout_s - margin, partial(_ask_to_stop, steps))
-        hard = self._loop.call_later(request.timeout_s, lambda: self._give_up(outer, formation, request))
+    def start_rejoin(self, name: str, timeout_s: float) -> Operation[World]:
+        self._check_open()
+        return self._joins.start_again(name, timeout_s)
 
-        def settle(_: Operation[World]) -> None:
-            soft.cancel()
-            hard.cancel()
-            self._end_joining(request.name, outer)
-
-        def finish(_: Operation[World]) -> None:
-            if steps.error is not None:
-                outer.fail(steps.error)
-            elif not outer.succeed(steps.result()):  # given up or cancelled in the very last moment
-                self.world_aborted(steps.result())
-
-        outer.add_callback(settle)
-        steps.add_callback(finish)
-
-    def _end_joining(self, name: str, outer: Operation[World]) -> None:
-        with self._lock:
-            if self._joining.get(name) is outer:
-                del self._joining[name]
-
-    async def _run_formation(self, request: JoinRequest, formation: Formation, started: float) -> World:
-        missing: list[int] | None = None
-
-        def unreachable(error: DialError) -> None:
-            formation.store_failure = str(error)
-
-        try:
-            await self._prepare(request)
-            while True:
-                missing = None
-                store = await self._stores.client(request.store_url, request.name, request.timeout_s, unreachable)
-                missing = []
-                try:
-                    world = await formation.form(store, self._host or store.local_host, self.job)
-                    break
-                except StoreError as error:  # its host died: whoever replaces that serves the store again
-                    formation.last_failure = str(error)
-        except StepsCancelled:
-            if missing is not None:
-                missing = await formation.missing()
-            raise formation.timeout_error(missing) from None
-        self._worlds[request.name] = world
-        self._requests[request.name] = request
-        took_s = time.monotonic() - started
+    def world_formed(self, world: World, took_s: float) -> None:
         logger.info(
             "world %s generation %d formed: rank %d of %d", world.name, world.generation, world.rank, world.world_size
         )
@@ -334,42 +269,6 @@ class WorldManager(ForerunnerManager):
         if world.state is WorldState.BROKEN:  # between its last step and here
             assert world.error is not None
             self._publish_broken(world, world.error)
-        return world
-
-    async def _prepare(self, request: JoinRequest) -> None:
-        """Serve the store if asked to; then close the broken world of that name, if there is one."""
-        if request.serve_store:
-            try:
-                await self._stores.serving(request.store_url)
-            except StoreError as error:
-                raise JoinRefusedError(request.name, str(error)) from error
-        old = self._worlds.get(request.name)
-        if old is not None:
-            self._discard(old)
-
-    def _give_up(self, outer: Operation[World], formation: Formation, request: JoinRequest) -> None:
-        if outer.fail(formation.timeout_error(None)):
-            self._stores.drop(request.store_url)
-
-    def start_rejoin(self, name: str, timeout_s: float) -> Operation[World]:
-        request = self._requests.get(name)
-        if request is None:
-            raise ValueError(f"cannot rejoin {name!r}: this process never was in a world of that name; use join()")
-        world = self._worlds.get(name)
-        if world is not None and world.state is WorldState.ACTIVE:
-            world.break_with(WorldBrokenError(name, world.generation, world.rank, "this rank rejoins"))
-        min_generation = request.min_generation if world is None else world.generation + 1
-        return self.start_join(
-            name,
-            request.rank,
-            request.world_size,
-            request.store_url,
-            request.backend,
-            timeout_s,
-            request.device,
-            False,
-            min_generation,
-        )
 
     # ---- worlds
 
@@ -429,7 +328,7 @@ class WorldManager(ForerunnerManager):
             if world.state is WorldState.LEFT:  # somebody else is just leaving it
                 world.on_broken(settler(gone))
                 await gone
-            self._discard(world)
+            self.discard(world)
             return
 
         def close() -> None:
@@ -439,9 +338,11 @@ class WorldManager(ForerunnerManager):
                     link = self._switchboard.links.get(peer.id)
                     if link is not None:
                         link.tell(Kind.LEFT, world=entry.uid, rank=world.rank, collectives=world.rounds.num_started)
-            self._discard(world)
-            self._events.publish(WorldLeft(world=world.name, generation=world.generation))
-            gone.succeed(None)
+            try:
+                self.discard(world)
+                self._events.publish(WorldLeft(world=world.name, generation=world.generation))
+            finally:
+                gone.succeed(None)
 
         try:
             if was_active and world.channel is not None:
@@ -450,7 +351,7 @@ class WorldManager(ForerunnerManager):
             self._loop.call_soon(close)
             await gone
 
-    def _discard(self, world: World) -> None:
+    def discard(self, world: World) -> None:
         """Close what is left of a world here."""
         world.change(WorldChange.CLOSED)
         self._forget(world)
@@ -563,8 +464,7 @@ class WorldManager(ForerunnerManager):
         return waiting
 
     async def _close_steps(self, timeout_s: float) -> None:
-        for name, joining in list(self._joining.items()):
-            joining.cancel(JoinRefusedError(name, "the manager was closed meanwhile"))
+        self._joins.cancel_all()
         leaving = [self._leave(world, timeout_s) for world in list(self._worlds.values())]
         try:
             for operation in leaving:
@@ -617,16 +517,6 @@ class WorldManager(ForerunnerManager):
         self._closed = Operation()
         self._closed.succeed(None)
         self._loop.abandon_after_fork()
-
-
-def _cancel(steps: Operation[World]) -> None:
-    steps.cancel(StepsCancelled())
-
-
-def _ask_to_stop(steps: Operation[World]) -> None:
-    """Cancel what the steps wait for now; they clean up and say why the time was not enough."""
-    if steps.on_cancel is not None:
-        steps.on_cancel()
 
 
 def _break(world: World, error: WorldBrokenError) -> None:

@@ -36,8 +36,6 @@ def check_request(
     timeout_s: float,
     device: torch.device | str | None,
     serve_store: bool,
-    *,
-    min_generation: int,
 ) -> JoinRequest:
     """Return the request; raises ValueError or TypeError for what can be seen to be wrong here."""
     if not isinstance(name, str) or not name or "/" in name or len(name) > 200:
@@ -65,7 +63,6 @@ def check_request(
         device=_with_index(torch.device(device)) if device is not None else _default_device(backend),
         timeout_s=timeout_s,
         serve_store=serve_store,
-        min_generation=min_generation,
     )
 
 

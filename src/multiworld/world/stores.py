@@ -71,6 +71,8 @@ class StoreDesk:
             self._loop.call_soon(server.close)
 
     def _start(self, url: str, host: str, address: str, port: int, started: Operation[str]) -> None:
+        if started.done:  # cancelled
+            return
         if url in self._servers:
             started.succeed(url)
             return
@@ -85,7 +87,8 @@ class StoreDesk:
             self._servers[real] = server
             if port:  # else the next one gets another port
                 self._servers[url] = server
-        started.succeed(real)
+        if not started.succeed(real):  # cancelled in that very moment
+            self.stop(real)
 
     async def client(
         self, url: str, world: str, timeout_s: float, on_unreachable: Callable[[DialError], None]

@@ -19,7 +19,7 @@ from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
-from ..wire.waiting import cancel_in_thread, wait_async, wait_blocking
+from ..wire.waiting import run_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
@@ -369,14 +369,16 @@ class World:
     def _set_deadline(self, name: str, operation: Operation[Any], timeout_s: float) -> None:
         error = OperationTimeoutError(self.name, self.generation, name, timeout_s)
 
-        def count(cancelled: bool) -> None:
-            self._num_timed_out += cancelled
+        def cancel() -> None:
+            if operation.cancel(error):
+                with self._lock:
+                    self._num_timed_out += 1
 
         def expire() -> None:
             if operation.slow_cancel:
-                cancel_in_thread(operation, error).add_callback(lambda cancelling: count(cancelling.result()))
+                run_in_thread(cancel, "multiworld-expire")
             else:
-                count(operation.cancel(error))
+                cancel()
 
         timer = self._loop.call_later(timeout_s, expire)
         operation.add_callback(lambda _: timer.cancel())

@@ -1,0 +1,189 @@
+"""Who reads a connection: the progress thread, unless a thread or an asyncio loop that waits for a message does.
+
+See ``docs/decisions/005-who-reads.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from .interest import READ_EVENTS, Interest
+from .loop_reader import PATROL_S, LoopReader, is_hot
+from .operation import Operation
+from .progress import ProgressThread
+from .spinning import SPIN_S, QuickWaits
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+__all__ = ["Watch"]
+
+MAX_POLL_S = 3600.0
+
+
+class _Waker:
+    """Wakes its thread from a poll; its descriptor ends with the thread."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.get_ident()
+        self._set = False
+
+    def wake(self, _: object = None) -> None:
+        if threading.get_ident() != self._thread:
+            os.eventfd_write(self.fd, 1)
+            self._set = True
+
+    def clear(self) -> None:
+        if self._set:
+            self._set = False
+            try:
+                os.eventfd_read(self.fd)
+            except BlockingIOError:
+                return  # of two who woke it at once, one had said so already when both were read
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class _PerThread(threading.local):
+    """Each waiting thread's wake-up descriptor, made on first use."""
+
+    def __init__(self) -> None:
+        self._waker: _Waker | None = None
+
+    @property
+    def waker(self) -> _Waker:
+        if self._waker is None:
+            self._waker = _Waker()
+        return self._waker
+
+
+_thread = _PerThread()
+
+
+class Watch:
+    """Lets one thread, or one loop, read a connection in the place of the progress thread."""
+
+    def __init__(self, connection: Connection, loop: ProgressThread, fd: int, interest: Interest) -> None:
+        self.quick_waits = QuickWaits()
+        self.heard_at = 0.0  # when a small piece came last
+        self._connection, self._loop, self._fd, self._interest = connection, loop, fd, interest
+        self._watcher = threading.Lock()  # held by the one who waits on the socket instead of the progress thread
+        self._loop_reader: LoopReader | None = None  # the asyncio loop that reads at present
+        self._guarded = False  # the progress thread looks after what a thread reads
+        self._poller: tuple[int, select.poll] | None = None  # of the thread that watched last
+
+    def read_until(self, operation: Operation[object], timeout_s: float | None) -> None:
+        """Let the calling thread read this connection until ``operation`` is done or the time is over.
+
+        It saves the hand-over from the progress thread. If another thread does so already, this returns at once.
+        """
+        if self._loop.on_thread or not self._watcher.acquire(blocking=False):
+            return
+        waker = _thread.waker
+        waker.clear()
+        operation.add_callback(waker.wake)
+        try:
+            if self._interest.reading:
+                self._interest.set_reading(0)
+            poller = self._poller_for(waker.fd)
+            timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
+            while not operation.done and not self._interest.over:
+                if not self._wait_readable(poller, timeout_ms):
+                    return
+                waker.clear()
+                if not operation.done:
+                    self._connection.read_available()
+        finally:
+            with self._interest.lock:
+                if not is_hot(self.heard_at):
+                    self._interest.reading = READ_EVENTS
+                    self._interest.update()
+                elif not self._guarded:  # this thread will be back in a moment
+                    self._guarded = True
+                    self._loop.call_later(PATROL_S, self._guard)
+                self._watcher.release()
+
+    def _wait_readable(self, poller: select.poll, timeout_ms: int | None) -> bool:
+        began = time.perf_counter()
+        ready: list[tuple[int, int]] = []
+        if self.quick_waits.pay:
+            while not ready and time.perf_counter() - began < SPIN_S:
+                ready = poller.poll(0)
+        if not ready:
+            ready = poller.poll(timeout_ms)
+        self.quick_waits.waited(time.perf_counter() - began)
+        return bool(ready)
+
+    def _guard(self) -> None:
+        """On the progress thread, now and then while a thread comes back again and again to read."""
+        again = is_hot(self.heard_at) and not self._interest.over
+        with self._interest.lock:  # a thread that stops reading meanwhile must know whether anybody looks after it
+            free = self._watcher.acquire(blocking=False)
+            self._guarded = again
+            if free and not again:
+                self._interest.reading = READ_EVENTS
+                self._interest.update()
+        if free:
+            try:
+                if again:
+                    self._connection.read_available()  # what has come while the thread is busy elsewhere
+            finally:
+                self._watcher.release()
+        if again:
+            self._loop.call_later(PATROL_S, self._guard)
+
+    def watch_from(self, reader: LoopReader) -> None:
+        """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly."""
+        if self._loop_reader is not None or self._interest.over or not is_hot(self.heard_at):
+            return
+        if not self._watcher.acquire(blocking=False):
+            return
+        with self._interest.lock:
+            if self._interest.over:
+                self._watcher.release()
+                return
+            self._loop_reader = reader
+            self._interest.reading = 0
+            self._interest.update()
+            reader.watch(self._fd, self._connection)
+        self._loop.call_later(PATROL_S, self._patrol)
+
+    def read_for_loop(self) -> None:
+        """On the asyncio loop's thread: the socket is readable."""
+        self._connection.read_available()
+        if self._connection.parser.direct() is not None:  # a large payload is the progress thread's work
+            self.end_loop_reading()
+
+    def _patrol(self) -> None:
+        """On the progress thread, now and then while a loop reads."""
+        if self._loop_reader is None or self._interest.over:
+            return
+        if not is_hot(self.heard_at):
+            self.end_loop_reading()
+            return
+        self._connection.read_available()  # what the loop was too busy to read
+        self._loop.call_later(PATROL_S, self._patrol)
+
+    def end_loop_reading(self) -> None:
+        with self._interest.lock:
+            reader, self._loop_reader = self._loop_reader, None
+            if reader is None:
+                return
+            reader.unwatch(self._fd)
+            self._interest.reading = READ_EVENTS
+            self._interest.update()
+        self._watcher.release()
+
+    def _poller_for(self, wake_fd: int) -> select.poll:
+        if self._poller is None or self._poller[0] != wake_fd:
+            poller = select.poll()
+            poller.register(self._fd, select.POLLIN | select.POLLRDHUP)
+            poller.register(wake_fd, select.POLLIN)
+            self._poller = (wake_fd, poller)
+        return self._poller[1]

@@ -1,0 +1,176 @@
+"""The frames that one connection has still to send: queued from any thread, written by whoever finds the side free."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from .copying import copied
+from .interest import Interest
+
+__all__ = ["INLINE_BYTES", "WriteQueue"]
+
+CHUNK_BYTES = 1024 * 1024
+INLINE_BYTES = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
+MAX_SEGMENTS = 64
+
+
+class _Fail(Protocol):
+    def __call__(self, reason: str, code: int = 0) -> None: ...
+
+
+class _Outgoing:
+    """One frame on its way out."""
+
+    __slots__ = ("on_sent", "segments")
+
+    def __init__(self, segments: list[memoryview], on_sent: Callable[[], None] | None) -> None:
+        self.segments, self.on_sent = segments, on_sent
+
+
+class WriteQueue:
+    """Frames in call order. While ``interest.writing`` is set, the progress thread goes on when the socket takes more.
+
+    ``fail`` ends the connection, with a reason and the system's error number.
+    """
+
+    def __init__(self, sock: socket.socket, interest: Interest, fail: _Fail) -> None:
+        self.lock = threading.Lock()  # whoever holds it looks at the queue again after releasing it
+        self._sock, self._interest, self._fail = sock, interest, fail
+        self._outgoing: deque[_Outgoing] = deque()
+
+    def __len__(self) -> int:
+        return len(self._outgoing)
+
+    def clear(self) -> None:
+        """With the lock held, or after the end."""
+        self._outgoing.clear()
+
+    def send(self, *segments: bytes | memoryview, on_sent: Callable[[], None] | None = None) -> None:
+        """Queue one frame, in call order, from any thread, and write what the socket takes.
+
+        ``on_sent`` is called when its memory may be reused. On a closed connection the frame is dropped.
+        """
+        self.queue(*segments, on_sent=on_sent)
+        self.flush()
+
+    def queue(self, *segments: bytes | memoryview, on_sent: Callable[[], None] | None = None) -> None:
+        """As ``send``, but write nothing yet: for callers that hold a lock; ``flush`` afterwards."""
+        views = [
+            segment if isinstance(segment, memoryview) else memoryview(segment) for segment in segments if len(segment)
+        ]
+        self._outgoing.append(_Outgoing(views, on_sent))
+
+    def flush(self, budget: int = INLINE_BYTES) -> None:
+        """Write what the socket takes, or until ``budget`` bytes have gone; the progress thread does the rest."""
+        while self._outgoing and not self._interest.writing and not self._interest.over:
+            if not self.lock.acquire(blocking=False):
+                return  # the holder looks again after it has released
+            try:
+                finished = self._write(budget)
+            except BaseException:  # an interrupt between sending and counting: the same bytes would go twice
+                self._fail("interrupted while sending")
+                raise
+            finally:
+                self.lock.release()
+            for on_sent in finished:
+                on_sent()
+
+    def send_now(self, frame: bytes) -> bool:
+        """Write a small frame if nothing is in its way: the quick way. False: not a byte was written."""
+        if self._outgoing or self._interest.writing or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if self._outgoing or self._interest.writing or self._interest.over:
+                return False
+            return self._write_whole(frame)
+        except BaseException:  # an interrupt between sending and counting: the rest would be lost
+            self._fail("interrupted while sending")
+            raise
+        finally:
+            self.lock.release()
+            if self._outgoing:  # queued by others while the lock was held
+                self.flush()
+
+    def _write_whole(self, frame: bytes) -> bool:
+        try:
+            sent = self._sock.send(frame)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self._fail(error.strerror or str(error), error.errno or 0)
+            return False
+        if sent < len(frame):
+            self._outgoing.appendleft(_Outgoing([memoryview(frame)[sent:]], None))
+            self._interest.set_writing(True)
+        return True
+
+    def detach(self, owner: object) -> None:
+        """Copy what is still to be sent of the frame whose ``on_sent`` is ``partial(…, owner)``, and forget that.
+
+        Afterwards the original memory is no longer read.
+        """
+        with self.lock:
+            for outgoing in list(self._outgoing):  # others append meanwhile
+                on_sent = outgoing.on_sent
+                if isinstance(on_sent, partial) and on_sent.args == (owner,):
+                    try:
+                        outgoing.segments = [copied(segment) for segment in outgoing.segments]
+                    except (MemoryError, OSError) as error:  # the frame can neither go on nor be left out
+                        self._fail(f"no memory for the rest of a cancelled message: {error}")
+                        self.clear()
+                    outgoing.on_sent = None
+                    break
+        self.flush()  # the progress thread may have found the lock held
+
+    def _write(self, budget: int) -> list[Callable[[], None]]:
+        finished: list[Callable[[], None]] = []
+        while self._outgoing and not self._interest.over:
+            batch, batch_bytes = self._next_batch()
+            try:
+                sent = self._sock.sendmsg(batch) if batch else 0
+            except (BlockingIOError, InterruptedError):
+                sent = -1
+            except OSError as error:
+                self._fail(error.strerror or str(error), error.errno or 0)
+                break
+            if sent < 0 or sent < batch_bytes:
+                self._consume(max(sent, 0), finished)
+                self._interest.set_writing(True)
+                break
+            self._consume(sent, finished)
+            budget -= sent
+            if budget <= 0 and self._outgoing:
+                self._interest.set_writing(True)
+                break
+        return finished
+
+    def _next_batch(self) -> tuple[list[memoryview], int]:
+        batch: list[memoryview] = []
+        total = 0
+        for index in range(min(len(self._outgoing), MAX_SEGMENTS)):  # by index: others append meanwhile
+            segments = self._outgoing[index].segments
+            if len(batch) + len(segments) > MAX_SEGMENTS:
+                segments = segments[: MAX_SEGMENTS - len(batch)]  # the kernel takes no more than 1,024 at once
+            batch.extend(segments)
+            total += sum(map(len, segments))
+            if len(batch) >= MAX_SEGMENTS or total >= CHUNK_BYTES:
+                break
+        return batch, total
+
+    def _consume(self, sent: int, finished: list[Callable[[], None]]) -> None:
+        while self._outgoing:
+            segments = self._outgoing[0].segments
+            while segments and sent >= len(segments[0]):
+                sent -= len(segments.pop(0))
+            if segments:
+                if sent:
+                    segments[0] = segments[0][sent:]
+                return
+            on_sent = self._outgoing.popleft().on_sent
+            if on_sent is not None:
+                finished.append(on_sent)

@@ -1,0 +1,181 @@
+"""The joins of one manager: each within its time, one at a time for each name, and a failure leaves nothing behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from ..channel.base import DataChannel
+from ..channel.registry import find_channel
+from ..errors import JoinRefusedError, StoreError, WorldBrokenError
+from ..wire.dialer import DialError
+from ..wire.operation import Operation, StepsCancelled, drive
+from ..wire.progress import ProgressThread
+from ..wire.worker import Worker
+from .formation import Formation
+from .membership import Membership
+from .requests import JoinRequest, after
+from .state import WorldState
+from .stores import StoreDesk
+from .switchboard import Switchboard
+from .world import World, WorldOwner
+
+__all__ = ["JoinOwner", "Joining"]
+
+MAX_MARGIN_S, MARGIN_SHARE = 0.5, 0.2  # of a join's time, kept to find out who did not come
+
+
+class JoinOwner(WorldOwner, Protocol):
+    """What joins tell their manager, besides what worlds do."""
+
+    def world_formed(self, world: World, took_s: float) -> None:
+        """It is among the worlds now; it may have broken already."""
+
+    def discard(self, world: World) -> None:
+        """Close what is left of a world here."""
+
+
+class Joining:
+    """``worlds`` is the manager's: what is formed is put there."""
+
+    def __init__(
+        self,
+        owner: JoinOwner,
+        worlds: dict[str, World],
+        *,
+        loop: ProgressThread,
+        worker: Worker,
+        switchboard: Switchboard,
+        membership: Membership,
+        stores: StoreDesk,
+        host: str | None,
+        job: str,
+        report_lost: Callable[[World, int, str], None],
+    ) -> None:
+        self._owner, self._worlds = owner, worlds
+        self._loop, self._worker, self._switchboard, self._membership = loop, worker, switchboard, membership
+        self._stores, self._host, self._job, self._report_lost = stores, host, job, report_lost
+        self._lock = threading.Lock()
+        self._joining: dict[str, Operation[World]] = {}
+        self._requests: dict[str, JoinRequest] = {}  # of the worlds that were formed, for the next generation
+
+    def start(self, request: JoinRequest, channel_class: type[DataChannel]) -> Operation[World]:
+        """Form a world. Raises JoinRefusedError if this process is in one of that name, or is joining it."""
+        name = request.name
+        with self._lock:
+            old = self._worlds.get(name)
+            if name in self._joining or (old is not None and old.state is WorldState.ACTIVE):
+                raise JoinRefusedError(name, "this process is in a world of that name already; leave it first")
+            outer: Operation[World] = Operation()
+            self._joining[name] = outer
+        if old is not None:
+            request = after(request, old)
+        formation = Formation(
+            request,
+            channel_class,
+            loop=self._loop,
+            worker=self._worker,
+            switchboard=self._switchboard,
+            membership=self._membership,
+            owner=self._owner,
+            report_lost=self._report_lost,
+        )
+        self._supervise(request, formation, outer)
+        return outer
+
+    def start_again(self, name: str, timeout_s: float) -> Operation[World]:
+        """Form the next generation of a world; the present one breaks, if it stands."""
+        request = self._requests.get(name)
+        if request is None:
+            raise ValueError(f"cannot rejoin {name!r}: this process never was in a world of that name; use join()")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s={timeout_s}: expected a positive number of seconds")
+        world = self._worlds.get(name)
+        if world is not None and world.state is WorldState.ACTIVE:
+            world.break_with(WorldBrokenError(name, world.generation, world.rank, "this rank rejoins"))
+        request = replace(request, timeout_s=timeout_s, serve_store=False)
+        return self.start(request, find_channel(request.backend, request.device))
+
+    def cancel_all(self) -> None:
+        """The manager closes."""
+        for name, joining in list(self._joining.items()):
+            joining.cancel(JoinRefusedError(name, "the manager was closed meanwhile"))
+
+    def _supervise(self, request: JoinRequest, formation: Formation, outer: Operation[World]) -> None:
+        """Run the formation within its time: it is asked to stop shortly before, and given up at the end."""
+        steps = drive(self._run(request, formation, time.monotonic()))
+        outer.on_cancel = partial(_cancel, steps)
+        margin = min(MAX_MARGIN_S, MARGIN_SHARE * request.timeout_s)
+        soft = self._loop.call_later(request.timeout_s - margin, partial(_ask_to_stop, steps))
+        hard = self._loop.call_later(request.timeout_s, lambda: self._give_up(outer, formation, request))
+
+        def settle(_: Operation[World]) -> None:
+            soft.cancel()
+            hard.cancel()
+            with self._lock:
+                if self._joining.get(request.name) is outer:
+                    del self._joining[request.name]
+
+        def finish(_: Operation[World]) -> None:
+            if steps.error is not None:
+                outer.fail(steps.error)
+            elif not outer.succeed(steps.result()):  # given up or cancelled in the very last moment
+                self._owner.world_aborted(steps.result())
+
+        outer.add_callback(settle)
+        steps.add_callback(finish)
+
+    async def _run(self, request: JoinRequest, formation: Formation, started: float) -> World:
+        missing: list[int] | None = None
+
+        def unreachable(error: DialError) -> None:
+            formation.store_failure = str(error)
+
+        try:
+            await self._prepare(request)
+            while True:
+                missing = None
+                store = await self._stores.client(request.store_url, request.name, request.timeout_s, unreachable)
+                missing = []
+                try:
+                    world = await formation.form(store, self._host or store.local_host, self._job)
+                    break
+                except StoreError as error:  # its host died: whoever replaces that serves the store again
+                    formation.last_failure = str(error)
+        except StepsCancelled:
+            if missing is not None:
+                missing = await formation.missing()
+            raise formation.timeout_error(missing) from None
+        self._worlds[request.name] = world
+        self._requests[request.name] = after(request, world)
+        self._owner.world_formed(world, time.monotonic() - started)
+        return world
+
+    async def _prepare(self, request: JoinRequest) -> None:
+        """Serve the store if asked to; then close the broken world of that name, if there is one."""
+        if request.serve_store:
+            try:
+                await self._stores.serving(request.store_url)
+            except StoreError as error:
+                raise JoinRefusedError(request.name, str(error)) from error
+        old = self._worlds.get(request.name)
+        if old is not None:
+            self._owner.discard(old)
+
+    def _give_up(self, outer: Operation[World], formation: Formation, request: JoinRequest) -> None:
+        if outer.fail(formation.timeout_error(None)):
+            self._stores.drop(request.store_url)
+
+
+def _cancel(steps: Operation[World]) -> None:
+    steps.cancel(StepsCancelled())
+
+
+def _ask_to_stop(steps: Operation[World]) -> None:
+    """Cancel what the steps wait for now; they clean up and say why the time was not enough."""
+    if steps.on_cancel is not None:
+        steps.on_cancel()
