@@ -68,22 +68,36 @@ class Rendezvous:
     async def meet(self) -> Meeting:
         """Wait until all ranks are present in one generation."""
         while True:
-            current = await self._store.get(self._counter)
-            generation = int(current or b"0")
-            if generation < self.min_generation:
-                await self._store.compare_set(self._counter, current, b"%d" % self.min_generation)
-                continue
-            assert current is not None
+            current = await self._current()
+            generation = int(current)
             await self._enter(generation)
-            await self._check_others(generation)
-            keys = [f"{self._prefix}{generation}/{rank}" for rank in range(self._invitation.world_size)]
-            records = await self._store.wait(keys, unless=(self._counter, current))
+            records = await self._await_others(generation, current)
             if records is None:  # it was formed or given up without us
                 await self.withdraw()
                 continue
             await self._store.compare_set(self._counter, current, b"%d" % (generation + 1))
             self.min_generation = generation + 1
-            return self._meeting(generation, dict(zip(keys, records, strict=True)))
+            return self._meeting(generation, records)
+
+    async def _current(self) -> bytes:
+        """Return the number that is being formed, moved on to ours if it is behind that."""
+        current = await self._store.get(self._counter)
+        while current is None or int(current) < self.min_generation:
+            current = await self._store.compare_set(self._counter, current, b"%d" % self.min_generation)
+        return current
+
+    async def _await_others(self, generation: int, current: bytes) -> dict[str, bytes] | None:
+        """Return all ranks' records by key once they are there; None if this generation was closed without us."""
+        keys = [f"{self._prefix}{generation}/{rank}" for rank in range(self._invitation.world_size)]
+        present = self._store.entries(f"{self._prefix}{generation}/")
+        coming = self._store.wait(keys, unless=(self._counter, current))  # asked for at once: it saves a round trip
+        try:
+            await self._check_others(await present)
+            records = await coming
+        except BaseException:
+            coming.cancel(StepsCancelled())
+            raise
+        return None if records is None else dict(zip(keys, records, strict=True))
 
     async def withdraw(self) -> None:
         """Remove our record; a store that is lost has removed it with our lease."""
@@ -147,8 +161,7 @@ class Rendezvous:
         rank = self._invitation.rank
         return f"rank {rank} is taken by {owner}, which waits for the others too. Give every process its own rank"
 
-    async def _check_others(self, generation: int) -> None:
-        present = await self._store.entries(f"{self._prefix}{generation}/")
+    async def _check_others(self, present: dict[str, bytes]) -> None:
         mine = self._invitation
         for key, record in present.items():
             rank = int(key.rpartition("/")[2])
