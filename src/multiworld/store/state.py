@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import enum
 import struct
 from collections.abc import Hashable
@@ -44,17 +45,28 @@ class _Waiter:
     client: Hashable
     seq: int
     keys: list[bytes]
+    wanted: frozenset[bytes]
+    num_missing: int  # of the wanted
     unless: tuple[bytes, bytes | None] | None
+
+    @property
+    def watched(self) -> frozenset[bytes]:
+        return self.wanted if self.unless is None else self.wanted | {self.unless[0]}
 
 
 @dataclass
 class StoreState:
-    """The keys, the leases and who waits for what. ``handle`` and ``disconnect`` return the replies to send."""
+    """The keys, the leases and who waits for what. ``handle`` and ``disconnect`` return the replies to send.
+
+    A change costs as much as there are waiters for that key, a listing as much as it returns.
+    """
 
     _values: dict[bytes, bytes] = field(default_factory=dict)
+    _keys: list[bytes] = field(default_factory=list)  # sorted
     _owners: dict[bytes, Hashable] = field(default_factory=dict)
     _leases: dict[Hashable, set[bytes]] = field(default_factory=dict)
-    _waiters: list[_Waiter] = field(default_factory=list)
+    _waiters: dict[tuple[Hashable, int], _Waiter] = field(default_factory=dict)
+    _watching: dict[bytes, dict[tuple[Hashable, int], _Waiter]] = field(default_factory=dict)  # by key
 
     def __len__(self) -> int:
         return len(self._values)
@@ -71,40 +83,45 @@ class StoreState:
 
     def disconnect(self, client: Hashable) -> list[Reply]:
         """A client is gone: its leased keys vanish, its waits end."""
-        self._waiters = [waiter for waiter in self._waiters if waiter.client != client]
-        for key in self._leases.pop(client, set()):
-            self._values.pop(key, None)
-            self._owners.pop(key, None)
-        return self._wake()
+        for owner, seq in [waiting for waiting in self._waiters if waiting[0] == client]:
+            self._stop_waiting(owner, seq)
+        return [reply for key in list(self._leases.get(client, ())) for reply in self._delete(key)]
 
     def _handle(self, client: Hashable, seq: int, request: Request, leased: bool, fields: list[bytes]) -> list[Reply]:
         if request is Request.GET:
             return [self._answer(client, seq, self._values.get(fields[0]))]
         if request is Request.SET:
-            self._put(client, fields[0], fields[1], leased)
-            return [Reply(client, seq, Status.OK, []), *self._wake()]
+            woken = self._put(client, fields[0], fields[1], leased)
+            return [Reply(client, seq, Status.OK, []), *woken]
         if request is Request.ADD:
             total = int(self._values.get(fields[0], b"0")) + int(fields[1])
-            self._put(client, fields[0], b"%d" % total, leased)
-            return [Reply(client, seq, Status.OK, [b"%d" % total]), *self._wake()]
+            woken = self._put(client, fields[0], b"%d" % total, leased)
+            return [Reply(client, seq, Status.OK, [b"%d" % total]), *woken]
         if request is Request.COMPARE_SET:
             key, desired, expected = fields[0], fields[1], fields[2] if len(fields) > 2 else None
             if self._values.get(key) != expected:
                 return [self._answer(client, seq, self._values.get(key))]
-            self._put(client, key, desired, leased)
-            return [Reply(client, seq, Status.OK, [desired]), *self._wake()]
+            woken = self._put(client, key, desired, leased)
+            return [Reply(client, seq, Status.OK, [desired]), *woken]
         if request is Request.DELETE:
-            for key in fields:
-                self._drop(key)
-            return [Reply(client, seq, Status.OK, []), *self._wake()]
+            woken = [reply for key in fields for reply in self._delete(key)]
+            return [Reply(client, seq, Status.OK, []), *woken]
         if request is Request.LIST:
-            pairs = [part for key, value in self._values.items() if key.startswith(fields[0]) for part in (key, value)]
-            return [Reply(client, seq, Status.OK, pairs)]
+            return [Reply(client, seq, Status.OK, self._list(fields[0]))]
         if request is Request.WAIT:
             return self._wait(client, seq, fields)
-        cancelled = int(fields[0])
-        self._waiters = [waiter for waiter in self._waiters if (waiter.client, waiter.seq) != (client, cancelled)]
+        self._stop_waiting(client, int(fields[0]))
         return [Reply(client, seq, Status.OK, [])]
+
+    def _list(self, prefix: bytes) -> list[bytes]:
+        """Return keys and their values in turn."""
+        pairs = []
+        for index in range(bisect.bisect_left(self._keys, prefix), len(self._keys)):
+            key = self._keys[index]
+            if not key.startswith(prefix):
+                break
+            pairs += [key, self._values[key]]
+        return pairs
 
     def _wait(self, client: Hashable, seq: int, fields: list[bytes]) -> list[Reply]:
         """Fields: how many keys, the keys, then optionally the ``unless`` key and its value (absent: no value)."""
@@ -113,43 +130,70 @@ class StoreState:
             raise ValueError(f"a wait for {num_keys} keys names {len(fields) - 1}")
         keys, rest = fields[1 : 1 + num_keys], fields[1 + num_keys :]
         unless = (rest[0], rest[1] if len(rest) > 1 else None) if rest else None
-        self._waiters.append(_Waiter(client, seq, keys, unless))
-        return self._wake()
+        wanted = frozenset(keys)
+        num_missing = sum(key not in self._values for key in wanted)
+        waiter = _Waiter(client, seq, keys, wanted, num_missing, unless)
+        reply = self._try(waiter)
+        if reply is not None:
+            return [reply]
+        self._stop_waiting(client, seq)  # of an earlier wait under that number, which no honest client makes
+        self._waiters[client, seq] = waiter
+        for key in waiter.watched:
+            self._watching.setdefault(key, {})[client, seq] = waiter
+        return []
+
+    def _stop_waiting(self, client: Hashable, seq: int) -> None:
+        waiter = self._waiters.pop((client, seq), None)
+        if waiter is None:
+            return
+        for key in waiter.watched:
+            del self._watching[key][client, seq]
+            if not self._watching[key]:
+                del self._watching[key]
 
     def _answer(self, client: Hashable, seq: int, value: bytes | None) -> Reply:
         return Reply(client, seq, Status.ABSENT, []) if value is None else Reply(client, seq, Status.OK, [value])
 
-    def _put(self, client: Hashable, key: bytes, value: bytes, leased: bool) -> None:
-        self._drop(key)
+    def _put(self, client: Hashable, key: bytes, value: bytes, leased: bool) -> list[Reply]:
+        is_new = key not in self._values
+        self._disown(key)
         self._values[key] = value
+        if is_new:
+            bisect.insort(self._keys, key)
         if leased:
             self._owners[key] = client
             self._leases.setdefault(client, set()).add(key)
+        return self._changed(key, -1 if is_new else 0)
 
-    def _drop(self, key: bytes) -> None:
-        self._values.pop(key, None)
+    def _delete(self, key: bytes) -> list[Reply]:
+        if self._values.pop(key, None) is None:
+            return []
+        del self._keys[bisect.bisect_left(self._keys, key)]
+        self._disown(key)
+        return self._changed(key, 1)
+
+    def _disown(self, key: bytes) -> None:
         owner = self._owners.pop(key, None)
         if owner is not None:
             self._leases[owner].discard(key)
             if not self._leases[owner]:
                 del self._leases[owner]
 
-    def _wake(self) -> list[Reply]:
-        replies, waiting = [], []
-        for waiter in self._waiters:
+    def _changed(self, key: bytes, more_missing: int) -> list[Reply]:
+        """Return the replies to those whose wait ends with this change."""
+        replies = []
+        for waiter in list(self._watching.get(key, {}).values()):
+            if key in waiter.wanted:
+                waiter.num_missing += more_missing
             reply = self._try(waiter)
-            if reply is None:
-                waiting.append(waiter)
-            else:
+            if reply is not None:
+                self._stop_waiting(waiter.client, waiter.seq)
                 replies.append(reply)
-        self._waiters = waiting
         return replies
 
     def _try(self, waiter: _Waiter) -> Reply | None:
-        values = [self._values.get(key) for key in waiter.keys]
-        present = [value for value in values if value is not None]
-        if len(present) == len(values):
-            return Reply(waiter.client, waiter.seq, Status.OK, present)
+        if not waiter.num_missing:
+            return Reply(waiter.client, waiter.seq, Status.OK, [self._values[key] for key in waiter.keys])
         if waiter.unless is not None and self._values.get(waiter.unless[0]) != waiter.unless[1]:
             return Reply(waiter.client, waiter.seq, Status.ABSENT, [])
         return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 
 from ..errors import ProtocolError
 from .procfs import process_start_time
@@ -40,21 +41,22 @@ class PeerInfo:
             hostname=socket.gethostname(),
         )
 
-    @classmethod
-    def from_json(cls, text: bytes) -> PeerInfo:
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def from_json(text: bytes) -> PeerInfo:
         """Parse what ``to_json`` made; raises ProtocolError for anything else."""
         try:
-            peer = cls(**json.loads(text))
+            peer = PeerInfo(**json.loads(text))
             bytes.fromhex(peer.host_id)
         except (ValueError, TypeError) as error:
             raise ProtocolError(f"a peer's record cannot be read: {error}") from error
-        for name, value in asdict(peer).items():
+        for name, value in vars(peer).items():
             if type(value) is not (int if name in NUMBERS else str):
                 raise ProtocolError(f"a peer's record cannot be read: its {name} is {value!r}")
         return peer
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(vars(self)).encode()
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.hostname} ({self.host}:{self.port})"
