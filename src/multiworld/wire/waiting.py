@@ -16,6 +16,7 @@ from .spinning import SPIN_S, QuickWaits
 
 __all__ = [
     "OperationCancelled",
+    "blocked_threads",
     "outcome",
     "pause",
     "run_in_thread",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_blocked: set[threading.Thread] = set()
 
 
 class OperationCancelled(Exception):
@@ -94,7 +96,18 @@ def _completion(operation: Operation[Any]) -> asyncio.Future[None]:
 
 def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | None = None) -> T:
     """Wait on a thread. ``help_with`` may make progress itself before the thread goes to sleep."""
-    if not operation.done and help_with is not None:
+    if not operation.done:
+        thread = threading.current_thread()
+        _blocked.add(thread)
+        try:
+            _block(operation, help_with)
+        finally:
+            _blocked.discard(thread)
+    return outcome(operation)
+
+
+def _block(operation: Operation[Any], help_with: Callable[[], None] | None) -> None:
+    if help_with is not None:
         help_with()
     if not operation.done:
         done = threading.Event()
@@ -104,7 +117,12 @@ def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | No
         except BaseException:  # KeyboardInterrupt: the caller's memory must not be touched after it
             operation.cancel(OperationCancelled())
             raise
-    return outcome(operation)
+
+
+def blocked_threads() -> list[threading.Thread]:
+    """Return the other threads that are inside ``wait_blocking`` now."""
+    here = threading.current_thread()
+    return [thread for thread in _blocked.copy() if thread is not here]
 
 
 def outcome(operation: Operation[T]) -> T:

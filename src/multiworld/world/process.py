@@ -5,10 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 import weakref
 from typing import Protocol
 
+from ..wire.waiting import blocked_threads
+
 __all__ = ["ProcessBound", "unwatch_process", "watch_process"]
+
+WOKEN_S = 0.5
 
 
 class ProcessBound(Protocol):
@@ -46,8 +51,14 @@ def unwatch_process(bound: ProcessBound) -> None:
 
 
 def _exit() -> None:
+    woken = blocked_threads()
     for bound in list(_bound):
         bound.on_exit()
+    # The operations of these have just failed. A thread that is still unwinding through PyTorch's code when the
+    # interpreter goes would end the process with SIGABRT, so they get a moment to end.
+    at = time.monotonic() + WOKEN_S
+    for thread in woken:
+        thread.join(max(0.0, at - time.monotonic()))
 
 
 def _forked() -> None:
