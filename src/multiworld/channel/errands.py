@@ -1,4 +1,4 @@
-"""A thread that runs errands in order; it starts with the first one, and ending it never blocks."""
+"""Threads that do what may block: errands in order, and giving a process group back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Errands"]
+__all__ = ["Errands", "start_reaper"]
 
 logger = logging.getLogger(__name__)
 
 
 class Errands:
-    """Errands are called one after the other, in the order in which they were given."""
+    """Errands are called one after the other, in the order in which they were given.
+
+    The thread starts with the first one, and ending it never blocks.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -61,3 +64,14 @@ class Errands:
         except Exception:  # a defect in one errand must not end the thread that serves the others
             logger.exception("errand of %s failed", self._name)
         return True
+
+
+def start_reaper(reap: Callable[[], None], name: str) -> None:
+    """Run ``reap`` on a thread of its own; at exit, where none starts any more and nobody is kept waiting, here.
+
+    It is no daemon: the interpreter must not end while a library's threads are being joined.
+    """
+    if threading.main_thread().is_alive():
+        threading.Thread(target=reap, name=name, daemon=False).start()
+    else:
+        reap()

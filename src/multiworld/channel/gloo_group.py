@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
+from .errands import start_reaper
 from .gloo_device import acquire_device, release_device
 from .gloo_mover import FOREVER, NUM_TAGS, GlooMover
 
@@ -87,11 +88,7 @@ class GlooGroup:
             self._aborted = True
         for mover in self._movers:
             mover.close()
-        if threading.main_thread().is_alive():
-            # Not a daemon: the interpreter must not end while Gloo's threads are being joined.
-            threading.Thread(target=self._reap, name=f"{self._label}-reaper", daemon=False).start()
-        else:  # at exit, where no thread can be started any more and nobody is kept waiting
-            self._reap()
+        start_reaper(self._reap, f"{self._label}-reaper")
 
     def _reap(self) -> None:
         if self._group is None:

@@ -34,6 +34,7 @@ from .agreement import Agreement, GroupFailure
 from .base import ChannelContext, ChannelSupport, Payload
 from .cuda_order import StreamOrder
 from .cuda_queue import acquire_queue, release_queue
+from .errands import start_reaper
 from .mesh import StreamMesh
 from .mesh_store import MeshStore
 from .nccl_calls import check_reduction, launch_collective, signatures
@@ -246,11 +247,7 @@ class NcclChannel(StreamChannel):
         if self._store is not None:
             self._store.close(error)
         self._agreement.abort(error)
-        if threading.main_thread().is_alive():
-            # Not a daemon: the interpreter must not end while communicators are being taken down.
-            threading.Thread(target=self._reap, name=f"{self._label}-reaper", daemon=False).start()
-        else:  # at exit, where no thread can be started any more and nobody is kept waiting
-            self._reap()
+        start_reaper(self._reap, f"{self._label}-reaper")
 
     def _reap(self) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ from typing import Protocol
 from .copying import copied
 from .interest import Interest
 
-__all__ = ["INLINE_BYTES", "WriteQueue"]
+__all__ = ["WriteQueue"]
 
 CHUNK_BYTES = 1024 * 1024
 INLINE_BYTES = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
