@@ -102,9 +102,17 @@ class Client:
         return self._ask(Request.ADD, [key.encode(), b"%d" % amount], lambda reply: int(reply.values[0]))
 
     def compare_set(
-        self, key: str, expected: bytes | None, desired: bytes, *, lease: bool = False
+        self,
+        key: str,
+        expected: bytes | None,
+        desired: bytes,
+        *,
+        lease: bool = False,
+        guard: tuple[str, bytes] | None = None,
     ) -> Operation[bytes | None]:
         fields = [key.encode(), desired, *([] if expected is None else [expected])]
+        if guard is not None:
+            fields += [guard[0].encode(), guard[1]]
         return self._ask(Request.COMPARE_SET, fields, first, lease=lease)
 
     def delete(self, keys: Sequence[str]) -> Operation[None]:
@@ -114,11 +122,11 @@ class Client:
         return self._ask(Request.LIST, [prefix.encode()], pairs)
 
     def wait(
-        self, keys: Sequence[str], *, unless: tuple[str, bytes | None] | None = None
+        self, keys: Sequence[str], *, unless: tuple[str, bytes] | None = None, then: bytes | None = None
     ) -> Operation[list[bytes] | None]:
         fields = [b"%d" % len(keys), *(key.encode() for key in keys)]
         if unless is not None:
-            fields += [unless[0].encode(), *([] if unless[1] is None else [unless[1]])]
+            fields += [unless[0].encode(), unless[1], *([] if then is None else [then])]
         return self._ask(Request.WAIT, fields, lambda reply: reply.values if reply.status is Status.OK else None)
 
     def close(self) -> None:
@@ -246,12 +254,12 @@ def test_members_that_disagree_say_what_they_disagree_about(
     assert f"{PREFIX}1/1" not in server.list_keys()
 
 
-def test_a_record_that_cannot_be_read_is_a_protocol_error(loop: ProgressThread, server: Server) -> None:
+def test_a_record_that_cannot_be_read_is_a_protocol_error(loop: ProgressThread) -> None:
     for record in (b"", b"no json", b"[]", b"{}", b'{"peer": 3}', b'{"peer": "{}", "nonce": 1}'):
+        server = Server()
         Client(server, "stranger").set(f"{PREFIX}1/0", record)
         meeting = Member(loop, server, 1).meet()
         assert isinstance(meeting.error, ProtocolError)
-        server.state.disconnect("member1")
 
 
 def test_a_member_that_is_late_for_a_generation_tries_the_next(loop: ProgressThread, server: Server) -> None:

@@ -14,6 +14,8 @@ __all__ = ["Store", "StoreURL", "parse_store_url"]
 class Store(Protocol):
     """A store client. Keys are text, values bytes. Every operation fails with StoreError when the store is lost.
 
+    The store handles one client's requests in the order in which they were made, answered or not.
+
     ``lease=True`` binds the key to this client: the store deletes it when the client's connection ends, however it
     ends.
     """
@@ -26,20 +28,30 @@ class Store(Protocol):
         """Add to a decimal counter (absent: 0) and return the sum."""
 
     def compare_set(
-        self, key: str, expected: bytes | None, desired: bytes, *, lease: bool = False
+        self,
+        key: str,
+        expected: bytes | None,
+        desired: bytes,
+        *,
+        lease: bool = False,
+        guard: tuple[str, bytes] | None = None,
     ) -> Operation[bytes | None]:
-        """Set the key if it holds ``expected`` (None: if it is absent). Return what it holds afterwards."""
+        """Set the key if it holds ``expected`` (None: if it is absent). Return what it holds afterwards.
+
+        With ``guard=(key, value)``, only if that other key holds that value at the same moment.
+        """
 
     def delete(self, keys: Sequence[str]) -> Operation[None]: ...
 
     def entries(self, prefix: str) -> Operation[dict[str, bytes]]: ...
 
     def wait(
-        self, keys: Sequence[str], *, unless: tuple[str, bytes | None] | None = None
+        self, keys: Sequence[str], *, unless: tuple[str, bytes] | None = None, then: bytes | None = None
     ) -> Operation[list[bytes] | None]:
         """Wait until all keys exist at the same time; return their values.
 
-        With ``unless=(key, value)``, return None as soon as that key holds another value.
+        With ``unless=(key, value)``, return None as soon as that key holds another value, if not all exist by then.
+        With ``then``, that key is set to it in the moment when all exist: what is done after that sees the change.
         """
 
     def close(self) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import enum
 import struct
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -48,6 +49,7 @@ class _Waiter:
     wanted: frozenset[bytes]
     num_missing: int  # of the wanted
     unless: tuple[bytes, bytes | None] | None
+    then: bytes | None
 
     @property
     def watched(self) -> frozenset[bytes]:
@@ -67,6 +69,7 @@ class StoreState:
     _leases: dict[Hashable, set[bytes]] = field(default_factory=dict)
     _waiters: dict[tuple[Hashable, int], _Waiter] = field(default_factory=dict)
     _watching: dict[bytes, dict[tuple[Hashable, int], _Waiter]] = field(default_factory=dict)  # by key
+    _following: deque[_Waiter] = field(default_factory=deque)  # ended, with a change to make behind it
 
     def __len__(self) -> int:
         return len(self._values)
@@ -77,15 +80,17 @@ class StoreState:
 
     def handle(self, client: Hashable, seq: int, request: int, flags: int, fields: list[bytes]) -> list[Reply]:
         try:
-            return self._handle(client, seq, Request(request), bool(flags), fields)
+            replies = self._handle(client, seq, Request(request), bool(flags), fields)
         except (ValueError, IndexError) as error:
             return [Reply(client, seq, Status.INVALID, [str(error).encode()])]
+        return replies + self._follow()
 
     def disconnect(self, client: Hashable) -> list[Reply]:
         """A client is gone: its leased keys vanish, its waits end."""
         for owner, seq in [waiting for waiting in self._waiters if waiting[0] == client]:
             self._stop_waiting(owner, seq)
-        return [reply for key in list(self._leases.get(client, ())) for reply in self._delete(key)]
+        replies = [reply for key in list(self._leases.get(client, ())) for reply in self._delete(key)]
+        return replies + self._follow()
 
     def _handle(self, client: Hashable, seq: int, request: Request, leased: bool, fields: list[bytes]) -> list[Reply]:
         if request is Request.GET:
@@ -98,11 +103,7 @@ class StoreState:
             woken = self._put(client, fields[0], b"%d" % total, leased)
             return [Reply(client, seq, Status.OK, [b"%d" % total]), *woken]
         if request is Request.COMPARE_SET:
-            key, desired, expected = fields[0], fields[1], fields[2] if len(fields) > 2 else None
-            if self._values.get(key) != expected:
-                return [self._answer(client, seq, self._values.get(key))]
-            woken = self._put(client, key, desired, leased)
-            return [Reply(client, seq, Status.OK, [desired]), *woken]
+            return self._compare_set(client, seq, fields, leased)
         if request is Request.DELETE:
             woken = [reply for key in fields for reply in self._delete(key)]
             return [Reply(client, seq, Status.OK, []), *woken]
@@ -123,24 +124,39 @@ class StoreState:
             pairs += [key, self._values[key]]
         return pairs
 
+    def _compare_set(self, client: Hashable, seq: int, fields: list[bytes], leased: bool) -> list[Reply]:
+        """Fields: the key, its new value, optionally what it must hold, optionally another key and what that must hold.
+
+        So two fields to five, in this order.
+        """
+        if not 2 <= len(fields) <= 5:
+            raise ValueError(f"a compare_set has 2 to 5 fields, not {len(fields)}")
+        key, desired, *rest = fields
+        expected = rest.pop(0) if len(rest) in (1, 3) else None
+        guarded = bool(rest) and self._values.get(rest[0]) != rest[1]
+        if guarded or self._values.get(key) != expected:
+            return [self._answer(client, seq, self._values.get(key))]
+        woken = self._put(client, key, desired, leased)
+        return [Reply(client, seq, Status.OK, [desired]), *woken]
+
     def _wait(self, client: Hashable, seq: int, fields: list[bytes]) -> list[Reply]:
-        """Fields: how many keys, the keys, then optionally the ``unless`` key and its value (absent: no value)."""
+        """Fields: how many keys, the keys, then optionally the ``unless`` key, its value (absent: no value), ``then``."""
         num_keys = int(fields[0])
         if not 0 <= num_keys < len(fields):
             raise ValueError(f"a wait for {num_keys} keys names {len(fields) - 1}")
         keys, rest = fields[1 : 1 + num_keys], fields[1 + num_keys :]
+        if len(rest) > 3:
+            raise ValueError(f"a wait has {len(rest) - 3} fields too many")
         unless = (rest[0], rest[1] if len(rest) > 1 else None) if rest else None
+        then = rest[2] if len(rest) > 2 else None
         wanted = frozenset(keys)
         num_missing = sum(key not in self._values for key in wanted)
-        waiter = _Waiter(client, seq, keys, wanted, num_missing, unless)
-        reply = self._try(waiter)
-        if reply is not None:
-            return [reply]
-        self._stop_waiting(client, seq)  # of an earlier wait under that number, which no honest client makes
+        self._stop_waiting(client, seq)  # an earlier wait under that number, which no honest client makes
+        waiter = _Waiter(client, seq, keys, wanted, num_missing, unless, then)
         self._waiters[client, seq] = waiter
         for key in waiter.watched:
             self._watching.setdefault(key, {})[client, seq] = waiter
-        return []
+        return self._try(waiter)
 
     def _stop_waiting(self, client: Hashable, seq: int) -> None:
         waiter = self._waiters.pop((client, seq), None)
@@ -185,18 +201,32 @@ class StoreState:
         for waiter in list(self._watching.get(key, {}).values()):
             if key in waiter.wanted:
                 waiter.num_missing += more_missing
-            reply = self._try(waiter)
-            if reply is not None:
-                self._stop_waiting(waiter.client, waiter.seq)
-                replies.append(reply)
+            replies += self._try(waiter)
         return replies
 
-    def _try(self, waiter: _Waiter) -> Reply | None:
-        if not waiter.num_missing:
-            return Reply(waiter.client, waiter.seq, Status.OK, [self._values[key] for key in waiter.keys])
-        if waiter.unless is not None and self._values.get(waiter.unless[0]) != waiter.unless[1]:
-            return Reply(waiter.client, waiter.seq, Status.ABSENT, [])
-        return None
+    def _try(self, waiter: _Waiter) -> list[Reply]:
+        """End a wait if it is over: all of its keys are there, or what must not change has changed."""
+        if waiter.num_missing and not self._is_void(waiter):
+            return []
+        self._stop_waiting(waiter.client, waiter.seq)
+        if waiter.num_missing:
+            return [Reply(waiter.client, waiter.seq, Status.ABSENT, [])]
+        reply = Reply(waiter.client, waiter.seq, Status.OK, [self._values[key] for key in waiter.keys])
+        if waiter.then is not None:
+            self._following.append(waiter)
+        return [reply]
+
+    def _follow(self) -> list[Reply]:
+        """Make the changes that the ends of waits bring, and those that these bring in turn."""
+        replies = []
+        while self._following:
+            waiter = self._following.popleft()
+            if waiter.unless is not None and waiter.then is not None and not self._is_void(waiter):
+                replies += self._put(waiter.client, waiter.unless[0], waiter.then, leased=False)
+        return replies
+
+    def _is_void(self, waiter: _Waiter) -> bool:
+        return waiter.unless is not None and self._values.get(waiter.unless[0]) != waiter.unless[1]
 
 
 def pack_strings(strings: list[bytes]) -> bytes:

@@ -60,7 +60,7 @@ class TCPStoreServer:
             connection = self._clients.get(reply.client)  # type: ignore[call-overload]
             if connection is not None:
                 frame = pack_frame(Kind.STORE_REPLY, pack_strings(reply.values), tag=int(reply.status), seq=reply.seq)
-                connection.send(frame)
+                connection.send_soon(frame)
 
 
 class _ServedClient:
@@ -117,9 +117,17 @@ class TCPStore:
         return self._map(self._request(Request.ADD, [key.encode(), b"%d" % amount]), _number)
 
     def compare_set(
-        self, key: str, expected: bytes | None, desired: bytes, *, lease: bool = False
+        self,
+        key: str,
+        expected: bytes | None,
+        desired: bytes,
+        *,
+        lease: bool = False,
+        guard: tuple[str, bytes] | None = None,
     ) -> Operation[bytes | None]:
         fields = [key.encode(), desired, *([] if expected is None else [expected])]
+        if guard is not None:
+            fields += [guard[0].encode(), guard[1]]
         return self._map(self._request(Request.COMPARE_SET, fields, lease), _first)
 
     def delete(self, keys: Sequence[str]) -> Operation[None]:
@@ -129,11 +137,11 @@ class TCPStore:
         return self._map(self._request(Request.LIST, [prefix.encode()]), _pairs)
 
     def wait(
-        self, keys: Sequence[str], *, unless: tuple[str, bytes | None] | None = None
+        self, keys: Sequence[str], *, unless: tuple[str, bytes] | None = None, then: bytes | None = None
     ) -> Operation[list[bytes] | None]:
         fields = [b"%d" % len(keys), *(key.encode() for key in keys)]
         if unless is not None:
-            fields += [unless[0].encode(), *([] if unless[1] is None else [unless[1]])]
+            fields += [unless[0].encode(), unless[1], *([] if then is None else [then])]
         return self._map(self._request(Request.WAIT, fields), _values_or_none)
 
     def _request(self, request: Request, fields: list[bytes], lease: bool = False) -> Operation[Answer]:
@@ -144,7 +152,7 @@ class TCPStore:
             self._pending.pop(seq, None)
             operation.fail(StoreError(self.url, self.lost_reason or "not connected"))
             return operation
-        self._connection.send(
+        self._connection.send_soon(
             pack_frame(Kind.STORE_REQUEST, pack_strings(fields), flags=int(lease), tag=int(request), seq=seq)
         )
         if self.lost_reason is not None:  # lost while it was queued
@@ -154,7 +162,7 @@ class TCPStore:
     def _cancel(self, seq: int) -> None:
         if self._pending.pop(seq, None) is not None and self._connection is not None:
             cancel = pack_strings([b"%d" % seq])
-            self._connection.send(pack_frame(Kind.STORE_REQUEST, cancel, tag=int(Request.CANCEL), seq=0))
+            self._connection.send_soon(pack_frame(Kind.STORE_REQUEST, cancel, tag=int(Request.CANCEL), seq=0))
 
     def _map(self, request: Operation[Answer], convert: Callable[[Status, list[bytes]], T]) -> Operation[T]:
         mapped: Operation[T] = Operation(lambda: _discard(request, self.url))

@@ -86,6 +86,7 @@ class Connection:
         self._connecting = not connected
         self._lost_told = False
         self._reason = "closed here"
+        self._flush_due = False
         self.lost_errno = 0  # the system's error that ended it, if one did
         self._fd = sock.fileno()
         self._interest = Interest(loop, self._fd, reading=READ_EVENTS, writing=not connected)
@@ -141,6 +142,17 @@ class Connection:
         ``on_sent`` is called when its memory may be reused. On a closed connection the frame is dropped.
         """
         self._queue.send(*segments, on_sent=on_sent)
+
+    def send_soon(self, frame: bytes) -> None:
+        """As ``send``, from the progress thread, which writes what it queues in one turn all at once. Any thread."""
+        self._queue.queue(frame)
+        if not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self._flush_queued)
+
+    def _flush_queued(self) -> None:
+        self._flush_due = False
+        self._queue.flush()
 
     def queue(self, *segments: bytes | memoryview, on_sent: Callable[[], None] | None = None) -> None:
         """As ``send``, but write nothing yet: for callers that hold a lock; ``flush`` afterwards."""

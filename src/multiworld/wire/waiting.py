@@ -17,6 +17,7 @@ from .spinning import SPIN_S, QuickWaits
 __all__ = [
     "OperationCancelled",
     "blocked_threads",
+    "on_progress_thread",
     "outcome",
     "pause",
     "run_in_thread",
@@ -139,6 +140,29 @@ def pause(loop: ProgressThread, delay_s: float) -> Operation[None]:
     timer = loop.call_later(delay_s, settler(operation))
     operation.on_cancel = timer.cancel
     return operation
+
+
+def on_progress_thread(loop: ProgressThread) -> Operation[None]:
+    """Return an operation for steps to await: they go on on the progress thread, here and now if this is it."""
+    if loop.on_thread:
+        here: Operation[None] = Operation()
+        here.succeed(None)
+        return here
+    return _Move(loop)
+
+
+class _Move(Operation[None]):
+    """It completes only after the one who waits is known: steps that find an operation done stay where they are."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, loop: ProgressThread) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def add_callback(self, callback: Callable[[Operation[None]], None]) -> None:
+        super().add_callback(callback)
+        self._loop.call_soon(settler(self))
 
 
 def run_in_thread(work: Callable[[], T], name: str) -> Operation[T]:

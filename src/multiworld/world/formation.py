@@ -14,7 +14,7 @@ from ..wire.dialer import DialError
 from ..wire.frames import Kind
 from ..wire.operation import Operation, StepsCancelled, drive, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import pause
+from ..wire.waiting import on_progress_thread, pause
 from ..wire.worker import Worker
 from .membership import Membership
 from .peers import PeerInfo
@@ -61,7 +61,7 @@ class Formation:
 
     async def form(self, store: Store, host: str, job: str) -> World:
         """Return the active world. Fails with JoinError, or as the awaited operation is cancelled."""
-        await self._on_loop()
+        await on_progress_thread(self._loop)
         request = self._request
         invitation = Invitation(
             job=job,
@@ -145,7 +145,7 @@ class Formation:
     async def _connect(
         self, world: World, meeting: Meeting, store: Store, invitation: Invitation, watch: Operation[None]
     ) -> None:
-        await self._on_loop()
+        await on_progress_thread(self._loop)
         me, members = invitation.me, meeting.members
         ready = self._membership.open(world, meeting.uid, members)
         if ready.done:
@@ -158,7 +158,7 @@ class Formation:
         world.use_channel(channel)
         await self._unless_broken(world, channel.connect(self._remaining()))
         watch.cancel(StepsCancelled())  # from now on the others may form it, and withdraw their records
-        await self._on_loop()
+        await on_progress_thread(self._loop)
         for peer in peers:
             self._switchboard.tell(peer, Kind.READY, world=meeting.uid, rank=world.rank)
         await self._unless_broken(world, ready)
@@ -199,13 +199,6 @@ class Formation:
             operation.cancel(world.error)
             raise world.error
         return operation.result()
-
-    async def _on_loop(self) -> None:
-        """Go on on the progress thread."""
-        while not self._loop.on_thread:  # it may be done before we wait for it, and then we go on where we were
-            there: Operation[None] = Operation()
-            self._loop.call_soon(settler(there))
-            await there
 
     def _remaining(self) -> float:
         return max(0.1, self._deadline - time.monotonic())

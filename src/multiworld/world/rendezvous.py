@@ -1,9 +1,9 @@
 """Meet the other members of a world through a store, and agree with them on a generation.
 
 Under ``JOB/WORLD/`` the store holds ``generation``, the number that is being formed, and below ``GENERATION/`` one
-leased key per rank with that member's record. Whoever sees all ranks present moves ``generation`` on before anything
-else, so that a process which comes later never meets a member of the past. Keys vanish with their owner, so a rank that
-died while it waited is free at once.
+leased key per rank with that member's record. A record is put only below the number that is being formed, and in the
+moment when all ranks are present the store moves that number on: a process which comes later never meets a member of
+the past. Keys vanish with their owner, so a rank that died while it waited is free at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import logging
 import os
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..errors import JoinMismatchError, JoinRefusedError, ProtocolError, StoreError
 from ..store.base import Store
@@ -54,6 +55,24 @@ class Meeting:
     """What the store held of each rank when they met, by key."""
 
 
+class _Place(NamedTuple):
+    """Where one attempt puts its record."""
+
+    generation: int
+    keys: list[str]  # of all ranks
+    key: str
+    record: bytes
+
+
+class _Requests(NamedTuple):
+    """What one attempt asks the store for."""
+
+    counting: Operation[bytes | None]  # which number is being formed
+    placing: Operation[bytes | None]  # what our rank's key holds
+    listing: Operation[dict[str, bytes]]  # who is there
+    coming: Operation[list[bytes] | None]  # all ranks' records; None if the generation is closed without us
+
+
 class Rendezvous:
     """One process's attempts to meet; ``meet`` may be called again for the next generation after a failure."""
 
@@ -64,40 +83,90 @@ class Rendezvous:
         self.min_generation = min_generation
         self.key: str | None = None
         """Where our record stands while we wait."""
+        self._taken: tuple[int, float] | None = None  # the generation in which our rank was taken, and since when
 
     async def meet(self) -> Meeting:
         """Wait until all ranks are present in one generation."""
+        generation = (
+            self.min_generation
+        )  # as a rule it is the one that is being formed: to ask first costs a round trip
         while True:
-            current = await self._current()
-            generation = int(current)
-            await self._enter(generation)
-            records = await self._await_others(generation, current)
-            if records is None:  # it was formed or given up without us
-                await self.withdraw()
-                continue
-            await self._store.compare_set(self._counter, current, b"%d" % (generation + 1))
-            self.min_generation = generation + 1
-            return self._meeting(generation, records)
+            place = self._place(generation)
+            requests = self._request(place)
+            knows_record = False
+            try:
+                current = int(await requests.counting or b"0")
+                await _settled(requests.placing)
+                knows_record, holds = True, requests.placing.result()
+                if holds == place.record:
+                    self.key = place.key
+                    await self._check_others(await requests.listing)
+                    records = await requests.coming
+                    if records is not None:
+                        self.min_generation = generation + 1
+                        return self._meeting(generation, dict(zip(place.keys, records, strict=True)))
+            except BaseException:
+                if not knows_record:
+                    requests.placing.add_callback(partial(self._take_away, place))
+                raise
+            finally:
+                requests.coming.cancel(StepsCancelled())
+            generation = await self._next(place, current, holds)
 
-    async def _current(self) -> bytes:
-        """Return the number that is being formed, moved on to ours if it is behind that."""
-        current = await self._store.get(self._counter)
-        while current is None or int(current) < self.min_generation:
-            current = await self._store.compare_set(self._counter, current, b"%d" % self.min_generation)
-        return current
+    def _place(self, generation: int) -> _Place:
+        mine = self._invitation
+        keys = [f"{self._prefix}{generation}/{rank}" for rank in range(mine.world_size)]
+        fields = {
+            "nonce": os.urandom(8).hex(),
+            "world_size": mine.world_size,
+            "backend": mine.backend,
+            "peer": mine.me.to_json().decode(),
+        }
+        return _Place(generation, keys, keys[mine.rank], json.dumps(fields).encode())
 
-    async def _await_others(self, generation: int, current: bytes) -> dict[str, bytes] | None:
-        """Return all ranks' records by key once they are there; None if this generation was closed without us."""
-        keys = [f"{self._prefix}{generation}/{rank}" for rank in range(self._invitation.world_size)]
-        present = self._store.entries(f"{self._prefix}{generation}/")
-        coming = self._store.wait(keys, unless=(self._counter, current))  # asked for at once: it saves a round trip
-        try:
-            await self._check_others(await present)
-            records = await coming
-        except BaseException:
-            coming.cancel(StepsCancelled())
-            raise
-        return None if records is None else dict(zip(keys, records, strict=True))
+    def _request(self, place: _Place) -> _Requests:
+        """Ask for everything at once: it is one round trip, and the later requests fit the answers to the earlier."""
+        number, following = b"%d" % place.generation, b"%d" % (place.generation + 1)
+        forming = (self._counter, number)
+        return _Requests(
+            counting=self._store.compare_set(self._counter, None, number),
+            placing=self._store.compare_set(place.key, None, place.record, lease=True, guard=forming),
+            listing=self._store.entries(f"{self._prefix}{place.generation}/"),
+            coming=self._store.wait(place.keys, unless=forming, then=following),
+        )
+
+    async def _next(self, place: _Place, current: int, holds: bytes | None) -> int:
+        """Return the generation to try after one that we were not in, or that was closed while we were."""
+        if holds == place.record:
+            await self.withdraw()
+            return place.generation + 1
+        if current < place.generation:  # the store is a new one, or never was told
+            await self._store.compare_set(self._counter, b"%d" % current, b"%d" % place.generation)
+            return place.generation
+        if current > place.generation:
+            return current
+        if holds is None:  # closed between the two requests
+            return place.generation + 1
+        await self._be_patient(place, holds)
+        return place.generation
+
+    async def _be_patient(self, place: _Place, holds: bytes) -> None:
+        """Our rank is taken. That may be by a process that has just died; raises JoinRefusedError if it lasts."""
+        now = time.monotonic()
+        if self._taken is None or self._taken[0] != place.generation:
+            self._taken = (place.generation, now)
+        if now - self._taken[1] > TAKEN_PATIENCE_S:
+            owner, rank = _parse(holds).peer, self._invitation.rank
+            raise JoinRefusedError(
+                self._invitation.name,
+                f"rank {rank} is taken by {owner}, which waits for the others too. Give every process its own rank",
+            )
+        await pause(self._loop, TAKEN_RETRY_S)
+
+    def _take_away(self, place: _Place, placing: Operation[bytes | None]) -> None:
+        """We gave up before we knew that our record stands."""
+        if placing.error is None and placing.result() == place.record:
+            self._store.delete([place.key])
 
     async def withdraw(self) -> None:
         """Remove our record; a store that is lost has removed it with our lease."""
@@ -118,48 +187,6 @@ class Rendezvous:
         ranks = {int(key.rpartition("/")[2]) for key in present}
         others = set(range(self._invitation.world_size)) - {self._invitation.rank}
         return sorted(others - ranks)
-
-    async def _enter(self, generation: int) -> None:
-        key = f"{self._prefix}{generation}/{self._invitation.rank}"
-        record = json.dumps(
-            {
-                "nonce": os.urandom(8).hex(),
-                "world_size": self._invitation.world_size,
-                "backend": self._invitation.backend,
-                "peer": self._invitation.me.to_json().decode(),
-            }
-        ).encode()
-        give_up_at = time.monotonic() + TAKEN_PATIENCE_S
-        while True:
-            holds = await self._place(key, record)
-            if holds == record:
-                self.key = key
-                return
-            if time.monotonic() > give_up_at:
-                raise JoinRefusedError(self._invitation.name, self._taken(holds))
-            await pause(self._loop, TAKEN_RETRY_S)
-
-    async def _place(self, key: str, record: bytes) -> bytes | None:
-        """Put our record there if nothing is. Cancelled meanwhile, it is taken away again as soon as it stands."""
-        placing = self._store.compare_set(key, None, record, lease=True)
-        placed: Operation[None] = Operation()
-        placing.add_callback(settler(placed))
-
-        def take_away(_: Operation[bytes | None]) -> None:
-            if placing.error is None and placing.result() == record:
-                self._store.delete([key])
-
-        try:
-            await placed
-        except StepsCancelled:
-            placing.add_callback(take_away)
-            raise
-        return placing.result()
-
-    def _taken(self, record: bytes | None) -> str:
-        owner = str(_parse(record).peer) if record else "another process"
-        rank = self._invitation.rank
-        return f"rank {rank} is taken by {owner}, which waits for the others too. Give every process its own rank"
 
     async def _check_others(self, present: dict[str, bytes]) -> None:
         mine = self._invitation
@@ -198,6 +225,13 @@ class _Record(NamedTuple):
     world_size: int
     backend: str
     peer: PeerInfo
+
+
+async def _settled(operation: Operation[Any]) -> None:
+    """Wait for an operation that goes on if we are cancelled meanwhile."""
+    settled: Operation[None] = Operation()
+    operation.add_callback(settler(settled))
+    await settled
 
 
 def _parse(record: bytes) -> _Record:
