@@ -11,6 +11,7 @@ from torch import Tensor
 
 from multiworld.channel.errands import Errands
 from multiworld.channel.gloo_mover import DIRECT_BYTES, NUM_TAGS, GlooMover
+from multiworld.testing import wait_until
 
 WAIT_S = 10.0
 
@@ -40,6 +41,11 @@ class FakeGroup:
         self.gate = threading.Event()
         self.gate.set()
         self.closed = False
+        self.ready = True
+        self.num_connects = 0
+
+    def connect(self) -> None:
+        self.num_connects += 1
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> FakeWork:
         return self._issue("send", tensor, tag)
@@ -144,6 +150,23 @@ def test_the_calling_thread_issues_while_little_is_moving_and_never_waits_for_mu
     mover.close()
     assert mover.join(WAIT_S)
     assert group.threads[2:] == ["test-issue"] * 2
+    close(mover, group)
+
+
+def test_a_group_that_is_not_connected_is_asked_to_and_nobody_but_its_thread_waits_for_it() -> None:
+    group, ends = FakeGroup(), Ends()
+    group.ready = False
+    mover = GlooMover(group, 1, "test")
+    assert not mover.prepare()
+    assert group.num_connects == 1
+    group.gate.clear()
+    mover.recv(1, torch.zeros(100), ends)  # the peer was connected first, and has sent
+    assert group.issued == []
+    group.ready = True
+    assert mover.prepare()
+    group.gate.set()
+    assert wait_until(lambda: len(group.works) == 2, WAIT_S)
+    assert group.threads == ["test-issue"] * 2
     close(mover, group)
 
 

@@ -1,10 +1,14 @@
-"""The gloo channel: PyTorch's own Gloo process group under a world, built without the default group.
+"""The gloo channel: PyTorch's own Gloo process groups under a world, built without the default group.
 
 A ``StreamMesh`` (one connection of ours to each peer) carries the header of every message. A payload of at most
 ``INLINE_BYTES`` travels with its header, which goes anyway: up to there, measured, that is faster than Gloo. Larger
 ones go through Gloo, and the receiving process gives Gloo memory for them as soon as it has read their header: so no
 Gloo operation waits for somebody who is not there, a receive that does not fit fails alone, and tags do not block each
 other.
+
+Each pair of ranks has a Gloo group of its own, which its first large payload calls for. Until that is connected, and
+for ever if it cannot be, large payloads travel with their headers too. So a join costs what it costs on ``tcp``, and
+worlds that send nothing large hold no Gloo connection.
 
 Collectives are ours, over the same streams. Gloo's own never end when a member is lost while data is half here: their
 thread and their group stay until a timeout, and so would whoever waits. Ours are as fast or faster but for all_reduce
@@ -22,10 +26,10 @@ from typing import ClassVar
 
 import torch.distributed as dist
 
-from ..wire.operation import Operation, drive
-from ..wire.waiting import run_in_thread
+from ..wire.operation import Operation
 from .base import ChannelContext, ChannelSupport
-from .gloo_group import GlooGroup
+from .errands import start_reaper
+from .gloo_group import GlooGroup, reap_all
 from .mesh import StreamMesh
 from .mesh_store import MeshStore
 from .moving import MovingStream
@@ -44,10 +48,10 @@ class GlooChannel(StreamChannel):
     device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     def __init__(self, context: ChannelContext) -> None:
-        label = f"gloo-{context.world}-{context.generation}"
-        self._group = GlooGroup(label, context.hosts[context.rank], context.rank, context.world_size)
+        self._label = f"gloo-{context.world}-{context.generation}"
+        self._host, self._rank = context.hosts[context.rank], context.rank
+        self._groups: list[GlooGroup] = []
         super().__init__(context, StreamMesh(context, self._make_stream))
-        self._store: MeshStore | None = None
 
     @classmethod
     def support(cls) -> ChannelSupport:
@@ -58,32 +62,26 @@ class GlooChannel(StreamChannel):
         return ChannelSupport(cls.name, True)
 
     def connect(self, timeout_s: float) -> Operation[None]:
-        return drive(self._connect(timeout_s))
+        return self._mesh.connect(timeout_s)
 
     def end_after_leave(self, error: Exception) -> None:
-        self._end_group(error)
+        self._end_groups(error)
         super().end_after_leave(error)
 
     def abort(self, error: Exception) -> None:
-        self._end_group(error)  # first: what fails in the streams may have to wait until Gloo has let go
+        self._end_groups(error)  # first: what fails in the streams may have to wait until Gloo has let go
         super().abort(error)
 
-    async def _connect(self, timeout_s: float) -> None:
-        await self._mesh.connect(timeout_s)
-        context = self.context
-        if context.world_size == 1:
-            return
-        store = self._store = MeshStore(self._mesh)
-        build = partial(self._group.build, store, timeout_s)
-        try:
-            await run_in_thread(build, f"gloo-{context.world}-{context.generation}-connect")
-        finally:
-            store.close(RuntimeError("Gloo is connected"))
-
     def _make_stream(self, owner: StreamOwner, rank: int) -> MessageStream:
-        return MovingStream(owner, rank, self._group.mover(rank), inline_bytes=INLINE_BYTES)
+        open_store = partial(self._open_store, rank)
+        group = GlooGroup(f"{self._label}-{rank}", self._host, leads=self._rank < rank, open_store=open_store)
+        self._groups.append(group)
+        return MovingStream(owner, rank, group.mover, inline_bytes=INLINE_BYTES)
 
-    def _end_group(self, error: Exception) -> None:
-        if self._store is not None:
-            self._store.close(error)
-        self._group.abort()
+    def _open_store(self, rank: int) -> MeshStore:
+        return MeshStore(self._mesh, [rank])
+
+    def _end_groups(self, error: Exception) -> None:
+        begun = [group for group in self._groups if group.abort(error)]
+        if begun:
+            start_reaper(partial(reap_all, begun), f"{self._label}-reaper")

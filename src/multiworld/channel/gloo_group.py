@@ -1,126 +1,163 @@
-"""One Gloo process group: built without the default group, and ended in the way that unblocks everything."""
+"""Gloo process groups of two ranks: built without the default group, and ended in the way that unblocks everything."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import Store
 
-from .errands import start_reaper
 from .gloo_device import acquire_device, release_device
 from .gloo_mover import FOREVER, NUM_TAGS, GlooMover
+from .mesh_store import MeshStore
 
-__all__ = ["GlooGroup"]
+__all__ = ["GlooGroup", "reap_all"]
 
 logger = logging.getLogger(__name__)
 
 POISON_TAG = NUM_TAGS + 1  # no payload uses it
+CONNECT_S = 3.0  # once both have begun; Gloo cannot be stopped before it
+CLOSED = "the process group was closed"
 RELEASE_S = 1.0  # Gloo lets go within 20 ms
 
 
 class GlooGroup:
-    """The process group of one world and generation.
+    """The process group of this rank and one peer, in one world and generation, and the mover of their payloads.
 
-    ``abort`` does what Gloo's own does not: a receive that runs out of time makes Gloo close all connections of the
-    group, which fails whatever is under way within milliseconds. Then the group can be dropped.
+    Nothing of it exists before ``connect``. Ending it does what Gloo's own end does not: a receive that runs out of
+    time makes Gloo close all connections of the group, which fails whatever is under way within milliseconds. Then the
+    group can be dropped. ``open_store`` returns what both ranks introduce themselves through; it runs on a thread.
     """
 
-    def __init__(self, label: str, host: str, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-        self._label, self._host = label, host
+    def __init__(self, label: str, host: str, *, leads: bool, open_store: Callable[[], MeshStore]) -> None:
+        self._label, self._host, self._open_store = label, host, open_store
+        self._rank = 0 if leads else 1
         self._lock = threading.Lock()
+        self._store: MeshStore | None = None  # of use while it connects; the group wants it to live as long as itself
         self._group: Any = None
-        self._store: Store | None = None
-        self._movers: list[GlooMover] = []
-        self._aborted = False
+        self._connecting = self._aborted = False
+        self._connected = threading.Event()  # or failed to, or closed
+        self._failure = CLOSED
+        self.mover = GlooMover(self, 1 - self._rank, label)
 
-    def build(self, store: Store, timeout_s: float) -> None:
-        """Connect to all ranks; blocks for at most ``timeout_s``, on a thread of its own."""
+    @property
+    def ready(self) -> bool:
+        return self._group is not None
+
+    def connect(self) -> None:
+        """Begin to connect, unless that was begun. Any thread, never blocks. It fails into the log: see ``ready``."""
+        with self._lock:
+            if self._connecting or self._aborted:
+                return
+            self._connecting = True
+        try:
+            threading.Thread(target=self._connect, name=f"{self._label}-connect", daemon=True).start()
+        except RuntimeError:  # the interpreter is ending and starts no thread any more
+            self._connected.set()
+
+    def send(self, tensor: Tensor, peer: int, tag: int) -> Any:
+        return self._process_group().send([tensor], peer, tag)
+
+    def recv(self, tensor: Tensor, peer: int, tag: int) -> Any:
+        return self._process_group().recv([tensor], peer, tag)
+
+    def abort(self, error: Exception) -> bool:
+        """Take nothing more; true, once, if it has to be reaped. Any thread, never blocks."""
+        with self._lock:
+            if self._aborted:
+                return False
+            self._aborted = True
+            store, has_begun = self._store, self._connecting
+        self.mover.close()
+        if store is not None:
+            store.close(error)
+        self._connected.set()
+        return has_begun
+
+    def fail_transfers(self) -> None:
+        """Make Gloo fail what is under way. After ``abort``."""
+        group = self._group
+        if group is None or not self.mover.busy:
+            return
+        scratch = torch.empty(1, dtype=torch.uint8)
+        try:
+            group.recv([scratch], 1 - self._rank, POISON_TAG).wait(timedelta(milliseconds=1))
+        except RuntimeError:
+            return  # as intended, or that connection is closed already
+
+    def give_back(self) -> None:
+        """Drop the group and what it holds. After the mover's end."""
+        # In this order: the last reference to a device must be the group's. Its end takes up to 10 ms, which a group
+        # spends without the interpreter lock, and Python's reference with it.
+        if self._group is not None:
+            release_device(self._host)
+        with self._lock:
+            self._group = self._store = None
+
+    def _process_group(self) -> Any:
+        self._connected.wait()
+        group = self._group
+        if group is None or self._aborted:
+            raise RuntimeError(self._failure)
+        return group
+
+    def _connect(self) -> None:
+        try:
+            if not self._aborted:
+                self._meet()
+        except Exception as error:  # whatever the library raises; payloads then go on travelling with their headers
+            if not self._aborted:
+                self._failure = f"Gloo could not connect: {error}"
+                logger.warning("%s: %s; large payloads stay on our own connection", self._label, self._failure)
+        finally:
+            self._connected.set()
+
+    def _meet(self) -> None:
+        store = self._open_store()
+        with self._lock:
+            self._store = store
+        try:
+            store.set(f"begun/{self._rank}", b"")
+            store.wait([f"begun/{1 - self._rank}"])  # the peer may be busy for long; the end of the world ends this
+            self._build(store)
+        finally:
+            store.close(RuntimeError("Gloo is connected"))
+
+    def _build(self, store: MeshStore) -> None:
         device = acquire_device(self._host)
+        published = False
         try:
             options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._devices = [device]
             options._threads = 1
-            options._timeout = timedelta(seconds=timeout_s)
-            group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
+            options._timeout = timedelta(seconds=CONNECT_S)
+            group = dist.ProcessGroupGloo(store, self._rank, 2, options)
             group._set_default_timeout(FOREVER)
-        except BaseException:
-            release_device(self._host)
-            raise
-        with self._lock:
-            aborted = self._aborted
-            if not aborted:
-                self._group, self._store = group, store
-        if aborted:
-            release_device(self._host)  # before the group, as in ``_reap``
-            del device, options, group
+            with self._lock:
+                if not self._aborted:
+                    self._group, published = group, True
+        finally:
+            if not published:
+                release_device(self._host)  # before the group, as in ``give_back``
 
-    def mover(self, peer: int) -> GlooMover:
-        mover = GlooMover(self, peer, f"{self._label}-{peer}")
-        self._movers.append(mover)
-        return mover
 
-    def send(self, tensor: Tensor, peer: int, tag: int) -> Any:
-        return self.process_group.send([tensor], peer, tag)
-
-    def recv(self, tensor: Tensor, peer: int, tag: int) -> Any:
-        return self.process_group.recv([tensor], peer, tag)
-
-    @property
-    def process_group(self) -> Any:
-        group = self._group
-        if group is None or self._aborted:
-            raise RuntimeError("the process group is closed")
-        return group
-
-    def abort(self) -> None:
-        """Fail all that is under way, and give everything back soon. Any thread, idempotent, never blocks."""
-        with self._lock:
-            if self._aborted:
-                return
-            self._aborted = True
-        for mover in self._movers:
-            mover.close()
-        start_reaper(self._reap, f"{self._label}-reaper")
-
-    def _reap(self) -> None:
-        if self._group is None:
-            return
-        if any(mover.busy for mover in self._movers):
-            self._poison()  # no local name for the group: the errors that ``release`` spreads keep this frame alive
-        for mover in self._movers:  # in two steps: what one transfer ends may wait for all
-            mover.let_go()
-        for mover in self._movers:
-            mover.release(RuntimeError("the process group was closed"))
-        deadline = time.monotonic() + RELEASE_S
-        ended = [mover.join(max(0.0, deadline - time.monotonic())) for mover in self._movers]
-        if not all(ended):
-            logger.error("%s: a thread still waits for Gloo %g s after the end", self._label, RELEASE_S)
-        # In this order: the last reference to a device must be the group's. Its end takes up to 10 ms, which a group
-        # spends without the interpreter lock, and Python's reference with it.
-        release_device(self._host)
-        with self._lock:
-            self._group = self._store = None
-
-    def _poison(self) -> None:
-        group = self._group
-        receives = []
-        for peer in range(self.size):
-            if peer != self.rank:
-                scratch = torch.empty(1, dtype=torch.uint8)
-                try:
-                    receives.append((group.recv([scratch], peer, POISON_TAG), scratch))
-                except RuntimeError:
-                    continue  # that connection is closed already
-        for receive, _ in receives:
-            try:
-                receive.wait(timedelta(milliseconds=1))
-            except RuntimeError:
-                continue  # as intended
+def reap_all(groups: Sequence[GlooGroup]) -> None:
+    """End aborted groups and give back what they hold; blocks for some milliseconds."""
+    for group in groups:
+        group.fail_transfers()
+    for group in groups:  # in steps: what one transfer ends may wait for all
+        group.mover.let_go()
+    for group in groups:
+        group.mover.release(RuntimeError(CLOSED))
+    deadline = time.monotonic() + RELEASE_S
+    ended = [group.mover.join(max(0.0, deadline - time.monotonic())) for group in groups]
+    if not all(ended):
+        logger.error("a thread still waits for Gloo %g s after the end of its world", RELEASE_S)
+    for group in groups:
+        group.give_back()

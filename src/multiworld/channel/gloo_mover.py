@@ -31,7 +31,16 @@ OnOver = Callable[[Exception | None], None]
 
 
 class PointToPoint(Protocol):
-    """The two calls of a process group that a mover needs; both raise RuntimeError once the group is closed."""
+    """What a mover needs of a process group. While that connects, ``send`` and ``recv`` wait for it.
+
+    Both raise RuntimeError once the group is closed, and if it could not connect.
+    """
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is connected."""
+
+    def connect(self) -> None: ...
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Any: ...
 
@@ -72,7 +81,8 @@ class GlooMover:
     """Implements ``moving.PayloadMover``.
 
     Issuing an operation takes a lock that Gloo's own thread holds while data flows. So the calling thread does it only
-    while little is moving, else a thread of its own; another one waits for the tails. Both start when needed.
+    while little is moving and the group is connected, else a thread of its own; another one waits for the tails. Both
+    start when needed.
     """
 
     def __init__(self, group: PointToPoint, peer: int, name: str) -> None:
@@ -89,12 +99,18 @@ class GlooMover:
     def busy(self) -> bool:
         return bool(self._sends or self._receives)
 
+    def prepare(self) -> bool:
+        if not self._group.ready:
+            self._group.connect()
+        return self._group.ready
+
     def send(self, number: int, tensors: list[Tensor], size_bytes: int, on_over: OnOver) -> bool:
         transfer = _Transfer(number, tensors, size_bytes, on_over)
         return self._start(self._sends, transfer, partial(self._issue_send, transfer))
 
     def recv(self, number: int, tensor: Tensor, on_over: OnOver) -> bool:
         transfer = _Transfer(number, [tensor], tensor.nbytes, on_over)
+        self._group.connect()  # the peer was faster, or we never heard of its first
         return self._start(self._receives, transfer, partial(self._issue_recv, transfer))
 
     def sent(self, number: int) -> None:
@@ -146,7 +162,7 @@ class GlooMover:
         with self._lock:
             if self._closed:
                 return False
-            direct = transfer.single and self._moving_bytes <= DIRECT_BYTES
+            direct = transfer.single and self._moving_bytes <= DIRECT_BYTES and self._group.ready
             transfers[transfer.number] = transfer
             self._moving_bytes += transfer.size_bytes
         if direct:

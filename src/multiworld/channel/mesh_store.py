@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -23,21 +24,21 @@ _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 class MeshStore(Store):
-    """What one rank sets, the others get. No server, no name lookup, nothing to clean up.
+    """What one rank sets, those among ``peers`` get. No server, no name lookup, nothing to clean up.
 
     It offers what the process groups of PyTorch call while they connect; its methods block, ``close`` ends that. A
     value travels in the description of an empty tensor, because the payloads of these streams may have to travel by
     the very group that is being connected.
     """
 
-    def __init__(self, mesh: StreamMesh) -> None:
+    def __init__(self, mesh: StreamMesh, peers: Sequence[int]) -> None:
         super().__init__()
-        self._mesh = mesh
+        self._mesh, self._peers = mesh, peers
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._receives: dict[int, Operation[Payload]] = {}
         self._closed: BaseException | None = None
-        for peer in mesh.peers:
+        for peer in peers:
             self._listen(peer)
 
     def close(self, error: BaseException) -> None:
@@ -54,7 +55,7 @@ class MeshStore(Store):
         stored = bytes(value, "latin-1") if isinstance(value, str) else bytes(value)
         self._put(key, stored)
         meta, segments, tensors = payload_segments({f"{key}={stored.hex()}": _NOTHING})
-        for peer in self._mesh.peers:
+        for peer in self._peers:
             self._mesh.stream(peer).send(USER, STORE_TAG, meta, segments, tensors)
 
     def get(self, key: str) -> bytes:

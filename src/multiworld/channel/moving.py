@@ -51,6 +51,9 @@ class PayloadMover(Protocol):
     None, or with what went wrong. ``send`` and ``recv`` return False, and nothing happens, once the mover is closed.
     """
 
+    def prepare(self) -> bool:
+        """Whether it can send now. If not, it gets ready, as the peer's must; until then payloads go without it."""
+
     def send(self, number: int, tensors: list[Tensor], size_bytes: int, on_over: OnOver) -> bool:
         """Send tensors as one payload, each aligned as ``tensors.pack`` does it."""
 
@@ -103,7 +106,7 @@ class MovingStream(MessageStream):
     # ---- sending
 
     def _queue_message(self, send: Send, flags: int) -> None:
-        if send.size_bytes <= self._inline_bytes:
+        if not self._moves(send.size_bytes):
             super()._queue_message(send, flags)
             return
         meta = SIZE.pack(send.size_bytes) + send.meta
@@ -113,11 +116,14 @@ class MovingStream(MessageStream):
         self.connection.queue(header + meta)
 
     def _queue_payload(self, send: Send) -> None:
-        if send.size_bytes <= self._inline_bytes:
+        if not self._moves(send.size_bytes):
             super()._queue_payload(send)
             return
         self._move_out(send)
         self.connection.queue(pack_header(Kind.PAYLOAD, flags=send.space | FLAG_MOVED, tag=send.tag, seq=send.seq))
+
+    def _moves(self, size_bytes: int) -> bool:
+        return size_bytes > self._inline_bytes and self._mover.prepare()
 
     def _move_out(self, send: Send) -> None:
         outgoing = self._outgoing[send.seq] = _Outgoing(send)
@@ -150,6 +156,7 @@ class MovingStream(MessageStream):
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         if not header.flags & FLAG_MOVED:
+            self._moves(header.payload_bytes)  # the peer gets ready, for which it needs us
             return super().begin(header, meta)
         arrival: Arrival[Receive, Message] | None = None
         if header.kind == Kind.MESSAGE:

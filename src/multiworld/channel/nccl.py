@@ -168,7 +168,7 @@ class NcclChannel(StreamChannel):
     async def _connect(self, timeout_s: float) -> None:
         await self._mesh.connect(timeout_s)
         context = self.context
-        self._store = MeshStore(self._mesh)
+        self._store = MeshStore(self._mesh, self._mesh.peers)
         self._parting.listen()
         if self._ended:
             self._store.close(RuntimeError("the world ended"))

@@ -140,7 +140,7 @@ class StoreState:
         return [Reply(client, seq, Status.OK, [desired]), *woken]
 
     def _wait(self, client: Hashable, seq: int, fields: list[bytes]) -> list[Reply]:
-        """Fields: how many keys, the keys, then optionally the ``unless`` key, its value (absent: no value), ``then``."""
+        """Fields: how many keys, the keys, optionally the ``unless`` key, its value (absent: none), and ``then``."""
         num_keys = int(fields[0])
         if not 0 <= num_keys < len(fields):
             raise ValueError(f"a wait for {num_keys} keys names {len(fields) - 1}")
