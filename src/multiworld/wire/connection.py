@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from ..errors import ProtocolError
 from .frames import FrameParser, Header
 from .interest import READ_EVENTS, Interest
+from .interrupts import is_owned
 from .loop_reader import LoopReader
 from .operation import Operation
 from .progress import ProgressThread
@@ -92,7 +93,7 @@ class Connection:
         self._interest = Interest(loop, self._fd, reading=READ_EVENTS, writing=not connected)
         self._queue = WriteQueue(sock, self._interest, self._fail)
         self._watch = Watch(self, loop, self._fd, self._interest)
-        self._read_lock = threading.Lock()
+        self._read_lock = threading.RLock()  # never taken twice: see ``is_owned``
         self._reader = 0  # ident of the thread that holds the read side
         self._commands: deque[Callable[[], None]] = deque()
         self._deferred: deque[Callable[[], None]] = deque()
@@ -179,14 +180,8 @@ class Connection:
         if self._reader == threading.get_ident():
             command()
             return
-        if self._commands or not self._read_lock.acquire(blocking=False):
+        if self._commands or not self._hold_reading(command, wait=False):
             self._commands.append(command)
-        else:
-            self._reader = threading.get_ident()
-            try:
-                command()
-            finally:
-                self._release_reading()
         if self._commands or self._deferred:
             self._combine()
 
@@ -205,12 +200,28 @@ class Connection:
             self._combine()
 
     def _combine(self) -> None:
-        while (self._commands or self._deferred) and self._read_lock.acquire(blocking=False):
+        while (self._commands or self._deferred) and self._hold_reading(self._drain_commands, wait=False):
+            pass
+
+    def _hold_reading(self, work: Callable[[], None], *, wait: bool) -> bool:
+        """Do ``work`` with the read side held, and then what that deferred. False: somebody else holds it."""
+        try:
+            if not self._read_lock.acquire(blocking=wait):
+                return False
             self._reader = threading.get_ident()
             try:
-                self._drain_commands()
+                work()
             finally:
                 self._release_reading()
+        except Exception:
+            raise
+        except BaseException:  # an interrupt, between any two steps: something may be half done, or the lock still held
+            self._fail("interrupted")
+            if is_owned(self._read_lock):
+                self._reader = 0
+                self._read_lock.release()
+            raise
+        return True
 
     def _drain_commands(self) -> None:
         while self._commands:
@@ -231,20 +242,18 @@ class Connection:
 
     def read_available(self) -> None:
         """Read and parse what the socket holds, up to a fair share, and run what was queued meanwhile."""
-        self._read_lock.acquire()
-        self._reader = threading.get_ident()
-        try:
-            self._drain_commands()
-            budget = FAIR_BYTES
-            while budget > 0 and not self._interest.over:
-                num_bytes, wanted = self._read_once()
-                self._drain_commands()
-                if num_bytes < wanted:
-                    break
-                budget -= num_bytes
-        finally:
-            self._release_reading()
+        self._hold_reading(self._read_and_drain, wait=True)
         self._combine()
+
+    def _read_and_drain(self) -> None:
+        self._drain_commands()
+        budget = FAIR_BYTES
+        while budget > 0 and not self._interest.over:
+            num_bytes, wanted = self._read_once()
+            self._drain_commands()
+            if num_bytes < wanted:
+                break
+            budget -= num_bytes
 
     def _read_once(self) -> tuple[int, int]:
         direct = self.parser.direct()

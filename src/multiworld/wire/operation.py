@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from ..errors import MultiworldError
@@ -111,9 +111,17 @@ class Operation(Generic[T]):
             self._completer = threading.get_ident()
             self._value, self._error, self._state = value, error, state
             callbacks, self._callbacks, self.on_cancel = self._callbacks, None, None
-        for callback in callbacks or ():
-            callback(self)
+        if callbacks is not None:
+            self._tell(iter(callbacks))
         return True
+
+    def _tell(self, callbacks: Iterator[Callable[[Operation[T]], None]]) -> None:
+        try:
+            for callback in callbacks:
+                callback(self)
+        except BaseException:  # an interrupt: the others wait for their news all the same
+            self._tell(callbacks)
+            raise
 
     def __await__(self) -> Generator[Operation[Any], None, T]:
         """Await inside a step coroutine that ``drive`` runs (not on an asyncio loop)."""
@@ -176,6 +184,9 @@ class _Drive(Generic[T]):
                 if isinstance(error, MultiworldError):  # one that ends many operations would keep the frames of all
                     error.__traceback__ = None
                 self._outer.fail(error)
+                if isinstance(error, KeyboardInterrupt):  # it is for the main thread, whoever awaits these steps
+                    self._rest(None)
+                    raise
                 break
             if awaited.done:
                 continue

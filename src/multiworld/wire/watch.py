@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Watch"]
 
 MAX_POLL_S = 3600.0
+GUARD = "the progress thread, for a moment"
 
 
 class _Waker:
@@ -73,8 +74,9 @@ class Watch:
         self.quick_waits = QuickWaits()
         self.heard_at = 0.0  # when a small piece came last
         self._connection, self._loop, self._fd, self._interest = connection, loop, fd, interest
-        self._watcher = threading.Lock()  # held by the one who waits on the socket instead of the progress thread
-        self._loop_reader: LoopReader | None = None  # the asyncio loop that reads at present
+        # These three are guarded by the interest's lock.
+        self._watcher: object = None  # who waits on the socket instead of the progress thread: a thread's ident, a loop
+        self._loop_reader: LoopReader | None = None  # the loop, if it is one
         self._guarded = False  # the progress thread looks after what a thread reads
         self._poller: tuple[int, select.poll] | None = None  # of the thread that watched last
 
@@ -83,31 +85,51 @@ class Watch:
 
         It saves the hand-over from the progress thread. If another thread does so already, this returns at once.
         """
-        if self._loop.on_thread or not self._watcher.acquire(blocking=False):
+        if self._loop.on_thread:
             return
+        thread = threading.get_ident()
+        try:
+            if self._claim(thread):
+                self._read_until(operation, timeout_s)
+                self._end_reading(thread)
+        except BaseException:  # an interrupt can come at any of these steps
+            self._end_reading(thread)
+            raise
+
+    def _read_until(self, operation: Operation[object], timeout_s: float | None) -> None:
         waker = _thread.waker
         waker.clear()
         operation.add_callback(waker.wake)
-        try:
-            if self._interest.reading:
-                self._interest.set_reading(0)
-            poller = self._poller_for(waker.fd)
-            timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
-            while not operation.done and not self._interest.over:
-                if not self._wait_readable(poller, timeout_ms):
-                    return
-                waker.clear()
-                if not operation.done:
-                    self._connection.read_available()
-        finally:
-            with self._interest.lock:
-                if not is_hot(self.heard_at):
-                    self._interest.reading = READ_EVENTS
-                    self._interest.update()
-                elif not self._guarded:  # this thread will be back in a moment
-                    self._guarded = True
-                    self._loop.call_later(PATROL_S, self._guard)
-                self._watcher.release()
+        if self._interest.reading:
+            self._interest.set_reading(0)
+        poller = self._poller_for(waker.fd)
+        timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
+        while not operation.done and not self._interest.over:
+            if not self._wait_readable(poller, timeout_ms):
+                return
+            waker.clear()
+            if not operation.done:
+                self._connection.read_available()
+
+    def _claim(self, watcher: object) -> bool:
+        with self._interest.lock:
+            if self._watcher is not None:
+                return False
+            self._watcher = watcher
+            return True
+
+    def _end_reading(self, thread: int) -> None:
+        """A thread reads no more, if it did."""
+        with self._interest.lock:
+            if self._watcher != thread:
+                return
+            if not is_hot(self.heard_at):
+                self._interest.reading = READ_EVENTS
+                self._interest.update()
+            elif not self._guarded:  # this thread will be back in a moment
+                self._loop.call_later(PATROL_S, self._guard)
+                self._guarded = True
+            self._watcher = None
 
     def _wait_readable(self, poller: select.poll, timeout_ms: int | None) -> bool:
         began = time.perf_counter()
@@ -124,35 +146,34 @@ class Watch:
         """On the progress thread, now and then while a thread comes back again and again to read."""
         again = is_hot(self.heard_at) and not self._interest.over
         with self._interest.lock:  # a thread that stops reading meanwhile must know whether anybody looks after it
-            free = self._watcher.acquire(blocking=False)
+            free = self._watcher is None
             self._guarded = again
             if free and not again:
                 self._interest.reading = READ_EVENTS
                 self._interest.update()
-        if free:
+            elif free:
+                self._watcher = GUARD
+        if free and again:
             try:
-                if again:
-                    self._connection.read_available()  # what has come while the thread is busy elsewhere
+                self._connection.read_available()  # what has come while the thread is busy elsewhere
             finally:
-                self._watcher.release()
+                with self._interest.lock:
+                    self._watcher = None
         if again:
             self._loop.call_later(PATROL_S, self._guard)
 
     def watch_from(self, reader: LoopReader) -> None:
         """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly."""
-        if self._loop_reader is not None or self._interest.over or not is_hot(self.heard_at):
-            return
-        if not self._watcher.acquire(blocking=False):
+        if self._watcher is not None or self._interest.over or not is_hot(self.heard_at):
             return
         with self._interest.lock:
-            if self._interest.over:
-                self._watcher.release()
+            if self._watcher is not None or self._interest.over:
                 return
-            self._loop_reader = reader
+            self._loop.call_later(PATROL_S, self._patrol)  # first: an interrupt can come at any of these steps
+            self._watcher = self._loop_reader = reader
             self._interest.reading = 0
             self._interest.update()
             reader.watch(self._fd, self._connection)
-        self._loop.call_later(PATROL_S, self._patrol)
 
     def read_for_loop(self) -> None:
         """On the asyncio loop's thread: the socket is readable."""
@@ -162,7 +183,9 @@ class Watch:
 
     def _patrol(self) -> None:
         """On the progress thread, now and then while a loop reads."""
-        if self._loop_reader is None or self._interest.over:
+        with self._interest.lock:  # whoever hands it to a loop holds it until that is done
+            reader = self._loop_reader
+        if reader is None or self._interest.over:
             return
         if not is_hot(self.heard_at):
             self.end_loop_reading()
@@ -178,7 +201,7 @@ class Watch:
             reader.unwatch(self._fd)
             self._interest.reading = READ_EVENTS
             self._interest.update()
-        self._watcher.release()
+            self._watcher = None
 
     def _poller_for(self, wake_fd: int) -> select.poll:
         if self._poller is None or self._poller[0] != wake_fd:

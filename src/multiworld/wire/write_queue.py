@@ -11,6 +11,7 @@ from typing import Protocol
 
 from .copying import copied
 from .interest import Interest
+from .interrupts import is_owned
 
 __all__ = ["WriteQueue"]
 
@@ -39,7 +40,7 @@ class WriteQueue:
     """
 
     def __init__(self, sock: socket.socket, interest: Interest, fail: _Fail) -> None:
-        self.lock = threading.Lock()  # whoever holds it looks at the queue again after releasing it
+        self.lock = threading.RLock()  # never taken twice; whoever holds it looks at the queue again after releasing it
         self._sock, self._interest, self._fail = sock, interest, fail
         self._outgoing: deque[_Outgoing] = deque()
 
@@ -67,34 +68,52 @@ class WriteQueue:
 
     def flush(self, budget: int = INLINE_BYTES) -> None:
         """Write what the socket takes, or until ``budget`` bytes have gone; the progress thread does the rest."""
-        while self._outgoing and not self._interest.writing and not self._interest.over:
-            if not self.lock.acquire(blocking=False):
-                return  # the holder looks again after it has released
+        try:
+            while self._outgoing and not self._interest.writing and not self._interest.over:
+                if not self.lock.acquire(blocking=False):
+                    return  # the holder looks again after it has released
+                try:
+                    finished = self._write(budget)
+                except BaseException:  # an interrupt between sending and counting: the same bytes would go twice
+                    self._fail("interrupted while sending")
+                    raise
+                finally:
+                    self.lock.release()
+                for on_sent in finished:
+                    on_sent()
+        except Exception:
+            raise
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def send_now(self, frame: bytes) -> bool:
+        """Write a small frame if nothing is in its way: the quick way. False: not a byte was written."""
+        try:
+            if self._outgoing or self._interest.writing or not self.lock.acquire(blocking=False):
+                return False
             try:
-                finished = self._write(budget)
-            except BaseException:  # an interrupt between sending and counting: the same bytes would go twice
+                if self._outgoing or self._interest.writing or self._interest.over:
+                    return False
+                return self._write_whole(frame)
+            except BaseException:  # as above
                 self._fail("interrupted while sending")
                 raise
             finally:
                 self.lock.release()
-            for on_sent in finished:
-                on_sent()
-
-    def send_now(self, frame: bytes) -> bool:
-        """Write a small frame if nothing is in its way: the quick way. False: not a byte was written."""
-        if self._outgoing or self._interest.writing or not self.lock.acquire(blocking=False):
-            return False
-        try:
-            if self._outgoing or self._interest.writing or self._interest.over:
-                return False
-            return self._write_whole(frame)
-        except BaseException:  # an interrupt between sending and counting: the rest would be lost
-            self._fail("interrupted while sending")
+                if self._outgoing:  # queued by others while the lock was held
+                    self.flush()
+        except Exception:
             raise
-        finally:
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def _interrupted(self) -> None:
+        """Between any two steps: the lock may still be held, and who waits for what was sent may not have been told."""
+        self._fail("interrupted while sending")
+        if is_owned(self.lock):
             self.lock.release()
-            if self._outgoing:  # queued by others while the lock was held
-                self.flush()
 
     def _write_whole(self, frame: bytes) -> bool:
         try:

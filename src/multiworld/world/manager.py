@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 MAX_JOB_NAME = 200
 LEAVE_S = 5.0
 EXIT_LEAVE_S = 2.0
+EXIT_MARGIN_S = 2.0
 DATA_LOSS_GRACE_S = 0.25  # the link usually tells the cause of a lost data connection within a millisecond
 ERRORS: dict[str, type[WorldBrokenError]] = {
     error.__name__: error
@@ -510,8 +511,14 @@ class WorldManager(ForerunnerManager):
                 self._closed.succeed(None)  # for others who wait, if this caller was cancelled
 
     def on_exit(self) -> None:
-        if self._closed is None:
-            self.close(EXIT_LEAVE_S)
+        if self._closed is not None:
+            return
+        gone = threading.Event()
+        self._close(EXIT_LEAVE_S).add_callback(lambda _: gone.set())
+        if gone.wait(EXIT_LEAVE_S + EXIT_MARGIN_S):
+            self._finish_close()
+        else:  # a defect; who waits for this process to end must not wait for ever
+            logger.error("could not leave all worlds at exit; to the others it is as if this process had died")
 
     def on_fork(self) -> None:
         self._closed = Operation()
