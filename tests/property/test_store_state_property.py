@@ -23,6 +23,7 @@ class Waiter:
     seq: int
     keys: list[bytes]
     unless: tuple[bytes, bytes | None] | None
+    then: bytes | None
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -46,19 +47,33 @@ class StoreMachine(RuleBasedStateMachine):
         return Reply(client, self.seq, Status.ABSENT if value is None else Status.OK, [] if value is None else [value])
 
     def woken(self) -> list[Reply]:
-        """Which waits end now, in the order in which they began."""
+        """Which waits end now, in the order in which they began, and then which end by what these change."""
+        replies, following = self.ended()
+        while following:
+            key, expected, then = following.pop(0)
+            if self.value(key) == expected:
+                self.values[key] = (then, None)
+                more, after = self.ended()
+                replies += more
+                following += after
+        return replies
+
+    def ended(self) -> tuple[list[Reply], list[tuple[bytes, bytes | None, bytes]]]:
         replies: list[Reply] = []
+        following = []
         for waiter in list(self.waiters):
             values = [self.value(key) for key in waiter.keys]
             if None not in values:
                 found = [value for value in values if value is not None]
                 replies.append(Reply(waiter.client, waiter.seq, Status.OK, found))
+                if waiter.unless is not None and waiter.then is not None:
+                    following.append((*waiter.unless, waiter.then))
             elif waiter.unless is not None and self.value(waiter.unless[0]) != waiter.unless[1]:
                 replies.append(Reply(waiter.client, waiter.seq, Status.ABSENT, []))
             else:
                 continue
             self.waiters.remove(waiter)
-        return replies
+        return replies, following
 
     @rule(client=CLIENTS, key=KEYS)
     def get(self, client: str, key: bytes) -> None:
@@ -81,11 +96,26 @@ class StoreMachine(RuleBasedStateMachine):
         self.values[key] = (total, None)
         assert replies == [Reply(client, self.seq, Status.OK, [total]), *self.woken()]
 
-    @rule(client=CLIENTS, key=KEYS, desired=VALUES, expected=VALUES | st.none(), lease=st.booleans())
-    def compare_set(self, client: str, key: bytes, desired: bytes, expected: bytes | None, lease: bool) -> None:
-        fields = [key, desired] if expected is None else [key, desired, expected]
+    @rule(
+        client=CLIENTS,
+        key=KEYS,
+        desired=VALUES,
+        expected=VALUES | st.none(),
+        lease=st.booleans(),
+        guard=st.none() | st.tuples(KEYS, VALUES),
+    )
+    def compare_set(
+        self,
+        client: str,
+        key: bytes,
+        desired: bytes,
+        expected: bytes | None,
+        lease: bool,
+        guard: tuple[bytes, bytes] | None,
+    ) -> None:
+        fields = [key, desired, *([] if expected is None else [expected]), *(guard or ())]
         replies = self.ask(client, Request.COMPARE_SET, fields, lease=lease)
-        if self.value(key) == expected:
+        if self.value(key) == expected and (guard is None or self.value(guard[0]) == guard[1]):
             self.values[key] = (desired, client if lease else None)
         assert replies == [self.expected(client, self.value(key)), *self.woken()]
 
@@ -106,13 +136,18 @@ class StoreMachine(RuleBasedStateMachine):
         client=CLIENTS,
         keys=st.lists(KEYS, max_size=3),
         unless=st.none() | st.tuples(KEYS, VALUES | st.none()),
+        then=st.none() | VALUES,
     )
-    def wait(self, client: str, keys: list[bytes], unless: tuple[bytes, bytes | None] | None) -> None:
+    def wait(
+        self, client: str, keys: list[bytes], unless: tuple[bytes, bytes | None] | None, then: bytes | None
+    ) -> None:
         fields = [b"%d" % len(keys), *keys]
+        if unless is None or unless[1] is None:
+            then = None
         if unless is not None:
-            fields += [part for part in unless if part is not None]
+            fields += [part for part in (*unless, then) if part is not None]
         replies = self.ask(client, Request.WAIT, fields)
-        self.waiters.append(Waiter(client, self.seq, keys, unless))
+        self.waiters.append(Waiter(client, self.seq, keys, unless, then))
         assert replies == self.woken()
 
     @rule(client=CLIENTS, index=st.integers(0, 100))

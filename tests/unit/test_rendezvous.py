@@ -118,6 +118,9 @@ class Client:
     def delete(self, keys: Sequence[str]) -> Operation[None]:
         return self._ask(Request.DELETE, [key.encode() for key in keys], lambda _: None)
 
+    def discard(self, keys: Sequence[str]) -> None:
+        self.delete(keys)
+
     def entries(self, prefix: str) -> Operation[dict[str, bytes]]:
         return self._ask(Request.LIST, [prefix.encode()], pairs)
 
@@ -199,7 +202,7 @@ def test_the_next_meeting_is_another_generation_and_uid(loop: ProgressThread, se
         assert [result.generation for result in results] == [generation] * 2
         uids |= {result.uid for result in results}
         for member in members:
-            drive(member.rendezvous.withdraw()).result()
+            member.rendezvous.withdraw()
     assert len(uids) == 3
 
 
@@ -276,11 +279,11 @@ def test_withdrawing_removes_the_record_and_a_lost_store_is_no_error(loop: Progr
     member = Member(loop, server, 0)
     meeting = member.meet()
     meeting.cancel(StepsCancelled())
-    drive(member.rendezvous.withdraw()).result()
+    member.rendezvous.withdraw()
     assert server.list_keys() == [f"{PREFIX}generation"]
     member.meet()
     member.store.disconnect()
-    drive(member.rendezvous.withdraw()).result()
+    member.rendezvous.withdraw()
 
 
 @pytest.mark.parametrize("num_answers", range(7))
@@ -294,9 +297,8 @@ def test_a_join_that_is_cancelled_while_its_record_is_on_the_way_leaves_none(
     for _ in range(num_answers):
         member.store.release_one()
     meeting.cancel(StepsCancelled())
-    cleaning = drive(member.rendezvous.withdraw())
+    member.rendezvous.withdraw()
     member.store.release()
-    cleaning.result()
     assert [key for key in server.list_keys() if not key.endswith("generation")] == []
 
 

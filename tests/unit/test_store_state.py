@@ -91,6 +91,15 @@ def test_a_key_that_somebody_else_has_set_since_is_not_the_leaving_ones(store: S
     assert store.get(b"k") is None
 
 
+def test_a_guard_must_hold_besides_the_comparison(store: Store) -> None:
+    store.ask("a", Request.SET, b"g", b"1")
+    assert store.answer("a", Request.COMPARE_SET, b"k", b"1", b"g", b"2") == (ABSENT, [])
+    assert store.answer("a", Request.COMPARE_SET, b"k", b"1", b"absent", b"1") == (ABSENT, [])
+    assert store.answer("a", Request.COMPARE_SET, b"k", b"1", b"g", b"1") == (OK, [b"1"])
+    assert store.answer("a", Request.COMPARE_SET, b"k", b"2", b"1", b"g", b"2") == (OK, [b"1"])
+    assert store.answer("a", Request.COMPARE_SET, b"k", b"2", b"1", b"g", b"1") == (OK, [b"2"])
+
+
 def test_a_failed_comparison_leases_nothing(store: Store) -> None:
     store.ask("a", Request.SET, b"k", b"1")
     store.ask("b", Request.COMPARE_SET, b"k", b"2", lease=True)
@@ -137,6 +146,34 @@ def test_deleting_or_the_end_of_a_lease_may_give_up_waits(store: Store) -> None:
     assert store.state.disconnect("a") == [Reply("w", store.seq, ABSENT, [])]
 
 
+def test_what_follows_from_a_wait_is_seen_by_all_that_comes_later(store: Store) -> None:
+    """All who wait for the same keys have them, though the first of them has changed what the others watch."""
+    store.ask("a", Request.SET, b"g", b"1")
+    waiting = []
+    for client in ("v", "w"):
+        store.ask(client, Request.WAIT, b"2", b"x", b"y", b"g", b"1", b"2")
+        waiting.append(store.seq)
+    store.ask("u", Request.WAIT, b"1", b"never", b"g", b"1", b"3")
+    given_up = store.seq
+    store.ask("a", Request.SET, b"x", b"0")
+    assert store.get(b"g") == b"1"
+    replies = store.ask("a", Request.SET, b"y", b"0")
+    assert replies[1:] == [
+        Reply("v", waiting[0], OK, [b"0", b"0"]),
+        Reply("w", waiting[1], OK, [b"0", b"0"]),
+        Reply("u", given_up, ABSENT, []),
+    ]
+    assert store.get(b"g") == b"2"
+    assert store.state.num_waiters == 0
+
+
+def test_nothing_follows_from_a_wait_whose_watched_key_has_changed(store: Store) -> None:
+    store.ask("a", Request.SET, b"g", b"5")
+    store.ask("a", Request.SET, b"x", b"0")
+    assert store.answer("w", Request.WAIT, b"1", b"x", b"g", b"1", b"2") == (OK, [b"0"])
+    assert store.get(b"g") == b"5"
+
+
 def test_a_cancelled_wait_is_never_answered(store: Store) -> None:
     store.ask("w", Request.WAIT, b"1", b"x")
     waiting = store.seq
@@ -168,11 +205,13 @@ def test_the_waits_of_a_client_end_with_it(store: Store) -> None:
         (Request.ADD, [b"k", b"\xff"]),
         (Request.ADD, [b"text", b"1"]),
         (Request.COMPARE_SET, [b"k"]),
+        (Request.COMPARE_SET, [b"k"] * 6),
         (Request.LIST, []),
         (Request.WAIT, []),
         (Request.WAIT, [b"-1", b"k"]),
         (Request.WAIT, [b"3", b"k"]),
         (Request.WAIT, [b"x", b"k"]),
+        (Request.WAIT, [b"1", b"k", b"g", b"1", b"2", b"3"]),
         (Request.CANCEL, []),
         (Request.CANCEL, [b"x"]),
     ],

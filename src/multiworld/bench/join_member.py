@@ -99,9 +99,9 @@ class JoinMember(Member):
         return took_s, num_joined
 
     @asynccontextmanager
-    async def _joining(self, joins_per_s: float, backend: str) -> AsyncIterator[list[str]]:
+    async def _joining(self, joins_per_s: float, backend: str) -> AsyncIterator[list[mw.World]]:
         """Form and leave worlds until the block ends: rank 0 says when, by a tensor on the control world."""
-        joined: list[str] = []
+        joined: list[mw.World] = []
         if not joins_per_s:
             yield joined
             return
@@ -114,10 +114,11 @@ class JoinMember(Member):
             yield joined
             done.set()
             await joining
+            await asyncio.gather(*(world.leave() for world in joined))
         finally:
             joining.cancel()
 
-    async def _join_until(self, done: asyncio.Event, joins_per_s: float, backend: str, joined: list[str]) -> None:
+    async def _join_until(self, done: asyncio.Event, joins_per_s: float, backend: str, joined: list[mw.World]) -> None:
         assert self._control is not None
         due = time.monotonic()
         while True:
@@ -131,7 +132,7 @@ class JoinMember(Member):
                 await self._control.send(torch.tensor([STOP]), 1)
                 return
 
-    async def _join_when_told(self, backend: str, joined: list[str]) -> None:
+    async def _join_when_told(self, backend: str, joined: list[mw.World]) -> None:
         assert self._control is not None
         told = torch.zeros(1)
         while True:
@@ -140,12 +141,9 @@ class JoinMember(Member):
                 return
             await self._join_once(backend, joined)
 
-    async def _join_once(self, backend: str, joined: list[str]) -> None:
+    async def _join_once(self, backend: str, joined: list[mw.World]) -> None:
         name = f"beside-{next(self._numbers)}"
-        world = await self.form_world(name, backend)
-        joined.append(name)
-        await world.barrier()
-        await world.leave()
+        joined.append(await self.form_world(name, backend))
 
     async def _together(self) -> None:
         assert self._control is not None

@@ -43,6 +43,9 @@ class Store(Protocol):
 
     def delete(self, keys: Sequence[str]) -> Operation[None]: ...
 
+    def discard(self, keys: Sequence[str]) -> None:
+        """Delete without an answer; it is done before what this client asks for afterwards."""
+
     def entries(self, prefix: str) -> Operation[dict[str, bytes]]: ...
 
     def wait(

@@ -21,6 +21,7 @@ __all__ = ["PURPOSE", "TCPStore", "TCPStoreServer"]
 logger = logging.getLogger(__name__)
 
 PURPOSE = "store"
+NO_ANSWER = 0  # the number of requests that want none
 T = TypeVar("T")
 Answer = tuple[Status, list[bytes]]
 
@@ -49,7 +50,8 @@ class TCPStoreServer:
         pending.accept(_ServedClient(self, client))
 
     def request(self, client: int, header: Header, meta: bytes) -> None:
-        self._reply(self._state.handle(client, header.seq, header.tag, header.flags, unpack_strings(meta)))
+        replies = self._state.handle(client, header.seq, header.tag, header.flags, unpack_strings(meta))
+        self._reply([reply for reply in replies if reply.seq != NO_ANSWER])
 
     def disconnect(self, client: int) -> None:
         self._clients.pop(client, None)
@@ -133,6 +135,9 @@ class TCPStore:
     def delete(self, keys: Sequence[str]) -> Operation[None]:
         return self._map(self._request(Request.DELETE, [key.encode() for key in keys]), _nothing)
 
+    def discard(self, keys: Sequence[str]) -> None:
+        self._tell(Request.DELETE, [key.encode() for key in keys])
+
     def entries(self, prefix: str) -> Operation[dict[str, bytes]]:
         return self._map(self._request(Request.LIST, [prefix.encode()]), _pairs)
 
@@ -160,9 +165,13 @@ class TCPStore:
         return operation
 
     def _cancel(self, seq: int) -> None:
-        if self._pending.pop(seq, None) is not None and self._connection is not None:
-            cancel = pack_strings([b"%d" % seq])
-            self._connection.send_soon(pack_frame(Kind.STORE_REQUEST, cancel, tag=int(Request.CANCEL), seq=0))
+        if self._pending.pop(seq, None) is not None:
+            self._tell(Request.CANCEL, [b"%d" % seq])
+
+    def _tell(self, request: Request, fields: list[bytes]) -> None:
+        if self._connection is not None:
+            frame = pack_frame(Kind.STORE_REQUEST, pack_strings(fields), tag=int(request), seq=NO_ANSWER)
+            self._connection.send_soon(frame)
 
     def _map(self, request: Operation[Answer], convert: Callable[[Status, list[bytes]], T]) -> Operation[T]:
         mapped: Operation[T] = Operation(lambda: _discard(request, self.url))

@@ -78,14 +78,11 @@ class Formation:
                 meeting = await self.rendezvous.meet()
                 world = await self._try(meeting, store, invitation)
                 if world is None:
-                    await self.rendezvous.withdraw()
+                    self.rendezvous.withdraw()
                     await pause(self._loop, RETRY_S)
             return world
         finally:
-            if world is None:
-                await self.rendezvous.withdraw()
-            else:
-                self.rendezvous.withdraw_nowait()  # the others count on this world by now: nothing may fail any more
+            self.rendezvous.withdraw()
 
     def _listen(self, host: str) -> PeerInfo:
         try:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..errors import JoinMismatchError, JoinRefusedError, ProtocolError, StoreError
+from ..errors import JoinMismatchError, JoinRefusedError, ProtocolError
 from ..store.base import Store
 from ..wire.operation import Operation, StepsCancelled, settler
 from ..wire.progress import ProgressThread
@@ -25,8 +24,6 @@ from ..wire.waiting import pause
 from .peers import PeerInfo
 
 __all__ = ["Invitation", "Meeting", "Rendezvous"]
-
-logger = logging.getLogger(__name__)
 
 TAKEN_RETRY_S = 0.02
 TAKEN_PATIENCE_S = 1.0  # the store may not yet have noticed that the rank's last owner died
@@ -100,7 +97,7 @@ class Rendezvous:
                 knows_record, holds = True, requests.placing.result()
                 if holds == place.record:
                     self.key = place.key
-                    await self._check_others(await requests.listing)
+                    self._check_others(await requests.listing)
                     records = await requests.coming
                     if records is not None:
                         self.min_generation = generation + 1
@@ -138,7 +135,7 @@ class Rendezvous:
     async def _next(self, place: _Place, current: int, holds: bytes | None) -> int:
         """Return the generation to try after one that we were not in, or that was closed while we were."""
         if holds == place.record:
-            await self.withdraw()
+            self.withdraw()
             return place.generation + 1
         if current < place.generation:  # the store is a new one, or never was told
             await self._store.compare_set(self._counter, b"%d" % current, b"%d" % place.generation)
@@ -166,19 +163,13 @@ class Rendezvous:
     def _take_away(self, place: _Place, placing: Operation[bytes | None]) -> None:
         """We gave up before we knew that our record stands."""
         if placing.error is None and placing.result() == place.record:
-            self._store.delete([place.key])
+            self._store.discard([place.key])
 
-    async def withdraw(self) -> None:
+    def withdraw(self) -> None:
         """Remove our record; a store that is lost has removed it with our lease."""
-        try:
-            await self.withdraw_nowait()
-        except StoreError as error:
-            logger.debug("withdrawing from world %s: %s", self._invitation.name, error)
-
-    def withdraw_nowait(self) -> Operation[None]:
-        """As ``withdraw``, without waiting for the store."""
         key, self.key = self.key, None
-        return self._store.delete([] if key is None else [key])
+        if key is not None:
+            self._store.discard([key])
 
     async def missing(self) -> list[int]:
         """Return the ranks that are not there (for the message when the time is over)."""
@@ -188,13 +179,13 @@ class Rendezvous:
         others = set(range(self._invitation.world_size)) - {self._invitation.rank}
         return sorted(others - ranks)
 
-    async def _check_others(self, present: dict[str, bytes]) -> None:
+    def _check_others(self, present: dict[str, bytes]) -> None:
         mine = self._invitation
         for key, record in present.items():
             rank = int(key.rpartition("/")[2])
             theirs = _parse(record)
             if (theirs.world_size, theirs.backend) != (mine.world_size, mine.backend):
-                await self.withdraw()
+                self.withdraw()
                 raise JoinMismatchError(
                     mine.name,
                     f"this process says world_size={mine.world_size}, backend={mine.backend!r}, but rank {rank} "
