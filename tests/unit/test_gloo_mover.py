@@ -229,6 +229,21 @@ def test_a_group_that_refuses_ends_the_transfer_on_another_thread() -> None:
     close(mover, group)
 
 
+def test_a_thread_for_errands_that_has_nothing_to_do_ends_and_the_next_errand_starts_another() -> None:
+    errands, done = Errands("test-errands", idle_s=0.02), queue.SimpleQueue[str]()
+
+    def note() -> None:
+        done.put(threading.current_thread().name)
+
+    for _ in range(3):
+        assert errands.put(note)
+        assert done.get(timeout=WAIT_S) == "test-errands"
+        assert wait_until(lambda: all(thread.name != "test-errands" for thread in threading.enumerate()), WAIT_S)
+    errands.stop()
+    assert errands.join(WAIT_S)
+    assert not errands.put(note)
+
+
 def test_errands_run_in_order_survive_a_defect_and_end(caplog: object) -> None:
     errands = Errands("test-errands")
     assert errands.join(0.0)  # no thread yet

@@ -100,7 +100,7 @@ class JoinMember(Member):
 
     @asynccontextmanager
     async def _joining(self, joins_per_s: float, backend: str) -> AsyncIterator[list[mw.World]]:
-        """Form and leave worlds until the block ends: rank 0 says when, by a tensor on the control world."""
+        """Form worlds until the block ends, and leave them then: rank 0 says when, by a tensor on the control world."""
         joined: list[mw.World] = []
         if not joins_per_s:
             yield joined
@@ -120,7 +120,7 @@ class JoinMember(Member):
 
     async def _join_until(self, done: asyncio.Event, joins_per_s: float, backend: str, joined: list[mw.World]) -> None:
         assert self._control is not None
-        due = time.monotonic()
+        due = time.monotonic() - 0.5 / joins_per_s
         while True:
             due += 1 / joins_per_s
             try:

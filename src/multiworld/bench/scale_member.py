@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import time
@@ -21,6 +22,8 @@ from .member import Member, obey
 __all__ = ["ScaleMember", "run"]
 
 AT_A_TIME = 16
+LARGE_NUMEL = 2_500_000  # 10 MB
+SETTLE_S = 6.0  # threads that have nothing to do end after 5 s
 RAW = "raw"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -57,9 +60,22 @@ class ScaleMember(Member):
         await world.barrier()
         return world
 
+    async def send_large(self, first: int) -> None:
+        """Send in each world from ``first`` on, both ways, what goes over the library that the channel is named after.
+
+        Twice: the first of them lets that connect.
+        """
+        peer = 1 - self.rank
+        sent, received = torch.ones(LARGE_NUMEL), torch.empty(LARGE_NUMEL)
+        for _ in range(2):
+            for world in self._worlds[first:]:
+                await asyncio.gather(world.recv(received, peer), world.send(sent, peer))
+        await asyncio.sleep(SETTLE_S)
+
     async def held(self) -> dict[str, Any]:
         """Return what this process holds now, its children's memory not counted."""
         gc.collect()
+        _give_freed_memory_back()
         now = measure()
         return {"threads": now.threads, "descriptors": now.num_descriptors, "resident_bytes": now.resident_bytes}
 
@@ -84,6 +100,13 @@ class ScaleMember(Member):
                 await self._worlds[number % len(self._worlds)].send(torch.zeros(1), 0)
         await asyncio.gather(*self._receives)
         self._receives.clear()
+
+
+def _give_freed_memory_back() -> None:
+    """Let the allocator return what was freed: it may keep some of the large tensors' memory, or not."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
+    if trim is not None:
+        trim(0)
 
 
 def _used_s() -> float:

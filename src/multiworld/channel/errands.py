@@ -11,15 +11,17 @@ __all__ = ["Errands", "start_reaper"]
 
 logger = logging.getLogger(__name__)
 
+IDLE_S = 5.0
+
 
 class Errands:
     """Errands are called one after the other, in the order in which they were given.
 
-    The thread starts with the first one, and ending it never blocks.
+    The thread starts when there is one, and ends when none has come for a while. Ending it for good never blocks.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, *, idle_s: float = IDLE_S) -> None:
+        self._name, self._idle_s = name, idle_s
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -56,7 +58,10 @@ class Errands:
             pass  # nothing is kept between the errands: an idle thread must not hold a tensor
 
     def _run_next(self) -> bool:
-        errand = self._queue.get()
+        try:
+            errand = self._queue.get(timeout=self._idle_s)
+        except queue.Empty:
+            return not self._retire()
         if errand is None:
             return False
         try:
@@ -64,6 +69,13 @@ class Errands:
         except Exception:  # a defect in one errand must not end the thread that serves the others
             logger.exception("errand of %s failed", self._name)
         return True
+
+    def _retire(self) -> bool:
+        """Let the thread end, unless an errand has come in that very moment."""
+        with self._lock:
+            if self._queue.empty():
+                self._thread = None  # the next errand starts another
+            return self._thread is None
 
 
 def start_reaper(reap: Callable[[], None], name: str) -> None:
