@@ -61,7 +61,7 @@ async def test_members_that_wait_for_the_call_of_a_dead_one_learn_it_from_those_
         caller, waiter = sorted((one, two), key=lambda manager: manager._id)
         store = await wait_async(drive(host._stores.client(url, "w", 5.0, lambda error: None)))
         await wait_async(store.set("default/w/generation", b"1"))
-        ghost = Ghost(store, between(caller._id, waiter._id), "default/w/1/0")
+        ghost = Ghost(store, between(caller._id, waiter._id), "default/w/1/3/tcp/0")
         await ghost.appear(3)
         joins = [
             asyncio.create_task(manager.join("w", rank, 3, url, timeout_s=40))

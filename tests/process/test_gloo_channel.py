@@ -179,6 +179,31 @@ async def test_where_gloo_cannot_connect_payloads_go_without_it_and_the_log_says
         assert here.state is there.state is mw.WorldState.ACTIVE
 
 
+async def test_where_one_side_cannot_connect_neither_uses_gloo(
+    spy: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    construct = gloo_group.GlooGroup._construct
+
+    def construct_or_fail(group: gloo_group.GlooGroup, store: Any, device: Any) -> Any:
+        built = construct(group, store, device)
+        if group._rank == 1:
+            raise RuntimeError("lost its connections")
+        return built
+
+    monkeypatch.setattr(gloo_group.GlooGroup, "_construct", construct_or_fail)
+    async with worlds_of(2) as (here, there):
+        await exchange(here, there, 1.0)
+
+        def said() -> bool:
+            return any("the other rank could not: lost its connections" in line for line in caplog.messages)
+
+        assert await asyncio.to_thread(wait_until, said, WAIT_S)
+        await exchange(here, there, 2.0)
+        await exchange(there, here, 3.0)
+        assert spy.num_sends == 0
+        assert here.state is there.state is mw.WorldState.ACTIVE
+
+
 async def test_a_payload_that_comes_over_gloo_before_this_side_is_connected_waits_for_that(spy: Spy) -> None:
     """The one that connects first may send at once."""
     async with worlds_of(2) as (here, there):
@@ -240,7 +265,7 @@ async def test_aborting_while_gloo_connects_leaves_nothing_behind(spy: Spy) -> N
         spy.may_connect.clear()
         async with worlds_of(2) as (here, there):
             await exchange(here, there, 1.0)
-            assert group_of(here, 1)._connecting
+            assert group_of(here, 1)._connecting is not None
             here.abort()
             await asyncio.wait_for(there.wait_broken(), scaled(5))
         spy.may_connect.set()

@@ -6,6 +6,7 @@ import queue
 import threading
 from datetime import timedelta
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -242,6 +243,19 @@ def test_a_thread_for_errands_that_has_nothing_to_do_ends_and_the_next_errand_st
     errands.stop()
     assert errands.join(WAIT_S)
     assert not errands.put(note)
+
+
+def test_errands_that_no_thread_can_be_started_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    errands = Errands("test-errands")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raise_no_thread)
+        assert not errands.put(lambda: None)
+    errands.stop()
+    assert errands.join(WAIT_S)
+
+
+def raise_no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_errands_run_in_order_survive_a_defect_and_end(caplog: object) -> None:

@@ -233,7 +233,7 @@ def test_a_rank_that_stays_taken_is_refused_with_the_name_of_its_owner(loop: Pro
     assert wait_until(lambda: meeting.done, timeout_s=5)
     assert isinstance(meeting.error, JoinRefusedError)
     assert "rank 0 is taken by pid 1 on test" in str(meeting.error)
-    assert f"{PREFIX}1/0" in server.list_keys(), "the owner keeps its place"
+    assert f"{PREFIX}1/2/tcp/0" in server.list_keys(), "the owner keeps its place"
 
 
 def test_a_rank_that_is_free_soon_is_not_refused(loop: ProgressThread, server: Server) -> None:
@@ -254,13 +254,26 @@ def test_members_that_disagree_say_what_they_disagree_about(
     assert isinstance(meeting.error, JoinMismatchError)
     assert "world_size=2, backend='tcp'" in str(meeting.error)
     assert f"world_size={world_size}, backend={backend!r}" in str(meeting.error)
-    assert f"{PREFIX}1/1" not in server.list_keys()
+    assert server.list_keys() == [f"{PREFIX}1/2/tcp/0", f"{PREFIX}generation"]
+    assert drive(Member(loop, server, 1, name="right").rendezvous.meet()).result().generation == 1
+
+
+def test_whoever_disagrees_about_the_size_completes_nothing_with_those_who_wait(
+    loop: ProgressThread, server: Server
+) -> None:
+    waiting = [Member(loop, server, rank, 3).meet() for rank in range(2)]
+    for rank in range(2):
+        meeting = Member(loop, server, rank, 2, name=f"wrong{rank}").meet()
+        assert isinstance(meeting.error, JoinMismatchError)
+    assert not any(meeting.done for meeting in waiting)
+    last = Member(loop, server, 2, 3).meet()
+    assert [meeting.result().generation for meeting in (*waiting, last)] == [1, 1, 1]
 
 
 def test_a_record_that_cannot_be_read_is_a_protocol_error(loop: ProgressThread) -> None:
     for record in (b"", b"no json", b"[]", b"{}", b'{"peer": 3}', b'{"peer": "{}", "nonce": 1}'):
         server = Server()
-        Client(server, "stranger").set(f"{PREFIX}1/0", record)
+        Client(server, "stranger").set(f"{PREFIX}1/2/tcp/0", record)
         meeting = Member(loop, server, 1).meet()
         assert isinstance(meeting.error, ProtocolError)
 
@@ -270,7 +283,7 @@ def test_a_member_that_is_late_for_a_generation_tries_the_next(loop: ProgressThr
     meeting = waiting.meet()
     Client(server, "others").set(f"{PREFIX}generation", b"2")
     assert not meeting.done
-    assert server.list_keys() == [f"{PREFIX}2/0", f"{PREFIX}generation"]
+    assert server.list_keys() == [f"{PREFIX}2/2/tcp/0", f"{PREFIX}generation"]
     other = Member(loop, server, 1).meet()
     assert meeting.result().generation == other.result().generation == 2
 

@@ -28,14 +28,19 @@ class Errands:
         self._stopped = False
 
     def put(self, errand: Callable[[], object]) -> bool:
-        """Give an errand; False: the thread was stopped, and the errand will not run."""
+        """Give an errand; False: it will not run, because the thread was stopped or none can be started."""
         with self._lock:
             if self._stopped:
                 return False
-            self._queue.put(errand)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the interpreter is ending, or the system has no thread left
+                    logger.warning("%s: no thread: %s", self._name, error)
+                    return False
+                self._thread = thread
+            self._queue.put(errand)
         return True
 
     def stop(self) -> None:

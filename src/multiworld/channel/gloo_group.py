@@ -22,9 +22,9 @@ __all__ = ["GlooGroup", "reap_all"]
 logger = logging.getLogger(__name__)
 
 POISON_TAG = NUM_TAGS + 1  # no payload uses it
-CONNECT_S = 3.0  # once both have begun; Gloo cannot be stopped before it
+CONNECT_S = 2.0  # once both have begun; Gloo tries several times as long, and cannot be stopped before it
 CLOSED = "the process group was closed"
-RELEASE_S = 1.0  # Gloo lets go within 20 ms
+RELEASE_S = 2.0  # Gloo lets go within 20 ms, if it does not just connect to a peer that was lost
 
 
 class GlooGroup:
@@ -41,7 +41,8 @@ class GlooGroup:
         self._lock = threading.Lock()
         self._store: MeshStore | None = None  # of use while it connects; the group wants it to live as long as itself
         self._group: Any = None
-        self._connecting = self._aborted = False
+        self._connecting: threading.Thread | None = None
+        self._aborted = False
         self._connected = threading.Event()  # or failed to, or closed
         self._failure = CLOSED
         self.mover = GlooMover(self, 1 - self._rank, label)
@@ -53,13 +54,13 @@ class GlooGroup:
     def connect(self) -> None:
         """Begin to connect, unless that was begun. Any thread, never blocks. It fails into the log: see ``ready``."""
         with self._lock:
-            if self._connecting or self._aborted:
+            if self._connecting is not None or self._aborted:
                 return
-            self._connecting = True
-        try:
-            threading.Thread(target=self._connect, name=f"{self._label}-connect", daemon=True).start()
-        except RuntimeError:  # the interpreter is ending and starts no thread any more
-            self._connected.set()
+            self._connecting = threading.Thread(target=self._connect, name=f"{self._label}-connect", daemon=True)
+            try:
+                self._connecting.start()
+            except RuntimeError:  # the interpreter is ending, or the system has no thread left
+                self._connecting = None
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Any:
         return self._process_group().send([tensor], peer, tag)
@@ -73,7 +74,7 @@ class GlooGroup:
             if self._aborted:
                 return False
             self._aborted = True
-            store, has_begun = self._store, self._connecting
+            store, has_begun = self._store, self._connecting is not None
         self.mover.close()
         if store is not None:
             store.close(error)
@@ -90,6 +91,13 @@ class GlooGroup:
             group.recv([scratch], 1 - self._rank, POISON_TAG).wait(timedelta(milliseconds=1))
         except RuntimeError:
             return  # as intended, or that connection is closed already
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until nothing connects any more, as an interpreter that ends must; False if that takes longer."""
+        thread = self._connecting
+        if thread is not None:
+            thread.join(timeout_s)
+        return thread is None or not thread.is_alive()
 
     def give_back(self) -> None:
         """Drop the group and what it holds. After the mover's end."""
@@ -123,32 +131,50 @@ class GlooGroup:
         with self._lock:
             self._store = store
         try:
-            store.set(f"begun/{self._rank}", b"")
-            store.wait([f"begun/{1 - self._rank}"])  # the peer may be busy for long; the end of the world ends this
+            self._exchange(store, "begun", b"")  # the peer may be busy for long; the end of the world ends this
             self._build(store)
         finally:
             store.close(RuntimeError("Gloo is connected"))
 
+    def _exchange(self, store: MeshStore, name: str, value: bytes) -> bytes:
+        """Tell the peer, and return what it says."""
+        store.set(f"{name}/{self._rank}", value)
+        store.wait([theirs := f"{name}/{1 - self._rank}"])
+        return store.get(theirs)
+
     def _build(self, store: MeshStore) -> None:
-        device = acquire_device(self._host)
-        published = False
+        """Publish the group if both ranks have it: one that has it alone would send what the other cannot receive."""
+        device: Any = None
+        group: Any = None
+        failure, published = "", False
         try:
-            options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-            options._devices = [device]
-            options._threads = 1
-            options._timeout = timedelta(seconds=CONNECT_S)
-            group = dist.ProcessGroupGloo(store, self._rank, 2, options)
-            group._set_default_timeout(FOREVER)
+            try:
+                device = acquire_device(self._host)
+                group = self._construct(store, device)
+            except Exception as error:  # as in ``_connect``; the peer has to know
+                failure = str(error)
+            their_failure = self._exchange(store, "built", failure.encode()).decode()
+            if failure or their_failure:
+                raise RuntimeError(failure or f"the other rank could not: {their_failure}")
             with self._lock:
                 if not self._aborted:
                     self._group, published = group, True
         finally:
-            if not published:
+            if device is not None and not published:
                 release_device(self._host)  # before the group, as in ``give_back``
+
+    def _construct(self, store: MeshStore, device: Any) -> Any:
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [device]
+        options._threads = 1
+        options._timeout = timedelta(seconds=CONNECT_S)
+        group = dist.ProcessGroupGloo(store, self._rank, 2, options)
+        group._set_default_timeout(FOREVER)
+        return group
 
 
 def reap_all(groups: Sequence[GlooGroup]) -> None:
-    """End aborted groups and give back what they hold; blocks for some milliseconds."""
+    """End aborted groups and give back what they hold; blocks for some milliseconds, at most for ``RELEASE_S``."""
     for group in groups:
         group.fail_transfers()
     for group in groups:  # in steps: what one transfer ends may wait for all
@@ -157,6 +183,7 @@ def reap_all(groups: Sequence[GlooGroup]) -> None:
         group.mover.release(RuntimeError(CLOSED))
     deadline = time.monotonic() + RELEASE_S
     ended = [group.mover.join(max(0.0, deadline - time.monotonic())) for group in groups]
+    ended += [group.join(max(0.0, deadline - time.monotonic())) for group in groups]
     if not all(ended):
         logger.error("a thread still waits for Gloo %g s after the end of its world", RELEASE_S)
     for group in groups:

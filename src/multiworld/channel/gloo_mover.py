@@ -193,16 +193,15 @@ class GlooMover:
         self._waiter.put(partial(self._await_tail, transfer))  # refused: the group is being closed, and ends it
 
     def _await_tail(self, transfer: _Transfer) -> None:
-        failure = _wait_for_tail(transfer)
-        self._forget(transfer)
-        transfer.end(failure)
+        self._end(transfer, _wait_for_tail(transfer))
 
     def _fail(self, transfer: _Transfer, error: Exception) -> None:
-        """Not from the calling thread, which may hold what ``on_over`` needs."""
+        """Not from the calling thread, which may hold what ``on_over`` needs. Refused: ``release`` ends it."""
+        self._issuer.put(partial(self._end, transfer, error))
+
+    def _end(self, transfer: _Transfer, error: Exception | None) -> None:
         self._forget(transfer)
-        if not self._issuer.put(partial(transfer.end, error)):
-            with self._lock:
-                self._receives[transfer.number] = transfer  # ``release`` ends it
+        transfer.end(error)
 
     def _forget(self, transfer: _Transfer) -> None:
         with self._lock:

@@ -225,16 +225,22 @@ class Connection:
 
     def _drain_commands(self) -> None:
         while self._commands:
-            self._commands.popleft()()
+            try:
+                self._commands[0]()
+            except Exception:
+                self._commands.popleft()
+                raise
+            self._commands.popleft()  # one that was interrupted is run again when the connection is closed
 
     def _release_reading(self) -> None:
-        deferred: list[Callable[[], None]] = []
-        if self._deferred:
-            deferred.extend(self._deferred)
-            self._deferred.clear()
+        num_deferred = len(self._deferred)
         self._reader = 0
         self._read_lock.release()
-        for call in deferred:
+        for _ in range(num_deferred):
+            try:
+                call = self._deferred.popleft()
+            except IndexError:
+                return  # another thread was here meanwhile
             try:
                 call()
             except Exception:  # the others wait for theirs

@@ -12,6 +12,7 @@ import logging
 import select
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ class LoopReader:
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP)
 
     def unwatch(self, fd: int) -> None:
-        if self._watched.pop(fd, None) is not None and not self._epoll.closed:
-            self._epoll.unregister(fd)
+        if fd in self._watched and not self._epoll.closed:
+            with suppress(FileNotFoundError):  # an interrupt came in between, here or in ``watch``
+                self._epoll.unregister(fd)
+        self._watched.pop(fd, None)
 
     def close(self) -> None:
         """Any thread. The loop forgets the descriptor in its own time, or has done so by closing."""

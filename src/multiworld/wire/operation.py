@@ -184,7 +184,8 @@ class _Drive(Generic[T]):
                 if isinstance(error, MultiworldError):  # one that ends many operations would keep the frames of all
                     error.__traceback__ = None
                 self._outer.fail(error)
-                if isinstance(error, KeyboardInterrupt):  # it is for the main thread, whoever awaits these steps
+                if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                    # It was meant for this thread, whoever awaits these steps.
                     self._rest(None)
                     raise
                 break

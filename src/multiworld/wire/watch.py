@@ -195,13 +195,14 @@ class Watch:
 
     def end_loop_reading(self) -> None:
         with self._interest.lock:
-            reader, self._loop_reader = self._loop_reader, None
-            if reader is None:
+            if self._loop_reader is None:
                 return
-            reader.unwatch(self._fd)
+            self._loop_reader.unwatch(self._fd)
             self._interest.reading = READ_EVENTS
             self._interest.update()
-            self._watcher = None
+            self._loop_reader = self._watcher = (
+                None  # last: after an interrupt before it, the patrol does all this again
+            )
 
     def _poller_for(self, wake_fd: int) -> select.poll:
         if self._poller is None or self._poller[0] != wake_fd:

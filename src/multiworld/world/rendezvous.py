@@ -1,9 +1,10 @@
 """Meet the other members of a world through a store, and agree with them on a generation.
 
-Under ``JOB/WORLD/`` the store holds ``generation``, the number that is being formed, and below ``GENERATION/`` one
-leased key per rank with that member's record. A record is put only below the number that is being formed, and in the
-moment when all ranks are present the store moves that number on: a process which comes later never meets a member of
-the past. Keys vanish with their owner, so a rank that died while it waited is free at once.
+Under ``JOB/WORLD/`` the store holds ``generation``, the number that is being formed, and below
+``GENERATION/WORLD_SIZE/BACKEND/`` one leased key per rank with that member's record. A record is put only below the
+number that is being formed, and in the moment when all ranks are present the store moves that number on: a process
+which comes later never meets a member of the past. Keys vanish with their owner, so a rank that died while it waited is
+free at once.
 """
 
 from __future__ import annotations
@@ -110,9 +111,13 @@ class Rendezvous:
                 requests.coming.cancel(StepsCancelled())
             generation = await self._next(place, current, holds)
 
+    def _below(self, generation: int) -> str:
+        """Return the prefix of those who agree with us: whoever does not must not complete what these wait for."""
+        return f"{self._prefix}{generation}/{self._invitation.world_size}/{self._invitation.backend}/"
+
     def _place(self, generation: int) -> _Place:
         mine = self._invitation
-        keys = [f"{self._prefix}{generation}/{rank}" for rank in range(mine.world_size)]
+        keys = [self._below(generation) + str(rank) for rank in range(mine.world_size)]
         fields = {
             "nonce": os.urandom(8).hex(),
             "world_size": mine.world_size,
@@ -174,7 +179,7 @@ class Rendezvous:
     async def missing(self) -> list[int]:
         """Return the ranks that are not there (for the message when the time is over)."""
         generation = int(await self._store.get(self._counter) or b"0")
-        present = await self._store.entries(f"{self._prefix}{generation}/")
+        present = await self._store.entries(self._below(generation))
         ranks = {int(key.rpartition("/")[2]) for key in present}
         others = set(range(self._invitation.world_size)) - {self._invitation.rank}
         return sorted(others - ranks)
@@ -195,7 +200,7 @@ class Rendezvous:
 
     async def absent(self, meeting: Meeting) -> list[int]:
         """Return the ranks that have withdrawn since they met: they gave up, or have formed the world."""
-        present = await self._store.entries(f"{self._prefix}{meeting.generation}/")
+        present = await self._store.entries(self._below(meeting.generation))
         records = enumerate(meeting.records.items())
         return [rank for rank, (key, record) in records if present.get(key) != record]
 
