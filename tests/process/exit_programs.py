@@ -72,3 +72,13 @@ async def return_after_a_fork(url: str, backend: str) -> None:
     os.waitpid(child, 0)
     await world.send(torch.ones(1), 0)
     report("sent after fork")
+
+
+async def return_while_gloo_connects(url: str, rank: int, delay_s: float) -> None:
+    """Let the end follow soon after the first large payload, which makes both sides connect over Gloo."""
+    manager = mw.WorldManager()
+    _kept.append(manager)
+    world = await manager.join("w", rank, 2, url, backend="gloo")
+    large = torch.ones(2_500_000)  # 10 MB
+    await (world.recv(large, 0) if rank else world.send(large, 1))
+    await asyncio.sleep(delay_s)

@@ -41,6 +41,17 @@ def test_exit_without_cleanup_is_clean_and_peers_see_that_the_member_left(
         assert broken["fields"]["rank"] == 1
 
 
+@pytest.mark.parametrize("backend", ["gloo"])
+def test_ending_while_gloo_connects_or_is_given_back_is_clean(backend: str) -> None:
+    """Whatever is inside the library then must be out of it before the interpreter goes."""
+    with WorkerGroup() as workers:
+        store = Crew(workers, 1).store
+        for delay_s in (0.0, 0.002, 0.004, 0.008):
+            pair = [workers.start(exit_programs.return_while_gloo_connects, store, rank, delay_s) for rank in range(2)]
+            assert [worker.wait(10) for worker in pair] == [0, 0], f"after {delay_s} s"
+            assert [worker.stderr for worker in pair] == ["", ""]
+
+
 def test_a_program_that_ends_by_an_exception_has_left_for_its_peers_too() -> None:
     with WorkerGroup() as workers:
         crew = Crew(workers, 1)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
-__all__ = ["Errands", "start_reaper"]
+__all__ = ["Errands", "forget_reapers", "join_reapers", "start_reaper"]
 
 logger = logging.getLogger(__name__)
 
 IDLE_S = 5.0
+_reapers: set[threading.Thread] = set()
+_reapers_lock = threading.Lock()
 
 
 class Errands:
@@ -86,9 +89,30 @@ class Errands:
 def start_reaper(reap: Callable[[], None], name: str) -> None:
     """Run ``reap`` on a thread of its own; at exit, where none starts any more and nobody is kept waiting, here.
 
-    It is no daemon: the interpreter must not end while a library's threads are being joined.
+    It is no daemon, and the exit handler waits for it: the interpreter must not end while a library gives back what it
+    holds, because a thread that comes back from that into an interpreter that is gone aborts the process.
     """
-    if threading.main_thread().is_alive():
-        threading.Thread(target=reap, name=name, daemon=False).start()
-    else:
+    if not threading.main_thread().is_alive():
         reap()
+        return
+    with _reapers_lock:
+        thread = threading.Thread(target=reap, name=name, daemon=False)
+        thread.start()
+        _reapers.difference_update([reaper for reaper in _reapers if not reaper.is_alive()])
+        _reapers.add(thread)
+
+
+def forget_reapers() -> None:
+    """In a forked child: they do not exist here, and one may have been starting."""
+    global _reapers_lock
+    _reapers_lock = threading.Lock()
+    _reapers.clear()
+
+
+def join_reapers(timeout_s: float) -> None:
+    """Wait for the reapers, at exit: the interpreter does not wait for one that starts while it is ending already."""
+    deadline = time.monotonic() + timeout_s
+    with _reapers_lock:
+        reapers = list(_reapers)
+    for reaper in reapers:
+        reaper.join(max(0.0, deadline - time.monotonic()))

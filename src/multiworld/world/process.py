@@ -9,11 +9,13 @@ import time
 import weakref
 from typing import Protocol
 
+from ..channel.errands import forget_reapers, join_reapers
 from ..wire.waiting import blocked_threads
 
 __all__ = ["ProcessBound", "unwatch_process", "watch_process"]
 
 WOKEN_S = 0.5
+REAPED_S = 3.0  # a library that is connecting to a peer that was lost just then may take longer
 
 
 class ProcessBound(Protocol):
@@ -59,11 +61,13 @@ def _exit() -> None:
     at = time.monotonic() + WOKEN_S
     for thread in woken:
         thread.join(max(0.0, at - time.monotonic()))
+    join_reapers(REAPED_S)
 
 
 def _forked() -> None:
     global _lock
     _lock = threading.Lock()  # another thread of the parent may have held it
+    forget_reapers()
     for bound in list(_bound):
         bound.on_fork()
     _bound.clear()
