@@ -85,9 +85,7 @@ class Rendezvous:
 
     async def meet(self) -> Meeting:
         """Wait until all ranks are present in one generation."""
-        generation = (
-            self.min_generation
-        )  # as a rule it is the one that is being formed: to ask first costs a round trip
+        generation = self.min_generation  # as a rule the one that is being formed: to ask first costs a round trip
         while True:
             place = self._place(generation)
             requests = self._request(place)
