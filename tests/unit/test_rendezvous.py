@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator
 
 import pytest
 
 from multiworld.errors import JoinMismatchError, JoinRefusedError, ProtocolError, StoreError
-from multiworld.store.state import Reply, Request, Status, StoreState
+from multiworld.store.client import Answer, StoreClient
+from multiworld.store.state import Reply, Request, StoreState
 from multiworld.testing import wait_until
 from multiworld.wire.operation import Operation, StepsCancelled, drive
 from multiworld.wire.progress import ProgressThread
 from multiworld.world.peers import PeerInfo
 from multiworld.world.rendezvous import Invitation, Meeting, Rendezvous
 
-T = TypeVar("T")
 PREFIX = "job/w/"
 
 
@@ -38,13 +37,14 @@ class Server:
         return sorted(key.decode() for key in reply.values[::2])
 
 
-class Client:
+class Client(StoreClient):
     """A ``Store`` without a network. ``hold()`` keeps back replies, as a slow network does, until ``release()``."""
 
     def __init__(self, server: Server, name: str) -> None:
+        super().__init__("tcp://test:1")
         self._server, self._name = server, name
         self._seqs = itertools.count(1)
-        self._waiting: dict[int, Callable[[Reply], None]] = {}
+        self._waiting: dict[int, Operation[Answer]] = {}
         self._held: list[Reply] | None = None
         self.lost = False
         server.clients[name] = self
@@ -72,76 +72,25 @@ class Client:
             self._settle(reply)
 
     def _settle(self, reply: Reply) -> None:
-        settle = self._waiting.pop(reply.seq, None)
-        if settle is not None:
-            settle(reply)
+        operation = self._waiting.pop(reply.seq, None)
+        if operation is not None:
+            operation.succeed((reply.status, reply.values))
 
-    def _ask(
-        self, request: Request, fields: list[bytes], convert: Callable[[Reply], T], *, lease: bool = False
-    ) -> Operation[T]:
-        operation: Operation[T] = Operation()
+    def _request(self, request: Request, fields: list[bytes], lease: bool = False) -> Operation[Answer]:
+        operation: Operation[Answer] = Operation()
         if self.lost:
-            operation.fail(StoreError("tcp://test:1", "lost"))
+            operation.fail(StoreError(self.url, "lost"))
             return operation
         seq = next(self._seqs)
-
-        def settle(reply: Reply) -> None:
-            operation.succeed(convert(reply))
-
-        self._waiting[seq] = settle
+        self._waiting[seq] = operation
         self._server.deliver(self._server.state.handle(self._name, seq, request, int(lease), fields))
         return operation
 
-    def get(self, key: str) -> Operation[bytes | None]:
-        return self._ask(Request.GET, [key.encode()], first)
-
-    def set(self, key: str, value: bytes, *, lease: bool = False) -> Operation[None]:
-        return self._ask(Request.SET, [key.encode(), value], lambda _: None, lease=lease)
-
-    def add(self, key: str, amount: int) -> Operation[int]:
-        return self._ask(Request.ADD, [key.encode(), b"%d" % amount], lambda reply: int(reply.values[0]))
-
-    def compare_set(
-        self,
-        key: str,
-        expected: bytes | None,
-        desired: bytes,
-        *,
-        lease: bool = False,
-        guard: tuple[str, bytes] | None = None,
-    ) -> Operation[bytes | None]:
-        fields = [key.encode(), desired, *([] if expected is None else [expected])]
-        if guard is not None:
-            fields += [guard[0].encode(), guard[1]]
-        return self._ask(Request.COMPARE_SET, fields, first, lease=lease)
-
-    def delete(self, keys: Sequence[str]) -> Operation[None]:
-        return self._ask(Request.DELETE, [key.encode() for key in keys], lambda _: None)
-
-    def discard(self, keys: Sequence[str]) -> None:
-        self.delete(keys)
-
-    def entries(self, prefix: str) -> Operation[dict[str, bytes]]:
-        return self._ask(Request.LIST, [prefix.encode()], pairs)
-
-    def wait(
-        self, keys: Sequence[str], *, unless: tuple[str, bytes] | None = None, then: bytes | None = None
-    ) -> Operation[list[bytes] | None]:
-        fields = [b"%d" % len(keys), *(key.encode() for key in keys)]
-        if unless is not None:
-            fields += [unless[0].encode(), unless[1], *([] if then is None else [then])]
-        return self._ask(Request.WAIT, fields, lambda reply: reply.values if reply.status is Status.OK else None)
+    def _tell(self, request: Request, fields: list[bytes]) -> None:
+        self._request(request, fields)
 
     def close(self) -> None:
         self.disconnect()
-
-
-def first(reply: Reply) -> bytes | None:
-    return reply.values[0] if reply.status is Status.OK else None
-
-
-def pairs(reply: Reply) -> dict[str, bytes]:
-    return {key.decode(): value for key, value in zip(reply.values[::2], reply.values[1::2], strict=True)}
 
 
 @pytest.fixture

@@ -52,16 +52,20 @@ def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
 
 def _grow(team: Team, lane: str, num_worlds: int) -> dict[str, float]:
     """Form the worlds; return what each but the first added."""
-    team.all("form", lane=lane, first=0, count=1)
-    if lane in CALLED_FOR:
-        team.all("send_large", first=0)
+    _form(team, lane, first=0, count=1)
     before: dict[str, Any] = team.lead("held")
-    took_s = max(team.all("form", lane=lane, first=1, count=num_worlds - 1))
-    if lane in CALLED_FOR:
-        team.all("send_large", first=1)
+    took_s = _form(team, lane, first=1, count=num_worlds - 1)
     after: dict[str, Any] = team.lead("held")
     added = {name: (after[name] - before[name]) / (num_worlds - 1) for name in before}
     return {**added, "threads_in_all": after["threads"], "took_s": took_s}
+
+
+def _form(team: Team, lane: str, first: int, count: int) -> float:
+    """Form worlds and let them hold all that they ever do; return the seconds that forming took."""
+    took_s: float = max(team.all("form", lane=lane, first=first, count=count))
+    if lane in CALLED_FOR:
+        team.all("send_large", first=first)
+    return took_s
 
 
 def _costs(team: Team, backend: str, num_worlds: int, raw: Mapping[str, float]) -> list[Line]:

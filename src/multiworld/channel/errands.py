@@ -81,9 +81,10 @@ class Errands:
     def _retire(self) -> bool:
         """Let the thread end, unless an errand has come in that very moment."""
         with self._lock:
-            if self._queue.empty():
+            is_idle = self._queue.empty()
+            if is_idle:
                 self._thread = None  # the next errand starts another
-            return self._thread is None
+            return is_idle
 
 
 def start_reaper(reap: Callable[[], None], name: str) -> None:

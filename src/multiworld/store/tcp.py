@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from ..errors import ProtocolError, StoreError
 from ..wire.connection import Connection
@@ -14,6 +12,7 @@ from ..wire.frames import Header, Kind, pack_frame
 from ..wire.listener import Listener, Pending
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
+from .client import Answer, StoreClient
 from .state import Reply, Request, Status, StoreState, pack_strings, unpack_strings
 
 __all__ = ["PURPOSE", "TCPStore", "TCPStoreServer"]
@@ -22,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 PURPOSE = "store"
 NO_ANSWER = 0  # the number of requests that want none
-T = TypeVar("T")
-Answer = tuple[Status, list[bytes]]
 
 
 class TCPStoreServer:
@@ -83,14 +80,11 @@ class _ServedClient:
         self._server.disconnect(self._client)
 
 
-class TCPStore:
-    """A client of a ``TCPStoreServer``; implements ``Store``.
-
-    It is a connection sink: dial with it, then ``attach``.
-    """
+class TCPStore(StoreClient):
+    """A client of a ``TCPStoreServer``. It is a connection sink: dial with it, then ``attach``."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        super().__init__(url)
         self._connection: Connection | None = None
         self._pending: dict[int, Operation[Answer]] = {}
         self._seqs = itertools.count(1)
@@ -109,46 +103,6 @@ class TCPStore:
         if self._connection is not None:
             self._connection.abort("closed here")
 
-    def get(self, key: str) -> Operation[bytes | None]:
-        return self._map(self._request(Request.GET, [key.encode()]), _first)
-
-    def set(self, key: str, value: bytes, *, lease: bool = False) -> Operation[None]:
-        return self._map(self._request(Request.SET, [key.encode(), value], lease), _nothing)
-
-    def add(self, key: str, amount: int) -> Operation[int]:
-        return self._map(self._request(Request.ADD, [key.encode(), b"%d" % amount]), _number)
-
-    def compare_set(
-        self,
-        key: str,
-        expected: bytes | None,
-        desired: bytes,
-        *,
-        lease: bool = False,
-        guard: tuple[str, bytes] | None = None,
-    ) -> Operation[bytes | None]:
-        fields = [key.encode(), desired, *([] if expected is None else [expected])]
-        if guard is not None:
-            fields += [guard[0].encode(), guard[1]]
-        return self._map(self._request(Request.COMPARE_SET, fields, lease), _first)
-
-    def delete(self, keys: Sequence[str]) -> Operation[None]:
-        return self._map(self._request(Request.DELETE, [key.encode() for key in keys]), _nothing)
-
-    def discard(self, keys: Sequence[str]) -> None:
-        self._tell(Request.DELETE, [key.encode() for key in keys])
-
-    def entries(self, prefix: str) -> Operation[dict[str, bytes]]:
-        return self._map(self._request(Request.LIST, [prefix.encode()]), _pairs)
-
-    def wait(
-        self, keys: Sequence[str], *, unless: tuple[str, bytes] | None = None, then: bytes | None = None
-    ) -> Operation[list[bytes] | None]:
-        fields = [b"%d" % len(keys), *(key.encode() for key in keys)]
-        if unless is not None:
-            fields += [unless[0].encode(), unless[1], *([] if then is None else [then])]
-        return self._map(self._request(Request.WAIT, fields), _values_or_none)
-
     def _request(self, request: Request, fields: list[bytes], lease: bool = False) -> Operation[Answer]:
         seq = next(self._seqs)
         operation: Operation[Answer] = Operation(lambda: self._cancel(seq))
@@ -157,37 +111,24 @@ class TCPStore:
             self._pending.pop(seq, None)
             operation.fail(StoreError(self.url, self.lost_reason or "not connected"))
             return operation
-        self._connection.send_soon(
-            pack_frame(Kind.STORE_REQUEST, pack_strings(fields), flags=int(lease), tag=int(request), seq=seq)
-        )
+        self._send(request, fields, seq, lease)
         if self.lost_reason is not None:  # lost while it was queued
             operation.fail(StoreError(self.url, self.lost_reason))
         return operation
+
+    def _tell(self, request: Request, fields: list[bytes]) -> None:
+        self._send(request, fields, NO_ANSWER)
 
     def _cancel(self, seq: int) -> None:
         if self._pending.pop(seq, None) is not None:
             self._tell(Request.CANCEL, [b"%d" % seq])
 
-    def _tell(self, request: Request, fields: list[bytes]) -> None:
+    def _send(self, request: Request, fields: list[bytes], seq: int, lease: bool = False) -> None:
         if self._connection is not None:
-            frame = pack_frame(Kind.STORE_REQUEST, pack_strings(fields), tag=int(request), seq=NO_ANSWER)
-            self._connection.send_soon(frame)
-
-    def _map(self, request: Operation[Answer], convert: Callable[[Status, list[bytes]], T]) -> Operation[T]:
-        mapped: Operation[T] = Operation(lambda: _discard(request, self.url))
-
-        def finish(_: Operation[Answer]) -> None:
-            try:
-                value = convert(*request.result())
-            except StoreError as error:
-                mapped.fail(error)
-            except (IndexError, ValueError) as error:
-                mapped.fail(StoreError(self.url, f"its answer makes no sense: {error}"))
-            else:
-                mapped.succeed(value)
-
-        request.add_callback(finish)
-        return mapped
+            meta = pack_strings(fields)
+            self._connection.send_soon(
+                pack_frame(Kind.STORE_REQUEST, meta, flags=int(lease), tag=int(request), seq=seq)
+            )
 
     # connection sink
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
@@ -217,33 +158,9 @@ class TCPStore:
             operation.fail(StoreError(self.url, self.lost_reason))
 
 
-def _discard(request: Operation[Answer], url: str) -> None:
-    request.cancel(StoreError(url, "no longer wanted"))
-
-
 def _fail(operation: Operation[Answer], error: StoreError) -> None:
     operation.fail(error)
 
 
 def _succeed(operation: Operation[Answer], answer: Answer) -> None:
     operation.succeed(answer)
-
-
-def _first(status: Status, values: list[bytes]) -> bytes | None:
-    return values[0] if status is Status.OK else None
-
-
-def _nothing(status: Status, values: list[bytes]) -> None:
-    return None
-
-
-def _number(status: Status, values: list[bytes]) -> int:
-    return int(values[0])
-
-
-def _pairs(status: Status, values: list[bytes]) -> dict[str, bytes]:
-    return {key.decode(): value for key, value in zip(values[::2], values[1::2], strict=True)}
-
-
-def _values_or_none(status: Status, values: list[bytes]) -> list[bytes] | None:
-    return values if status is Status.OK else None

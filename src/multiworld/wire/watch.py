@@ -200,9 +200,7 @@ class Watch:
             self._loop_reader.unwatch(self._fd)
             self._interest.reading = READ_EVENTS
             self._interest.update()
-            self._loop_reader = self._watcher = (
-                None  # last: after an interrupt before it, the patrol does all this again
-            )
+            self._loop_reader = self._watcher = None  # last: if an interrupt comes before, the patrol does it again
 
     def _poller_for(self, wake_fd: int) -> select.poll:
         if self._poller is None or self._poller[0] != wake_fd:

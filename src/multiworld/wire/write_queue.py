@@ -72,19 +72,12 @@ class WriteQueue:
             while self._outgoing and not self._interest.writing and not self._interest.over:
                 if not self.lock.acquire(blocking=False):
                     return  # the holder looks again after it has released
-                try:
-                    finished = self._write(budget)
-                except BaseException:  # an interrupt between sending and counting: the same bytes would go twice
-                    self._fail("interrupted while sending")
-                    raise
-                finally:
-                    self.lock.release()
+                finished = self._write(budget)
+                self.lock.release()
                 for on_sent in finished:
                     on_sent()
-        except Exception:
-            raise
-        except BaseException:
-            self._interrupted()
+        except BaseException as error:
+            self._recover(error)
             raise
 
     def send_now(self, frame: bytes) -> bool:
@@ -92,27 +85,25 @@ class WriteQueue:
         try:
             if self._outgoing or self._interest.writing or not self.lock.acquire(blocking=False):
                 return False
-            try:
-                if self._outgoing or self._interest.writing or self._interest.over:
-                    return False
-                return self._write_whole(frame)
-            except BaseException:  # as above
-                self._fail("interrupted while sending")
-                raise
-            finally:
-                self.lock.release()
-                if self._outgoing:  # queued by others while the lock was held
-                    self.flush()
-        except Exception:
+            is_free = not (self._outgoing or self._interest.writing or self._interest.over)
+            was_written = is_free and self._write_whole(frame)
+            self.lock.release()
+            if self._outgoing:  # queued by others while the lock was held
+                self.flush()
+        except BaseException as error:
+            self._recover(error)
             raise
-        except BaseException:
-            self._interrupted()
-            raise
+        return was_written
 
-    def _interrupted(self) -> None:
-        """Between any two steps: the lock may still be held, and who waits for what was sent may not have been told."""
-        self._fail("interrupted while sending")
-        if is_owned(self.lock):
+    def _recover(self, error: BaseException) -> None:
+        """With the lock held, bytes may have gone that were not counted, and would go twice: the connection is over.
+
+        So it is after an interrupt at any other step, as who waits for what was sent may not have been told.
+        """
+        is_held = is_owned(self.lock)
+        if is_held or not isinstance(error, Exception):
+            self._fail("interrupted while sending")
+        if is_held:
             self.lock.release()
 
     def _write_whole(self, frame: bytes) -> bool:
