@@ -71,6 +71,19 @@ def test_killing_and_stopping_are_seen_in_the_state() -> None:
         other.kill()  # once more harms nobody
 
 
+def test_a_worker_can_be_interrupted_although_its_parent_ignores_that() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of all that a shell starts in the background
+    try:
+        with WorkerGroup() as workers:
+            worker = workers.start(kit_programs.echo, "x", times=1)
+            worker.await_event("greeted")
+            worker.signal(signal.SIGINT)
+            assert worker.wait() == -signal.SIGINT
+            assert "KeyboardInterrupt" in worker.stderr
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_failing_worker_shows_its_traceback_and_its_standard_error() -> None:
     with WorkerGroup() as workers:
         worker = workers.start(kit_programs.fail)

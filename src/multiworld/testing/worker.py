@@ -133,6 +133,7 @@ def main(report_fd: int, command_fd: int) -> None:
     """Run what the parent's first line says. Called by the interpreter that ``WorkerGroup.start`` launches."""
     global _link
     os.setpgid(0, 0)  # one signal ends the worker with its children; orphaned and stopped, the kernel hangs it up
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
     _link = _Link(report_fd, command_fd)
     job = _link.job
     sys.path.extend(entry for entry in job["path"] if entry not in sys.path)
