@@ -6,14 +6,19 @@ Only payloads of more than ``INLINE_BYTES`` do, so that is a few bytes here.
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.distributed_c10d import Store
 
 import multiworld as mw
 from multiworld.channel import gloo, gloo_group, registry
@@ -269,6 +274,66 @@ async def test_aborting_while_gloo_connects_leaves_nothing_behind(spy: Spy) -> N
             here.abort()
             await asyncio.wait_for(there.wait_broken(), scaled(5))
         spy.may_connect.set()
+
+
+async def test_aborting_in_any_moment_while_gloo_connects_ends_its_threads_soon(
+    spy: Spy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One rank may be about to connect while the other has given up already."""
+    moments = random.Random(2)
+    for trial in range(60):
+        async with worlds_of(2) as worlds:
+            await exchange(worlds[0], worlds[1], 1.0)
+            await asyncio.to_thread(time.sleep, moments.uniform(0, 0.003))  # finer than a loop's timer
+            worlds[trial % 2].abort()
+            await asyncio.wait_for(worlds[1 - trial % 2].wait_broken(), scaled(5))
+    assert await asyncio.to_thread(wait_until, nobody_connects, scaled(1))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+class LostPeerStore(Store):
+    """What rank 0 meets rank 1 through that has said where it is, and is lost before it comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: Any) -> None:
+        ours = bytes(value, "latin-1") if isinstance(value, str) else bytes(value)
+        # Of two addresses the lower waits for the higher.
+        theirs = ours.replace(socket.inet_aton("127.0.0.1"), socket.inet_aton("127.0.0.2"))
+        self.values |= {key: ours, key.rpartition("/")[0] + "/1": theirs}
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        assert self.check(keys)
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def peek(self, key: str) -> bytes | None:
+        return self.values.get(key)
+
+    def close(self, error: BaseException) -> None:
+        """It holds nobody up."""
+
+
+def test_a_peer_that_is_lost_before_it_connects_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    group = gloo_group.GlooGroup("lonely", "127.0.0.1", leads=True, open_store=LostPeerStore)  # type: ignore[arg-type]
+    group.connect()
+    assert not group.join(0.3), "it waits for a peer that will not come"
+    group.abort(RuntimeError("the peer is lost"))
+    began = time.monotonic()
+    gloo_group.reap_all([group])
+    assert group.join(0)
+    assert time.monotonic() - began < gloo_group.RELEASE_S
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def nobody_connects() -> bool:
+    return not any(thread.name.endswith("-connect") for thread in threading.enumerate())
 
 
 async def test_what_is_under_way_over_gloo_is_delivered_when_its_sender_leaves(spy: Spy) -> None:

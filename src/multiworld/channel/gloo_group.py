@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .gloo_device import acquire_device, release_device
+from .gloo_introduction import come_as, read_introduction
 from .gloo_mover import FOREVER, NUM_TAGS, GlooMover
 from .mesh_store import MeshStore
 
@@ -22,9 +24,10 @@ __all__ = ["GlooGroup", "reap_all"]
 logger = logging.getLogger(__name__)
 
 POISON_TAG = NUM_TAGS + 1  # no payload uses it
-CONNECT_S = 2.0  # once both have begun; Gloo tries several times as long, and cannot be stopped before it
+CONNECT_S = 2.0  # once both have begun; Gloo waits for up to five times as long
 CLOSED = "the process group was closed"
-RELEASE_S = 2.0  # Gloo lets go within 20 ms, if it does not just connect to a peer that was lost
+MEET_S = 0.1  # in which two that are both there have met
+RELEASE_S = 2.0  # Gloo lets go within 20 ms
 
 
 class GlooGroup:
@@ -98,6 +101,21 @@ class GlooGroup:
         if thread is not None:
             thread.join(timeout_s)
         return thread is None or not thread.is_alive()
+
+    def release_wait(self) -> socket.socket | None:
+        """Let Gloo end its wait for a peer that is lost, and so will not come: come ourselves.
+
+        The socket is to be closed when nothing connects any more.
+        """
+        store = self._store
+        ours, theirs = (None if store is None else store.peek(f"0/{rank}") for rank in (self._rank, 1 - self._rank))
+        if ours is None or theirs is None:
+            return None  # the store's end was enough
+        try:
+            return come_as(1 - self._rank, read_introduction(ours))
+        except (OSError, ValueError) as error:
+            logger.debug("%s: Gloo's wait for its peer could not be ended: %s", self._label, error)
+            return None
 
     def give_back(self) -> None:
         """Drop the group and what it holds. After the mover's end."""
@@ -181,10 +199,19 @@ def reap_all(groups: Sequence[GlooGroup]) -> None:
         group.mover.let_go()
     for group in groups:
         group.mover.release(RuntimeError(CLOSED))
-    deadline = time.monotonic() + RELEASE_S
-    ended = [group.mover.join(max(0.0, deadline - time.monotonic())) for group in groups]
-    ended += [group.join(max(0.0, deadline - time.monotonic())) for group in groups]
+    began = time.monotonic()
+    waiting = [group for group in groups if not group.join(_remaining_s(began + MEET_S))]
+    sockets = [group.release_wait() for group in waiting]
+    ended = [group.mover.join(_remaining_s(began + RELEASE_S)) for group in groups]
+    ended += [group.join(_remaining_s(began + RELEASE_S)) for group in waiting]
+    for sock in sockets:
+        if sock is not None:
+            sock.close()
     if not all(ended):
         logger.error("a thread still waits for Gloo %g s after the end of its world", RELEASE_S)
     for group in groups:
         group.give_back()
+
+
+def _remaining_s(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

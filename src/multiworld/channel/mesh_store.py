@@ -62,6 +62,10 @@ class MeshStore(Store):
         self._wait_for([key], None)
         return self._values[key]
 
+    def peek(self, key: str) -> bytes | None:
+        """Return what is there now, also after the end."""
+        return self._values.get(key)
+
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         self._wait_for(keys, None if timeout is None else timeout.total_seconds())
 
