@@ -91,6 +91,11 @@ def test_coming_to_nobody_is_an_error_at_once() -> None:
         come_as(0, gone)
 
 
+def test_coming_as_a_rank_that_was_given_no_number_is_an_error() -> None:
+    with pytest.raises(ValueError, match="rank 1 has none of the 1 numbers"):
+        come_as(1, Introduction(socket.AF_INET, ("127.0.0.1", 1), [0]))
+
+
 def _has_ipv6() -> bool:
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):

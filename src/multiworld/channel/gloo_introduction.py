@@ -41,7 +41,12 @@ def read_introduction(data: bytes) -> Introduction:
 
 
 def come_as(rank: int, introduction: Introduction) -> socket.socket:
-    """Connect to the rank that said this, as ``rank`` would; close the socket when that has ended its wait."""
+    """Connect to the rank that said this, as ``rank`` would; close the socket when that has ended its wait.
+
+    Raises OSError if that cannot be done, ValueError if ``rank`` was given no number.
+    """
+    if rank >= len(introduction.numbers):
+        raise ValueError(f"rank {rank} has none of the {len(introduction.numbers)} numbers")
     sock = socket.socket(introduction.family, socket.SOCK_STREAM)
     try:
         sock.settimeout(CONNECT_S)
