@@ -94,9 +94,9 @@ class Receiver:
             if met is not None:
                 assert met.complete
                 self.finish(met)
-        elif frame.kind == "payload":
+        elif frame.kind in ("payload", "eager payload"):
             assert send is not None
-            self.transferring = self.inbox.begin(send.seq)
+            self.transferring = self.inbox.begin(send.seq, eager=frame.kind == "eager payload")
             assert self.transferring is not None
         else:
             assert send is not None
@@ -158,6 +158,11 @@ class Sender:
         send.state = "open" if route is Route.ANNOUNCED else "sent"
         self.to_receiver.append(Frame(kinds[route], tag, send))
 
+    def no_room_for_a_small_one(self) -> bool:
+        """Whether the first message that waits for the window has to go on waiting."""
+        small = [send for send in self.sends.values() if send.state == "open" and send.size <= EAGER_BYTES]
+        return not small or self.outbox._unconsumed_bytes + small[0].size > WINDOW_BYTES
+
     def withdraw(self, seq: int, state: str) -> None:
         if self.outbox.withdraw(seq) is not None:
             send = self.sends[seq]
@@ -171,7 +176,10 @@ class Sender:
                 entry[1].state = "sent"
                 self.to_receiver.append(Frame("payload", frame.tag, entry[1]))
         elif frame.kind == "window":
-            self.outbox.consumed(frame.number)
+            for send in self.outbox.consumed(frame.number):
+                send.state = "sent"
+                self.to_receiver.append(Frame("eager payload", send.tag, send))
+            assert self.no_room_for_a_small_one()
         elif frame.kind == "reject":
             self.withdraw(frame.number, "rejected")
         else:
@@ -298,7 +306,8 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def unread_eager_bytes_stay_within_the_window(self) -> None:
-        under_way = sum(frame.send.size for frame in self.to_receiver if frame.kind == "eager" and frame.send)
+        kinds = ("eager", "eager payload")
+        under_way = sum(frame.send.size for frame in self.to_receiver if frame.kind in kinds and frame.send)
         done = {receive.got for receive in self.receiver.receives}
         unread = sum(
             arrival.size_bytes
@@ -331,7 +340,7 @@ class Traffic(RuleBasedStateMachine):
         assert inbox._by_seq == {}
         assert inbox.num_tags <= MAX_LEFTOVERS
         assert len(self.sender.outbox._credits) <= MAX_LEFTOVERS
-        assert self.sender.outbox._announced == {}
+        assert self.sender.outbox._announced == self.sender.outbox._small == {}
 
     def settle(self) -> None:
         while self.to_receiver or self.to_sender or self.receiver.transferring is not None:

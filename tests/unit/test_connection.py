@@ -2,71 +2,24 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.connection import Connection
-from multiworld.wire.frames import Header, Kind, pack_header
+from multiworld.wire.frames import Header
 from multiworld.wire.operation import Operation, settler
-from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
 
-
-class Sink:
-    """Keeps what comes; ``on_frame`` may raise."""
-
-    def __init__(self) -> None:
-        self.frames: list[tuple[Header, bytes, bytes]] = []
-        self.lost_reasons: list[str] = []
-        self.on_frame: Callable[[Header], None] | None = None
-        self._buffer = bytearray()
-
-    def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        self._buffer = bytearray(header.payload_bytes)
-        return memoryview(self._buffer) if header.payload_bytes else None
-
-    def end(self, header: Header, meta: bytes) -> None:
-        payload = bytes(self._buffer) if header.payload_bytes else b""
-        self.frames.append((header, meta, payload))
-        if self.on_frame is not None:
-            self.on_frame(header)
-
-    def lost(self, reason: str) -> None:
-        self.lost_reasons.append(reason)
-
-
-class Pair:
-    """Two connected connections on one progress thread."""
-
-    def __init__(self, loop: ProgressThread) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            left = socket.create_connection(server.getsockname())
-            right, _ = server.accept()
-        self.left_sink, self.right_sink = Sink(), Sink()
-        self.left, self.right = Connection(loop, left, self.left_sink), Connection(loop, right, self.right_sink)
-
-    def received(self, count: int) -> list[tuple[Header, bytes, bytes]]:
-        assert wait_until(lambda: len(self.right_sink.frames) >= count, timeout_s=20), len(self.right_sink.frames)
-        return self.right_sink.frames
+from .connected import Pair, connected_pair, message
 
 
 @pytest.fixture
 def pair(no_leaks: None) -> Iterator[Pair]:
-    loop = ProgressThread("test-connection")
-    pair = Pair(loop)
-    yield pair
-    pair.left.abort()
-    pair.right.abort()
-    loop.stop()
-
-
-def message(payload: bytes | bytearray, seq: int = 0, meta: bytes = b"") -> bytes:
-    return pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=len(payload), seq=seq) + meta
+    with connected_pair() as pair:
+        yield pair
 
 
 def test_frames_arrive_in_order_with_their_meta_and_payload(pair: Pair) -> None:
@@ -83,6 +36,16 @@ def test_a_frame_of_more_segments_than_the_kernel_takes_at_once_arrives_whole(pa
     pair.left.send(message(whole), *pieces)
     pair.left.send(message(b"", 1))
     assert [payload for _, _, payload in pair.received(2)] == [whole, b""]
+
+
+def test_headers_and_small_frames_behind_large_payloads_arrive_whole(pair: Pair) -> None:
+    sizes = [200_000, 0, 1, 5_000, 300_000, 131_072, 70_000, 20_000, 500_000, 3_000]
+    for seq, size in enumerate(sizes):
+        payload, meta = bytes([seq]) * size, b"m" * (3_000 if seq % 2 else 7)
+        pair.left.send(message(payload, seq, meta), payload)
+    for seq, (header, meta, payload) in enumerate(pair.received(len(sizes))):
+        assert (header.seq, len(meta)) == (seq, 3_000 if seq % 2 else 7)
+        assert payload == bytes([seq]) * sizes[seq]
 
 
 def test_frames_of_many_threads_never_mix(pair: Pair) -> None:

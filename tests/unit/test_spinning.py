@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from multiworld.wire.operation import Operation
-from multiworld.wire.spinning import MIN_STREAK, QUICK_S, SPIN_S, QuickWaits
+from multiworld.wire.spinning import MAX_MISSES, MIN_STREAK, QUICK_S, REST, SPIN_S, QuickWaits
 from multiworld.wire.waiting import OperationCancelled, wait_async
 
 
@@ -26,6 +26,36 @@ def test_spinning_begins_after_several_quick_waits_and_ends_with_one_that_was_no
     assert quick_waits.pay
     quick_waits.waited(QUICK_S)
     assert not quick_waits.pay
+
+
+def test_tries_in_vain_are_given_up_for_a_while() -> None:
+    quick_waits = paying()
+    for _ in range(MAX_MISSES):
+        assert quick_waits.pay
+        quick_waits.waited(2 * SPIN_S)  # quick enough to try, too long to succeed
+    for _ in range(REST + MIN_STREAK):
+        assert not quick_waits.pay
+        quick_waits.waited(2 * SPIN_S)
+    assert quick_waits.pay
+
+
+def test_one_success_in_between_keeps_it_going() -> None:
+    quick_waits = paying()
+    for _ in range(3):
+        for _ in range(MAX_MISSES - 1):
+            quick_waits.waited(2 * SPIN_S)
+        quick_waits.waited(SPIN_S / 2)
+    assert quick_waits.pay
+
+
+def test_a_long_wait_while_it_rests_does_not_shorten_the_rest() -> None:
+    quick_waits = paying()
+    for _ in range(MAX_MISSES):
+        quick_waits.waited(2 * SPIN_S)
+    for _ in range(REST + MIN_STREAK - 1):
+        quick_waits.waited(QUICK_S)
+        quick_waits.waited(SPIN_S / 2)
+        assert not quick_waits.pay
 
 
 async def test_a_spinning_task_lets_another_complete_what_it_waits_for() -> None:

@@ -6,10 +6,11 @@ it moves up, except that a payload which has begun stays with its receive.
 
 Small messages travel at once (*eager*), within a window of bytes that the receiver has not yet consumed. A large one
 waits until the receiver has given a *credit* on its tag, so that its payload is read straight into the caller's memory;
-without one it is only *announced*. Credits are interchangeable within a tag. The receiver counts those that it has
-given and no payload has used yet, and those that it wants out: one for each large receive without a message, one for
-each announced message that has met a receive. It gives what is missing. What is too much stays with the sender for the
-next receive, until too many tags lie idle with such *leftovers*: then they are recalled.
+without one it is only *announced*. So is a small one that the window has no room for: it goes when there is room, or on
+a credit if one comes sooner. Credits are interchangeable within a tag. The receiver counts those that it has given and
+no payload has used yet, and those that it wants out: one for each large receive without a message, one for each
+announced message that has met a receive. It gives what is missing. What is too much stays with the sender for the next
+receive, until too many tags lie idle with such *leftovers*: then they are recalled.
 """
 
 from __future__ import annotations
@@ -155,16 +156,17 @@ class Inbox(Generic[R, M]):
         self._settle(tag, state)
         return arrival
 
-    def begin(self, seq: int) -> Arrival[R, M] | None:
-        """The payload of an announced message begins. None: it is unknown."""
+    def begin(self, seq: int, *, eager: bool) -> Arrival[R, M] | None:
+        """The payload of an announced message begins, on a credit or within the window. None: it is unknown."""
         arrival = self._by_seq.get(seq)
         if arrival is None or arrival.transferring or arrival.complete:
             return None
-        arrival.transferring = True
+        arrival.transferring, arrival.eager = True, eager
         if arrival.dropped:
             return arrival
         state = self._tags[arrival.tag]
-        self._use_credit(state)
+        if not eager:
+            self._use_credit(state)
         if arrival.posted is not None:
             state.called.remove(arrival)
             state.wanted -= 1
@@ -387,6 +389,7 @@ class Outbox(Generic[S]):
         self._unconsumed_bytes = 0
         self._credits: dict[int, int] = {}
         self._announced: dict[int, deque[tuple[int, S]]] = {}
+        self._small: dict[int, tuple[int, int]] = {}  # by number: tag and size of those that need only the window
         self._next_seq = 1
 
     def issue(self, tag: int, size_bytes: int, send: S) -> tuple[int, Route]:
@@ -398,6 +401,8 @@ class Outbox(Generic[S]):
         if not self._announced.get(tag) and self._take_credit(tag):
             return seq, Route.CREDITED
         self._announced.setdefault(tag, deque()).append((seq, send))
+        if size_bytes <= self._eager_bytes:
+            self._small[seq] = tag, size_bytes
         return seq, Route.ANNOUNCED
 
     def issue_eager(self, size_bytes: int) -> int | None:
@@ -414,28 +419,41 @@ class Outbox(Generic[S]):
         if not waiting:
             self._credits[tag] = self._credits.get(tag, 0) + 1
             return None
-        message = waiting.popleft()
-        if not waiting:
-            del self._announced[tag]
-        return message
+        return self._take(tag, waiting[0])
 
     def recall(self, tag: int) -> int:
         """The receiver wants the credits of this tag back. Return how many there are."""
         return self._credits.pop(tag, 0)
 
-    def consumed(self, size_bytes: int) -> None:
+    def consumed(self, size_bytes: int) -> list[S]:
+        """So many bytes have left the window. Return the announced messages that go now, as there is room for them."""
         self._unconsumed_bytes = max(0, self._unconsumed_bytes - size_bytes)
+        going = []
+        while self._small:
+            seq, (tag, room) = next(iter(self._small.items()))
+            if self._unconsumed_bytes + room > self._window_bytes:
+                break
+            self._unconsumed_bytes += room
+            entry = next(entry for entry in self._announced[tag] if entry[0] == seq)
+            going.append(self._take(tag, entry)[1])
+        return going
 
     def withdraw(self, seq: int) -> S | None:
         """Take an announced message back, if its payload has not been called for."""
         for tag, waiting in self._announced.items():
             for entry in waiting:
                 if entry[0] == seq:
-                    waiting.remove(entry)
-                    if not waiting:
-                        del self._announced[tag]
-                    return entry[1]
+                    return self._take(tag, entry)[1]
         return None
+
+    def _take(self, tag: int, entry: tuple[int, S]) -> tuple[int, S]:
+        """It is no longer announced."""
+        waiting = self._announced[tag]
+        waiting.remove(entry)
+        if not waiting:
+            del self._announced[tag]
+        self._small.pop(entry[0], None)
+        return entry
 
     def _take_credit(self, tag: int) -> bool:
         credits = self._credits.get(tag, 0)

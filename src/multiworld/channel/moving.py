@@ -22,6 +22,7 @@ from .matching import Arrival
 from .stream import (
     EAGER_BYTES,
     FLAG_COLLECTIVE,
+    FLAG_CREDITED,
     SIZE,
     SLOW_CANCEL_BYTES,
     Message,
@@ -115,12 +116,13 @@ class MovingStream(MessageStream):
         self._move_out(send)
         self.connection.queue(header + meta)
 
-    def _queue_payload(self, send: Send) -> None:
+    def _queue_payload(self, send: Send, flags: int) -> None:
         if not self._moves(send.size_bytes):
-            super()._queue_payload(send)
+            super()._queue_payload(send, flags)
             return
+        flags |= send.space | FLAG_MOVED
         self._move_out(send)
-        self.connection.queue(pack_header(Kind.PAYLOAD, flags=send.space | FLAG_MOVED, tag=send.tag, seq=send.seq))
+        self.connection.queue(pack_header(Kind.PAYLOAD, flags=flags, tag=send.tag, seq=send.seq))
 
     def _moves(self, size_bytes: int) -> bool:
         return size_bytes > self._inline_bytes and self._mover.prepare()
@@ -162,7 +164,7 @@ class MovingStream(MessageStream):
         if header.kind == Kind.MESSAGE:
             arrival = self._moved_message(header, meta)
         elif header.kind == Kind.PAYLOAD:
-            arrival = self._inbox.begin(header.seq)
+            arrival = self._inbox.begin(header.seq, eager=not header.flags & FLAG_CREDITED)
         if arrival is None or header.payload_bytes:
             raise ProtocolError(f"message {header.seq} moves beside the connection, but was not announced so")
         self._move_in(header.seq, arrival)

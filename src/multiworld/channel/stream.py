@@ -231,7 +231,7 @@ class MessageStream:
         if header.kind == Kind.MESSAGE:
             return self._begin_message(header, meta)
         if header.kind == Kind.PAYLOAD:
-            arrival = self._inbox.begin(header.seq)
+            arrival = self._inbox.begin(header.seq, eager=not header.flags & FLAG_CREDITED)
             if arrival is None or arrival.size_bytes != header.payload_bytes:
                 raise ProtocolError(f"payload of message {header.seq}, which was not announced so")
             target = None if arrival.dropped else self._destination(arrival)
@@ -253,8 +253,7 @@ class MessageStream:
         elif kind == Kind.CREDIT:
             self._credited(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
         elif kind == Kind.WINDOW:
-            with self._issue_lock:
-                self._outbox.consumed(header.seq)
+            self._consumed(header.seq)
         elif kind == Kind.WITHDRAW:
             arrival = self._inbox.withdraw_message(header.seq)
             if arrival is not None and arrival.complete:
@@ -295,8 +294,9 @@ class MessageStream:
         header = pack_header(Kind.ANNOUNCE, flags=send.space, meta_bytes=len(meta), tag=send.tag, seq=send.seq)
         self.connection.queue(header + meta)
 
-    def _queue_payload(self, send: Send) -> None:
-        header = pack_header(Kind.PAYLOAD, flags=send.space, payload_bytes=send.size_bytes, tag=send.tag, seq=send.seq)
+    def _queue_payload(self, send: Send, flags: int) -> None:
+        flags |= send.space
+        header = pack_header(Kind.PAYLOAD, flags=flags, payload_bytes=send.size_bytes, tag=send.tag, seq=send.seq)
         self.connection.queue(header, *send.segments, on_sent=partial(self._sent, send))
 
     def _queue_withdrawal(self, send: Send) -> None:
@@ -310,7 +310,13 @@ class MessageStream:
         with self._issue_lock:
             entry = self._outbox.credit(key)
             if entry is not None:
-                self._queue_payload(entry[1])
+                self._queue_payload(entry[1], FLAG_CREDITED)
+        self.connection.defer(self.connection.flush)
+
+    def _consumed(self, size_bytes: int) -> None:
+        with self._issue_lock:
+            for send in self._outbox.consumed(size_bytes):
+                self._queue_payload(send, 0)
         self.connection.defer(self.connection.flush)
 
     def _recalled(self, header: Header) -> None:

@@ -130,9 +130,7 @@ class StreamChannel(DataChannel):
         self._mesh.stream(peer).connection.read_until(operation, timeout_s)
 
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
-        connection = self._mesh.stream(peer).connection
-        connection.watch_from(self.context.loop.reader_for(loop))
-        return connection.quick_waits
+        return self._mesh.stream(peer).connection.watch_from(self.context.loop.reader_for(loop))
 
     def flush(self, timeout_s: float) -> Operation[None]:
         return self._mesh.finish(timeout_s)

@@ -7,9 +7,9 @@ import os
 import select
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import ProtocolError
@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 STAGING_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024
 FAIR_BYTES = 8 * 1024 * 1024  # what one connection may move before the others get their turn
+LOOP_FAIR_BYTES = 256 * 1024  # likewise on a user's event loop
+BULK_BYTES = 128 * 1024  # behind a payload of this size comes another, which should not go through the staging buffer
+HEADERS_BYTES = 2 * 1024
 HANDSHAKE_META_BYTES = 4096
 MAX_META_BYTES = 16 * 1024 * 1024  # once both sides have proved themselves
 
@@ -84,6 +87,7 @@ class Connection:
         self.sink = sink
         self.parser = FrameParser(self, max_meta_bytes=HANDSHAKE_META_BYTES)
         self.on_connected: Callable[[], None] | None = None
+        self._bulk = False  # large payloads are coming
         self._connecting = not connected
         self._lost_told = False
         self._reason = "closed here"
@@ -111,11 +115,6 @@ class Connection:
     @property
     def num_queued(self) -> int:
         return len(self._queue)
-
-    @property
-    def quick_waits(self) -> QuickWaits:
-        """How the last waits for this peer went."""
-        return self._watch.quick_waits
 
     def hand_over(self, sink: ConnectionSink) -> None:
         """With the read side held: what comes from now on is for ``sink``, which trusts the other side."""
@@ -246,14 +245,13 @@ class Connection:
             except Exception:  # the others wait for theirs
                 logger.exception("callback %r of a connection failed", call)
 
-    def read_available(self) -> None:
+    def read_available(self, fair_bytes: int = FAIR_BYTES) -> None:
         """Read and parse what the socket holds, up to a fair share, and run what was queued meanwhile."""
-        self._hold_reading(self._read_and_drain, wait=True)
+        self._hold_reading(partial(self._read_and_drain, fair_bytes), wait=True)
         self._combine()
 
-    def _read_and_drain(self) -> None:
+    def _read_and_drain(self, budget: int) -> None:
         self._drain_commands()
-        budget = FAIR_BYTES
         while budget > 0 and not self._interest.over:
             num_bytes, wanted = self._read_once()
             self._drain_commands()
@@ -263,14 +261,14 @@ class Connection:
 
     def _read_once(self) -> tuple[int, int]:
         direct = self.parser.direct()
-        target = _buffers.staging if direct is None else direct[:CHUNK_BYTES]
+        target = self._staging() if direct is None else direct[:CHUNK_BYTES]
         try:
             num_bytes = self.sock.recv_into(target)
             if num_bytes == 0:
                 self._fail("the connection was closed by the other side")
             elif direct is None:
-                self._watch.heard_at = time.monotonic()
                 self.parser.feed(target[:num_bytes])
+                self._heard()
             else:
                 self.parser.advance(num_bytes)
         except (BlockingIOError, InterruptedError):
@@ -291,17 +289,29 @@ class Connection:
             raise
         return num_bytes, len(target)
 
+    def _staging(self) -> memoryview:
+        return _buffers.staging[:HEADERS_BYTES] if self._bulk else _buffers.staging
+
+    def _heard(self) -> None:
+        header = self.parser.in_payload
+        payload_bytes = 0 if header is None else header.payload_bytes
+        self._bulk = payload_bytes >= BULK_BYTES
+        self._watch.heard(payload_bytes)
+
     def read_until(self, operation: Operation[Any], timeout_s: float | None) -> None:
         """Let the calling thread read this connection until ``operation`` is done or the time is over."""
         self._watch.read_until(operation, timeout_s)
 
-    def watch_from(self, reader: LoopReader) -> None:
-        """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly."""
-        self._watch.watch_from(reader)
+    def watch_from(self, reader: LoopReader) -> QuickWaits | None:
+        """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly.
+
+        Return how the last waits for this peer went, if the loop reads.
+        """
+        return self._watch.watch_from(reader)
 
     def read_for_loop(self) -> None:
         """On the asyncio loop's thread: the socket is readable."""
-        self._watch.read_for_loop()
+        self._watch.read_for_loop(LOOP_FAIR_BYTES)
 
     # ---- the progress thread's side, and the end
 

@@ -1,8 +1,9 @@
 """Whether to look again and again for a moment instead of going to sleep. Pure: no clock.
 
 Going to sleep and being woken costs two processes that answer each other at once several times what their messages do.
-So who waits looks for up to ``SPIN_S`` first, but only while the last waits were that short: a peer that computes, and
-cores that are scarcer than busy processes, make waits long, and end it.
+So who waits looks for up to ``SPIN_S`` first, but only while the last waits were short: a peer that computes, and
+cores that are scarcer than busy processes, make waits long, and end it. Short is what may well be shorter without the
+wake-ups: that can only be tried, so a row of tries in vain ends it too, for a while.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ from __future__ import annotations
 __all__ = ["SPIN_S", "QuickWaits"]
 
 SPIN_S = 100e-6
-QUICK_S = 200e-6  # with the wake-ups of both sides, while they still sleep
+QUICK_S = 500e-6  # with the wake-ups of both sides, while they still sleep
 MIN_STREAK = 4
+MAX_MISSES = 8  # the peer may be asleep at the first of them, and has to find out itself
+REST = 100  # quick waits until it is tried again
 
 
 class QuickWaits:
     """How the last waits for one peer went."""
 
-    __slots__ = ("_streak",)
+    __slots__ = ("_misses", "_streak")
 
     def __init__(self) -> None:
         self._streak = 0
+        self._misses = 0
 
     @property
     def pay(self) -> bool:
@@ -28,4 +32,11 @@ class QuickWaits:
         return self._streak >= MIN_STREAK
 
     def waited(self, seconds: float) -> None:
-        self._streak = self._streak + 1 if seconds < QUICK_S else 0
+        if self.pay:
+            self._misses = 0 if seconds < SPIN_S else self._misses + 1
+        if self._misses == MAX_MISSES:
+            self._misses, self._streak = 0, -REST
+        elif seconds < QUICK_S:
+            self._streak += 1
+        else:
+            self._streak = min(0, self._streak)

@@ -5,6 +5,7 @@ See ``docs/decisions/005-who-reads.md``.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Watch"]
 
 MAX_POLL_S = 3600.0
+LARGE_BYTES = 1024 * 1024  # a payload above this is the progress thread's work
 GUARD = "the progress thread, for a moment"
 
 
@@ -72,13 +74,20 @@ class Watch:
 
     def __init__(self, connection: Connection, loop: ProgressThread, fd: int, interest: Interest) -> None:
         self.quick_waits = QuickWaits()
-        self.heard_at = 0.0  # when a small piece came last
         self._connection, self._loop, self._fd, self._interest = connection, loop, fd, interest
+        self._heard_at = -math.inf  # when a small piece came last
+        self._large = False  # the payload that it began, or that was coming
+        self._loop_read_at = -math.inf
         # These three are guarded by the interest's lock.
         self._watcher: object = None  # who waits on the socket instead of the progress thread: a thread's ident, a loop
         self._loop_reader: LoopReader | None = None  # the loop, if it is one
         self._guarded = False  # the progress thread looks after what a thread reads
         self._poller: tuple[int, select.poll] | None = None  # of the thread that watched last
+
+    def heard(self, payload_bytes: int) -> None:
+        """A small piece came: headers, small messages, the beginning of a payload of so many bytes (else 0)."""
+        self._heard_at = time.monotonic()
+        self._large = payload_bytes > LARGE_BYTES
 
     def read_until(self, operation: Operation[object], timeout_s: float | None) -> None:
         """Let the calling thread read this connection until ``operation`` is done or the time is over.
@@ -123,7 +132,7 @@ class Watch:
         with self._interest.lock:
             if self._watcher != thread:
                 return
-            if not is_hot(self.heard_at):
+            if not is_hot(self._heard_at):
                 self._interest.reading = READ_EVENTS
                 self._interest.update()
             elif not self._guarded:  # this thread will be back in a moment
@@ -144,7 +153,7 @@ class Watch:
 
     def _guard(self) -> None:
         """On the progress thread, now and then while a thread comes back again and again to read."""
-        again = is_hot(self.heard_at) and not self._interest.over
+        again = is_hot(self._heard_at) and not self._interest.over
         with self._interest.lock:  # a thread that stops reading meanwhile must know whether anybody looks after it
             free = self._watcher is None
             self._guarded = again
@@ -162,10 +171,16 @@ class Watch:
         if again:
             self._loop.call_later(PATROL_S, self._guard)
 
-    def watch_from(self, reader: LoopReader) -> None:
-        """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly."""
-        if self._watcher is not None or self._interest.over or not is_hot(self.heard_at):
-            return
+    def watch_from(self, reader: LoopReader) -> QuickWaits | None:
+        """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly.
+
+        Return how the last waits for this peer went, if the loop reads.
+        """
+        if self._watcher is None and not self._large and is_hot(self._heard_at):
+            self._watch_from(reader)
+        return self.quick_waits if self._loop_reader is reader else None
+
+    def _watch_from(self, reader: LoopReader) -> None:
         with self._interest.lock:
             if self._watcher is not None or self._interest.over:
                 return
@@ -175,10 +190,11 @@ class Watch:
             self._interest.update()
             reader.watch(self._fd, self._connection)
 
-    def read_for_loop(self) -> None:
+    def read_for_loop(self, fair_bytes: int) -> None:
         """On the asyncio loop's thread: the socket is readable."""
-        self._connection.read_available()
-        if self._connection.parser.direct() is not None:  # a large payload is the progress thread's work
+        self._connection.read_available(fair_bytes)
+        self._loop_read_at = time.monotonic()
+        if self._large:
             self.end_loop_reading()
 
     def _patrol(self) -> None:
@@ -187,10 +203,11 @@ class Watch:
             reader = self._loop_reader
         if reader is None or self._interest.over:
             return
-        if not is_hot(self.heard_at):
+        if not is_hot(self._heard_at):
             self.end_loop_reading()
             return
-        self._connection.read_available()  # what the loop was too busy to read
+        if time.monotonic() - self._loop_read_at > PATROL_S:
+            self._connection.read_available()  # what the loop was too busy to read
         self._loop.call_later(PATROL_S, self._patrol)
 
     def end_loop_reading(self) -> None:

@@ -1,0 +1,118 @@
+"""A connection that an asyncio loop reads itself while messages come quickly, and who reads when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+
+import pytest
+
+from multiworld.testing import scaled, wait_until
+from multiworld.wire import loop_reader, watch
+from multiworld.wire.frames import Header
+from multiworld.wire.loop_reader import LoopReader
+
+from .connected import Pair, connected_pair, message
+
+EVER_S = 3600.0
+
+
+@pytest.fixture
+def pair(no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """Once a message came, it counts as quick for ever; nobody patrols."""
+    monkeypatch.setattr(loop_reader, "HOT_S", EVER_S)
+    monkeypatch.setattr(watch, "PATROL_S", EVER_S)
+    with connected_pair() as pair:
+        yield pair
+
+
+@pytest.fixture
+async def reader() -> AsyncIterator[LoopReader]:
+    reader = LoopReader(asyncio.get_running_loop())
+    yield reader
+    reader.close()
+
+
+def note_threads(pair: Pair) -> list[int]:
+    """Return a list that gets the thread which ends each frame from now on."""
+    threads: list[int] = []
+
+    def on_frame(_: Header) -> None:
+        threads.append(threading.get_ident())
+
+    pair.right_sink.on_frame = on_frame
+    return threads
+
+
+def reached(items: list[int], count: int) -> bool:
+    return len(items) >= count
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async def look() -> None:
+        while not holds():  # noqa: ASYNC110 - nobody tells this test
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(look(), scaled(20))
+
+
+async def received(pair: Pair, count: int) -> None:
+    """Wait for so many frames without standing in the loop's way."""
+    await until(lambda: len(pair.right_sink.frames) >= count)
+
+
+async def test_the_loop_reads_messages_of_up_to_a_megabyte_itself(pair: Pair, reader: LoopReader) -> None:
+    assert pair.right.watch_from(reader) is None, "nothing has come yet"
+    pair.left.send(message(b"", 0))
+    await received(pair, 1)
+    assert pair.right.watch_from(reader) is not None
+    threads = note_threads(pair)
+    for seq, size in enumerate([0, 100, 40_000, 400_000, 1_000_000, 400_000, 5], 1):
+        payload = bytes([seq]) * size
+        pair.left.send(message(payload, seq), payload)
+    await received(pair, 8)
+    assert set(threads) == {threading.get_ident()}
+    assert [header.seq for header, _, _ in pair.right_sink.frames] == list(range(8))
+    assert all(payload == bytes([header.seq]) * len(payload) for header, _, payload in pair.right_sink.frames)
+
+
+async def test_a_large_payload_goes_back_to_the_progress_thread_until_a_small_message_comes(
+    pair: Pair, reader: LoopReader
+) -> None:
+    pair.left.send(message(b"", 0))
+    await received(pair, 1)
+    assert pair.right.watch_from(reader) is not None
+    threads = note_threads(pair)
+    payload = bytes(20_000_000)
+    pair.left.send(message(payload, 1), payload)
+    await received(pair, 2)
+    assert threads[0] != threading.get_ident()
+    assert pair.right.watch_from(reader) is None, "the next one may be as large"
+    pair.left.send(message(b"", 2))
+    await received(pair, 3)
+    assert threads[1] != threading.get_ident()
+    assert pair.right.watch_from(reader) is not None
+
+
+async def test_what_a_busy_loop_leaves_lying_is_read_by_the_progress_thread(
+    pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PATROL_S", 0.001)
+    pair.left.send(message(b"", 0))
+    await received(pair, 1)
+    assert pair.right.watch_from(reader) is not None
+    threads = note_threads(pair)
+    for seq in range(1, 4):
+        pair.left.send(message(b"", seq))
+        assert wait_until(partial(reached, threads, seq), timeout_s=20), "nobody reads while the loop is busy"
+    assert threading.get_ident() not in threads
+
+
+async def test_a_connection_that_the_loop_reads_can_be_closed(pair: Pair, reader: LoopReader) -> None:
+    pair.left.send(message(b"", 0))
+    await received(pair, 1)
+    assert pair.right.watch_from(reader) is not None
+    pair.left.abort()
+    await until(lambda: bool(pair.right_sink.lost_reasons))
