@@ -110,6 +110,23 @@ async def test_what_a_busy_loop_leaves_lying_is_read_by_the_progress_thread(
     assert threading.get_ident() not in threads
 
 
+async def test_a_large_payload_that_a_patrol_meets_stays_with_the_progress_thread(
+    pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PATROL_S", 0.001)
+    pair.left.send(message(b"", 0))
+    await received(pair, 1)
+    assert pair.right.watch_from(reader) is not None
+    threads = note_threads(pair)
+    payload = bytes(2_000_000)
+    pair.left.send(message(payload, 1), payload)
+    assert wait_until(partial(reached, threads, 1), timeout_s=20)
+    assert pair.right.watch_from(reader) is None
+    pair.left.send(message(b"", 2))
+    await received(pair, 3)
+    assert threading.get_ident() not in threads
+
+
 async def test_a_connection_that_the_loop_reads_can_be_closed(pair: Pair, reader: LoopReader) -> None:
     pair.left.send(message(b"", 0))
     await received(pair, 1)

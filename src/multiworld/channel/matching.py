@@ -448,11 +448,11 @@ class Outbox(Generic[S]):
 
     def _take(self, tag: int, entry: tuple[int, S]) -> tuple[int, S]:
         """It is no longer announced."""
+        self._small.pop(entry[0], None)
         waiting = self._announced[tag]
         waiting.remove(entry)
         if not waiting:
             del self._announced[tag]
-        self._small.pop(entry[0], None)
         return entry
 
     def _take_credit(self, tag: int) -> bool:

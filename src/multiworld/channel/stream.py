@@ -151,15 +151,23 @@ class MessageStream:
                 send.operation.fail(self._error)
                 return send.operation
             self._unsent.add(send)
-            send.seq, route = self._outbox.issue(key_of(space, tag), send.size_bytes, send)
-            if route is Route.ANNOUNCED:
-                self._queue_announcement(send)
-            else:
-                self._queue_message(send, FLAG_CREDITED if route is Route.CREDITED else 0)
+            self._issue(send)
         self.messages_sent += 1
         self.bytes_sent += send.size_bytes
         self.connection.flush()
         return send.operation
+
+    def _issue(self, send: Send) -> None:
+        """With the issue lock held: number a message and queue what goes of it now."""
+        try:
+            send.seq, route = self._outbox.issue(key_of(send.space, send.tag), send.size_bytes, send)
+            if route is Route.ANNOUNCED:
+                self._queue_announcement(send)
+            else:
+                self._queue_message(send, FLAG_CREDITED if route is Route.CREDITED else 0)
+        except BaseException:  # an interrupt: it may have a number that the peer was not told of, and must not hear of
+            self.connection.abort("interrupted while sending")
+            raise
 
     def _send_small(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
         """Write a small message whole, here and now. False: it has to go the usual way."""

@@ -290,7 +290,11 @@ class Connection:
         return num_bytes, len(target)
 
     def _staging(self) -> memoryview:
-        return _buffers.staging[:HEADERS_BYTES] if self._bulk else _buffers.staging
+        if not self._bulk:
+            return _buffers.staging
+        header = self.parser.in_payload  # of which nothing can be read into place: it is dropped, or ends here
+        rest_bytes = 0 if header is None else header.payload_bytes - self.parser.received_bytes
+        return _buffers.staging[: rest_bytes + HEADERS_BYTES]
 
     def _heard(self) -> None:
         header = self.parser.in_payload

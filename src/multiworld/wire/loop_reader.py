@@ -1,8 +1,8 @@
 """Let an asyncio loop read busy connections itself: it saves two thread switches per message.
 
-While small messages come in quick succession (*hot*), the loop that awaits them reads the connection. The progress
-thread looks after it every ``PATROL_S``: it reads what a busy loop has left lying, and takes the connection back once
-it is no longer hot or a large payload comes.
+While messages come in quick succession (*hot*), the loop that awaits them reads the connection. The progress thread
+looks after it every ``PATROL_S``: it reads what a busy loop has left lying, and takes the connection back once it is no
+longer hot. It also gets it back as soon as a large payload begins.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Watch:
 
     def _guard(self) -> None:
         """On the progress thread, now and then while a thread comes back again and again to read."""
-        again = is_hot(self._heard_at) and not self._interest.over
+        again = is_hot(self._heard_at) and not self._large and not self._interest.over
         with self._interest.lock:  # a thread that stops reading meanwhile must know whether anybody looks after it
             free = self._watcher is None
             self._guarded = again
@@ -208,6 +208,9 @@ class Watch:
             return
         if time.monotonic() - self._loop_read_at > PATROL_S:
             self._connection.read_available()  # what the loop was too busy to read
+        if self._large:
+            self.end_loop_reading()
+            return
         self._loop.call_later(PATROL_S, self._patrol)
 
     def end_loop_reading(self) -> None:
