@@ -26,7 +26,7 @@ from ..errors import ProtocolError
 
 __all__ = ["WINDOW_BYTES", "Arrival", "Inbox", "Mismatch", "Outbox", "Posted", "Route"]
 
-WINDOW_BYTES = 4 * 1024 * 1024
+WINDOW_BYTES = 8 * 1024 * 1024
 MAX_LEFTOVERS = 64  # idle tags whose credits stay with the sender
 MAX_FORGOTTEN = 65536  # a message on a tag that was forgotten so long ago would wait for ever, and do no other harm
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 __all__ = ["SPIN_S", "QuickWaits"]
 
-SPIN_S = 100e-6
+SPIN_S = 200e-6  # a peer that still sleeps is awake and has answered before that
 QUICK_S = 500e-6  # with the wake-ups of both sides, while they still sleep
 MIN_STREAK = 4
 MAX_MISSES = 8  # the peer may be asleep at the first of them, and has to find out itself
