@@ -52,6 +52,8 @@ async def obey(make: Callable[[mw.WorldManager], Member]) -> None:
     torch.set_num_threads(1)  # as many compute threads as cores would measure the scheduler
     async with mw.WorldManager(job="bench") as manager:
         member = make(manager)
+        gc.collect()
+        gc.freeze()  # what is here stays: collecting between measurements looks at what they left, and is quick
         report("ready")
         while True:
             command = await next_command()
