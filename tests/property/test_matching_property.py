@@ -171,10 +171,10 @@ class Sender:
 
     def take(self, frame: Frame) -> None:
         if frame.kind == "credit":
-            entry = self.outbox.credit(frame.tag)
-            if entry is not None:
-                entry[1].state = "sent"
-                self.to_receiver.append(Frame("payload", frame.tag, entry[1]))
+            credited = self.outbox.credit(frame.tag)
+            if credited is not None:
+                credited.state = "sent"
+                self.to_receiver.append(Frame("payload", frame.tag, credited))
         elif frame.kind == "window":
             for send in self.outbox.consumed(frame.number):
                 send.state = "sent"
@@ -340,7 +340,8 @@ class Traffic(RuleBasedStateMachine):
         assert inbox._by_seq == {}
         assert inbox.num_tags <= MAX_LEFTOVERS
         assert len(self.sender.outbox._credits) <= MAX_LEFTOVERS
-        assert self.sender.outbox._announced == self.sender.outbox._small == {}
+        assert self.sender.outbox._announced == {}
+        assert self.sender.outbox._small == {}
 
     def settle(self) -> None:
         while self.to_receiver or self.to_sender or self.receiver.transferring is not None:

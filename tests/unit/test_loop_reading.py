@@ -35,17 +35,6 @@ async def reader() -> AsyncIterator[LoopReader]:
     reader.close()
 
 
-def note_threads(pair: Pair) -> list[int]:
-    """Return a list that gets the thread which ends each frame from now on."""
-    threads: list[int] = []
-
-    def on_frame(_: Header) -> None:
-        threads.append(threading.get_ident())
-
-    pair.right_sink.on_frame = on_frame
-    return threads
-
-
 def reached(items: list[int], count: int) -> bool:
     return len(items) >= count
 
@@ -63,12 +52,23 @@ async def received(pair: Pair, count: int) -> None:
     await until(lambda: len(pair.right_sink.frames) >= count)
 
 
-async def test_the_loop_reads_messages_of_up_to_a_megabyte_itself(pair: Pair, reader: LoopReader) -> None:
-    assert pair.right.watch_from(reader) is None, "nothing has come yet"
+async def let_the_loop_read(pair: Pair, reader: LoopReader) -> list[int]:
+    """Return a list that gets the thread which ends each frame from now on; one has come."""
     pair.left.send(message(b"", 0))
     await received(pair, 1)
     assert pair.right.watch_from(reader) is not None
-    threads = note_threads(pair)
+    threads: list[int] = []
+
+    def on_frame(_: Header) -> None:
+        threads.append(threading.get_ident())
+
+    pair.right_sink.on_frame = on_frame
+    return threads
+
+
+async def test_the_loop_reads_messages_of_up_to_a_megabyte_itself(pair: Pair, reader: LoopReader) -> None:
+    assert pair.right.watch_from(reader) is None, "nothing has come yet"
+    threads = await let_the_loop_read(pair, reader)
     for seq, size in enumerate([0, 100, 40_000, 400_000, 1_000_000, 400_000, 5], 1):
         payload = bytes([seq]) * size
         pair.left.send(message(payload, seq), payload)
@@ -81,10 +81,7 @@ async def test_the_loop_reads_messages_of_up_to_a_megabyte_itself(pair: Pair, re
 async def test_a_large_payload_goes_back_to_the_progress_thread_until_a_small_message_comes(
     pair: Pair, reader: LoopReader
 ) -> None:
-    pair.left.send(message(b"", 0))
-    await received(pair, 1)
-    assert pair.right.watch_from(reader) is not None
-    threads = note_threads(pair)
+    threads = await let_the_loop_read(pair, reader)
     payload = bytes(20_000_000)
     pair.left.send(message(payload, 1), payload)
     await received(pair, 2)
@@ -100,10 +97,7 @@ async def test_what_a_busy_loop_leaves_lying_is_read_by_the_progress_thread(
     pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "PATROL_S", 0.001)
-    pair.left.send(message(b"", 0))
-    await received(pair, 1)
-    assert pair.right.watch_from(reader) is not None
-    threads = note_threads(pair)
+    threads = await let_the_loop_read(pair, reader)
     for seq in range(1, 4):
         pair.left.send(message(b"", seq))
         assert wait_until(partial(reached, threads, seq), timeout_s=20), "nobody reads while the loop is busy"
@@ -114,10 +108,7 @@ async def test_a_large_payload_that_a_patrol_meets_stays_with_the_progress_threa
     pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "PATROL_S", 0.001)
-    pair.left.send(message(b"", 0))
-    await received(pair, 1)
-    assert pair.right.watch_from(reader) is not None
-    threads = note_threads(pair)
+    threads = await let_the_loop_read(pair, reader)
     payload = bytes(2_000_000)
     pair.left.send(message(payload, 1), payload)
     assert wait_until(partial(reached, threads, 1), timeout_s=20)
@@ -128,8 +119,6 @@ async def test_a_large_payload_that_a_patrol_meets_stays_with_the_progress_threa
 
 
 async def test_a_connection_that_the_loop_reads_can_be_closed(pair: Pair, reader: LoopReader) -> None:
-    pair.left.send(message(b"", 0))
-    await received(pair, 1)
-    assert pair.right.watch_from(reader) is not None
+    await let_the_loop_read(pair, reader)
     pair.left.abort()
     await until(lambda: bool(pair.right_sink.lost_reasons))

@@ -14,13 +14,14 @@ from .team import Team
 
 __all__ = ["ABOUT", "measure"]
 
+T = TypeVar("T")
+
 ABOUT = (
     "Two processes on loopback. Throughput: one way, 4 messages under way. Round trip: of one tensor there and back. "
     "Raw Gloo blocks; it has no asyncio API to compare with."
 )
 PROGRAM = "multiworld.bench.p2p_member:run"
 RAW = "raw"
-T = TypeVar("T")
 APIS = ("asyncio", "blocking")
 WINDOW = 4
 PAIRS_PER_ROUND = 3  # the speed of a shared machine changes within a second: short slices, and many of them

@@ -15,7 +15,7 @@ receive, until too many tags lie idle with such *leftovers*: then they are recal
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -388,8 +388,11 @@ class Outbox(Generic[S]):
         self._window_bytes = window_bytes
         self._unconsumed_bytes = 0
         self._credits: dict[int, int] = {}
-        self._announced: dict[int, deque[tuple[int, S]]] = {}
-        self._small: dict[int, tuple[int, int]] = {}  # by number: tag and size of those that need only the window
+        # By number, in order. A plain dict is slow to find its first one when many before it were taken out.
+        self._announced: dict[int, OrderedDict[int, S]] = {}  # by tag first
+        self._small: OrderedDict[int, tuple[int, int]] = (
+            OrderedDict()
+        )  # tag and size of those that need only the window
         self._next_seq = 1
 
     def issue(self, tag: int, size_bytes: int, send: S) -> tuple[int, Route]:
@@ -400,7 +403,7 @@ class Outbox(Generic[S]):
             return seq, Route.EAGER
         if not self._announced.get(tag) and self._take_credit(tag):
             return seq, Route.CREDITED
-        self._announced.setdefault(tag, deque()).append((seq, send))
+        self._announced.setdefault(tag, OrderedDict())[seq] = send
         if size_bytes <= self._eager_bytes:
             self._small[seq] = tag, size_bytes
         return seq, Route.ANNOUNCED
@@ -413,13 +416,13 @@ class Outbox(Generic[S]):
         seq, self._next_seq = self._next_seq, self._next_seq + 1
         return seq
 
-    def credit(self, tag: int) -> tuple[int, S] | None:
+    def credit(self, tag: int) -> S | None:
         """A credit came. Return the announced message that goes now; else it is kept for the next."""
         waiting = self._announced.get(tag)
         if not waiting:
             self._credits[tag] = self._credits.get(tag, 0) + 1
             return None
-        return self._take(tag, waiting[0])
+        return self._take(tag, next(iter(waiting)))
 
     def recall(self, tag: int) -> int:
         """The receiver wants the credits of this tag back. Return how many there are."""
@@ -434,26 +437,24 @@ class Outbox(Generic[S]):
             if self._unconsumed_bytes + room > self._window_bytes:
                 break
             self._unconsumed_bytes += room
-            entry = next(entry for entry in self._announced[tag] if entry[0] == seq)
-            going.append(self._take(tag, entry)[1])
+            going.append(self._take(tag, seq))
         return going
 
     def withdraw(self, seq: int) -> S | None:
         """Take an announced message back, if its payload has not been called for."""
         for tag, waiting in self._announced.items():
-            for entry in waiting:
-                if entry[0] == seq:
-                    return self._take(tag, entry)[1]
+            if seq in waiting:
+                return self._take(tag, seq)
         return None
 
-    def _take(self, tag: int, entry: tuple[int, S]) -> tuple[int, S]:
+    def _take(self, tag: int, seq: int) -> S:
         """It is no longer announced."""
-        self._small.pop(entry[0], None)
+        self._small.pop(seq, None)
         waiting = self._announced[tag]
-        waiting.remove(entry)
+        send = waiting.pop(seq)
         if not waiting:
             del self._announced[tag]
-        return entry
+        return send
 
     def _take_credit(self, tag: int) -> bool:
         credits = self._credits.get(tag, 0)

@@ -316,9 +316,9 @@ class MessageStream:
 
     def _credited(self, key: int) -> None:
         with self._issue_lock:
-            entry = self._outbox.credit(key)
-            if entry is not None:
-                self._queue_payload(entry[1], FLAG_CREDITED)
+            send = self._outbox.credit(key)
+            if send is not None:
+                self._queue_payload(send, FLAG_CREDITED)
         self.connection.defer(self.connection.flush)
 
     def _consumed(self, size_bytes: int) -> None:

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 STAGING_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024
 FAIR_BYTES = 8 * 1024 * 1024  # what one connection may move before the others get their turn
-LOOP_FAIR_BYTES = 256 * 1024  # likewise on a user's event loop
 BULK_BYTES = 128 * 1024  # behind a payload of this size comes another, which should not go through the staging buffer
 HEADERS_BYTES = 2 * 1024
 HANDSHAKE_META_BYTES = 4096
@@ -315,7 +314,7 @@ class Connection:
 
     def read_for_loop(self) -> None:
         """On the asyncio loop's thread: the socket is readable."""
-        self._watch.read_for_loop(LOOP_FAIR_BYTES)
+        self._watch.read_for_loop()
 
     # ---- the progress thread's side, and the end
 

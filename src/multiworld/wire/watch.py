@@ -25,6 +25,7 @@ __all__ = ["Watch"]
 
 MAX_POLL_S = 3600.0
 LARGE_BYTES = 1024 * 1024  # a payload above this is the progress thread's work
+LOOP_FAIR_BYTES = 256 * 1024  # what a loop reads at a turn before its tasks get theirs
 GUARD = "the progress thread, for a moment"
 
 
@@ -190,9 +191,9 @@ class Watch:
             self._interest.update()
             reader.watch(self._fd, self._connection)
 
-    def read_for_loop(self, fair_bytes: int) -> None:
+    def read_for_loop(self) -> None:
         """On the asyncio loop's thread: the socket is readable."""
-        self._connection.read_available(fair_bytes)
+        self._connection.read_available(LOOP_FAIR_BYTES)
         self._loop_read_at = time.monotonic()
         if self._large:
             self.end_loop_reading()
@@ -203,15 +204,13 @@ class Watch:
             reader = self._loop_reader
         if reader is None or self._interest.over:
             return
-        if not is_hot(self._heard_at):
-            self.end_loop_reading()
-            return
-        if time.monotonic() - self._loop_read_at > PATROL_S:
+        hot = is_hot(self._heard_at)
+        if hot and time.monotonic() - self._loop_read_at > PATROL_S:
             self._connection.read_available()  # what the loop was too busy to read
-        if self._large:
+        if hot and not self._large:
+            self._loop.call_later(PATROL_S, self._patrol)
+        else:
             self.end_loop_reading()
-            return
-        self._loop.call_later(PATROL_S, self._patrol)
 
     def end_loop_reading(self) -> None:
         with self._interest.lock:
