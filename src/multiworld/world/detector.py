@@ -12,7 +12,6 @@ from collections.abc import Callable
 from ..wire.dialer import family_of
 from ..wire.frames import Kind
 from ..wire.progress import ProgressThread, Timer
-from ..wire.worker import Worker
 from .link import Link
 from .liveness import LivenessMonitor, LivenessPolicy, Lost, Suspected, Vital
 from .sentinel import NONCE_BYTES, Sentinel, decode_reply, encode_query, nonce_of
@@ -34,7 +33,6 @@ class Detector:
     def __init__(
         self,
         loop: ProgressThread,
-        worker: Worker,
         policy: LivenessPolicy,
         token: bytes,
         manager_id: str,
@@ -42,7 +40,7 @@ class Detector:
         on_lost: Callable[[Link, Lost[str]], None],
         on_suspected: Callable[[Link, float], None],
     ) -> None:
-        self._loop, self._worker, self._policy, self._token = loop, worker, policy, token
+        self._loop, self._policy, self._token = loop, policy, token
         self._manager_id = manager_id
         self._on_lost, self._on_suspected = on_lost, on_suspected
         self._monitor: LivenessMonitor[str] = LivenessMonitor(policy, now=time.monotonic())
@@ -50,7 +48,7 @@ class Detector:
         self._local: dict[str, _Pidfd] = {}
         self._timer: Timer | None = None
         self._beat_at = 0.0
-        self._sentinels: dict[str, Sentinel | None] = {}  # by local address; None: being started
+        self._sentinels: dict[str, Sentinel | None] = {}  # by local address; None: it cannot be started
         self._inquiry: _Inquiry | None = None
         self._closed = False
 
@@ -160,34 +158,24 @@ class Detector:
     # ---- sentinels
 
     def _provide_sentinel(self, link: Link) -> None:
-        """A peer on another host cannot look into our /proc: keep a child that it may ask."""
+        """A peer on another host cannot look into our /proc: keep a child that it may ask.
+
+        Started here and now, in a millisecond, and announced before anything else is said on the link: once a world is
+        formed, this process may hold its interpreter lock, and the peer must know by then whom to ask.
+        """
         host = link.local_host
-        if host in self._sentinels:
-            self._announce_sentinel(host)
-            return
-        self._sentinels[host] = None
-
-        def start() -> None:
-            sentinel = Sentinel.start(host, _secret_for(self._token, self._manager_id))
-            self._loop.call_soon(lambda: self._sentinel_started(host, sentinel))
-
-        started = self._worker.run(start)
-        started.add_callback(lambda done: _log_failure(done.error))
-
-    def _sentinel_started(self, host: str, sentinel: Sentinel) -> None:
-        if self._closed:
-            sentinel.close()
-            return
-        self._sentinels[host] = sentinel
-        self._announce_sentinel(host)
-
-    def _announce_sentinel(self, host: str) -> None:
-        sentinel = self._sentinels.get(host)
-        if sentinel is None:
-            return  # announced to all links of this host once it has started
-        for link in self._links.values():
-            if link.peer.id not in self._local and link.local_host == host:
-                link.tell(Kind.SENTINEL, host=host, port=sentinel.port)
+        if host not in self._sentinels:
+            try:
+                self._sentinels[host] = Sentinel.start(host, _secret_for(self._token, self._manager_id))
+            except OSError as error:
+                self._sentinels[host] = None
+                logger.warning(
+                    "no sentinel could be started (peers on other hosts may take a busy process for a hung one): %s",
+                    error,
+                )
+        sentinel = self._sentinels[host]
+        if sentinel is not None:
+            link.tell(Kind.SENTINEL, host=host, port=sentinel.port)
 
     def _ask(self, link: Link) -> None:
         assert link.sentinel is not None
@@ -197,13 +185,6 @@ class Detector:
 
     def answered(self, peer: str, vital: Vital) -> None:
         self._monitor.observed(peer, vital, time.monotonic())
-
-
-def _log_failure(error: BaseException | None) -> None:
-    if error is not None:
-        logger.warning(
-            "no sentinel could be started (peers on other hosts may take a busy process for a hung one): %s", error
-        )
 
 
 def _secret_for(token: bytes, peer_id: str) -> bytes:

@@ -109,7 +109,6 @@ class WorldManager(ForerunnerManager):
         self._membership = Membership()
         self._detector = Detector(
             self._loop,
-            self._worker,
             policy,
             secret,
             self._id,
