@@ -23,7 +23,7 @@ from multiworld.store.state import Request, pack_strings
 from multiworld.testing import measure, scaled, wait_until
 from multiworld.wire.frames import HEADER, HEADER_BYTES, Kind, pack_frame, pack_header
 from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, encode_fields, prove
-from multiworld.wire.listener import MAX_UNPROVEN
+from multiworld.wire.listener import MAX_UNPROVEN, Pending
 from multiworld.world.peers import PeerInfo
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -363,6 +363,46 @@ def many_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_descriptors")
+async def test_a_data_connection_that_is_called_twice_is_refused() -> None:
+    """Whoever recorded how a member called can say the same again."""
+    async with working_world() as target:
+
+        def call_twice() -> None:
+            fields = {"purpose": "data", "job": "default", "world": "ab" * 16, "rank": 1}
+            first, second = (Stranger(target.member, target) for _ in range(2))
+            first.sock.settimeout(0.5)
+            with pytest.raises(TimeoutError):  # it is kept for the case that this process joins that world soon
+                first.shake_hands(**fields)
+            kind, meta = second.shake_hands(**fields)
+            assert (kind, json.loads(meta)["reason"]) == (Kind.REFUSED, "that rank of that world has called already")
+            first.vanish()
+            second.sock.close()
+            third = Stranger(target.member, target)
+            third.sock.settimeout(0.5)
+            with pytest.raises(TimeoutError):  # the first is gone
+                third.shake_hands(**fields)
+            third.sock.close()
+
+        await asyncio.to_thread(call_twice)
+        await target.still_works()
+
+
+async def test_linked_processes_challenge_each_other_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    challenged: list[Any] = []
+    challenge = Pending._challenge
+
+    def record(pending: Pending) -> None:
+        challenged.append(pending.fields["purpose"])
+        challenge(pending)
+
+    monkeypatch.setattr(Pending, "_challenge", record)
+    async with working_world() as target:
+        assert {"link", "store"} <= set(challenged)
+        challenged.clear()
+        await target.still_works()
+        assert not challenged
+
+
 async def test_a_thousand_connections_keep_nobody_out() -> None:
     async with working_world() as target:
         before = num_sockets()

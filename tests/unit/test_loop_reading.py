@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
@@ -13,6 +14,7 @@ from multiworld.testing import scaled, wait_until
 from multiworld.wire import loop_reader, watch
 from multiworld.wire.frames import Header
 from multiworld.wire.loop_reader import LoopReader
+from multiworld.wire.progress import Timer
 
 from .connected import Pair, connected_pair, message
 
@@ -91,6 +93,27 @@ async def test_a_large_payload_goes_back_to_the_progress_thread_until_a_small_me
     await received(pair, 3)
     assert threads[1] != threading.get_ident()
     assert pair.right.watch_from(reader) is not None
+
+
+async def test_a_loop_that_takes_a_connection_again_and_again_is_patrolled_once(
+    pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PATROL_S", 0.05)
+    await let_the_loop_read(pair, reader)
+    patrols: list[float] = []
+    call_later = pair.loop.call_later
+
+    def count(delay_s: float, callback: Callable[[], None]) -> Timer:
+        patrols.append(delay_s)
+        return call_later(delay_s, callback)
+
+    monkeypatch.setattr(pair.loop, "call_later", count)
+    for _ in range(100):
+        pair.right._watch.end_loop_reading()
+        assert pair.right.watch_from(reader) is not None
+    began = time.monotonic()
+    await until(lambda: len(patrols) >= 3)
+    assert len(patrols) <= 3 + (time.monotonic() - began) / 0.05
 
 
 async def test_what_a_busy_loop_leaves_lying_is_read_by_the_progress_thread(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping
 
 from .bounds import Bound
@@ -16,7 +18,8 @@ JOINS_PER_S = 10.0
 ABOUT = (
     "Two processes on loopback and a running store. Time from the moment the first of the two calls join until both "
     "have the world; raw Gloo: until both have the group. Other worlds: throughput of a stream of 400 kB tensors "
-    f"between the same two processes while they form {JOINS_PER_S:g} further worlds a second, and without, in turn."
+    f"between the same two processes while they form {JOINS_PER_S:g} further worlds a second, and without, in turn; "
+    "each slice with joins is compared with the mean of those without before and after it."
 )
 PROGRAM = "multiworld.bench.join_member:run"
 NUM_JOINS, QUICK_JOINS = 200, 20
@@ -27,8 +30,9 @@ JOIN_BOUND = Bound.at_most(20)
 DIP_BOUND = Bound.ratio_at_least(0.95)
 TRAFFIC_BYTES = 400_000
 TRAFFIC_S, QUICK_TRAFFIC_S = 0.3, 0.3  # short: what else the machine does changes from second to second
-NUM_PAIRS, QUICK_PAIRS = 151, 3
+NUM_SLICES, QUICK_SLICES = 251, 3
 WARM_UP, CALIBRATION = 500, 500
+RECENT = 5  # quiet slices from which the number of messages for the next is taken
 RAW = "raw"
 
 
@@ -82,17 +86,17 @@ def _first(team: Team, backend: str, options: Options) -> Line:
 
 
 def _dip(team: Team, backend: str, options: Options) -> Line:
-    slice_s, num_pairs = (QUICK_TRAFFIC_S, QUICK_PAIRS) if options.quick else (TRAFFIC_S, NUM_PAIRS)
-    quiet = {"joins_per_s": 0.0, "backend": backend}
-    team.lead("stream", count=WARM_UP, **quiet)
-    count = max(1, int(CALIBRATION * slice_s / team.lead("stream", count=CALIBRATION, **quiet)[0]))
-    ours, reference, num_joined = [], [], 0
-    for _ in range(num_pairs):
-        reference.append(_rate(count, team.lead("stream", count=count, **quiet)[0]))
+    """Compare each slice beside joins with the (geometric) mean of the quiet ones before and after it."""
+    slice_s, num_slices = (QUICK_TRAFFIC_S, QUICK_SLICES) if options.quick else (TRAFFIC_S, NUM_SLICES)
+    team.lead("stream", count=WARM_UP, joins_per_s=0.0, backend=backend)
+    quiet, ours, num_joined = [_quiet_rate(team, backend, CALIBRATION)], [], 0
+    for _ in range(num_slices):
+        count = max(1, int(slice_s * median(quiet[-RECENT:]) * 1e9 / TRAFFIC_BYTES))
         took_s, num = team.lead("stream", count=count, joins_per_s=JOINS_PER_S, backend=backend)
         ours.append(_rate(count, took_s))
         num_joined += num
-    pairs = Pairs(ours, reference)
+        quiet.append(_quiet_rate(team, backend, count))
+    pairs = Pairs(ours, [math.sqrt(before * after) for before, after in itertools.pairwise(quiet)])
     low, high = pairs.ratio_quartiles
     return Line(
         name=f"another world's throughput beside joins, {backend}",
@@ -101,8 +105,12 @@ def _dip(team: Team, backend: str, options: Options) -> Line:
         ratio=pairs.ratio,
         ratio_quartiles=(low, high),
         bound=DIP_BOUND,
-        details={"without joins": median(reference), "joins": num_joined},
+        details={"without joins": median(quiet), "joins": num_joined},
     )
+
+
+def _quiet_rate(team: Team, backend: str, count: int) -> float:
+    return _rate(count, team.lead("stream", count=count, joins_per_s=0.0, backend=backend)[0])
 
 
 def _rate(count: int, took_s: float) -> float:

@@ -18,7 +18,6 @@ from .member import Member, obey
 
 __all__ = ["JoinMember", "run"]
 
-GO, STOP = 1.0, 0.0
 ITEM_BYTES = 4
 WINDOW = 4
 
@@ -38,6 +37,8 @@ class JoinMember(Member):
         self._traffic: mw.World | None = None
         self._signal = torch.zeros(1)
         self._buffers: list[torch.Tensor] = []
+        self._num_begun = 0  # joins beside the stream that is under way
+        self._ending = False
 
     async def open(self, traffic_backend: str, size_bytes: int) -> None:
         """Form the world by which the two start at the same moment, and the one that others' joins may disturb."""
@@ -100,50 +101,44 @@ class JoinMember(Member):
 
     @asynccontextmanager
     async def _joining(self, joins_per_s: float, backend: str) -> AsyncIterator[list[mw.World]]:
-        """Form worlds until the block ends, and leave them then: rank 0 says when, by a tensor on the control world."""
+        """Form worlds until the block ends, and leave them then.
+
+        Both begin the block at the same moment, so each goes by its own clock: messages about when to join would
+        disturb the stream as well. Who has begun one more than the other when the block ends is told afterwards.
+        """
         joined: list[mw.World] = []
         if not joins_per_s:
             yield joined
             return
-        done = asyncio.Event()
-        leads = self.rank == 0
-        joining = asyncio.create_task(
-            self._join_until(done, joins_per_s, backend, joined) if leads else self._join_when_told(backend, joined)
-        )
+        last = asyncio.get_running_loop().create_future()
+        self._num_begun, self._ending = 0, False
+        joining = asyncio.create_task(self._join_until(last, joins_per_s, backend, joined))
         try:
             yield joined
-            done.set()
+            self._ending = True
+            last.set_result(await self._largest(self._num_begun))
             await joining
             await asyncio.gather(*(world.leave() for world in joined))
         finally:
             joining.cancel()
 
-    async def _join_until(self, done: asyncio.Event, joins_per_s: float, backend: str, joined: list[mw.World]) -> None:
-        assert self._control is not None
-        due = time.monotonic() - 0.5 / joins_per_s
+    async def _join_until(
+        self, last: asyncio.Future[int], joins_per_s: float, backend: str, joined: list[mw.World]
+    ) -> None:
+        began = time.monotonic()
         while True:
-            due += 1 / joins_per_s
-            try:
-                await asyncio.wait_for(done.wait(), max(0.0, due - time.monotonic()))
-            except asyncio.TimeoutError:
-                await self._control.send(torch.tensor([GO]), 1)
-                await self._join_once(backend, joined)
-            else:
-                await self._control.send(torch.tensor([STOP]), 1)
+            due = began + (self._num_begun + 0.5) / joins_per_s
+            await asyncio.wait({last}, timeout=max(0.0, due - time.monotonic()))
+            if self._ending and self._num_begun == await last:
                 return
+            self._num_begun += 1
+            joined.append(await self.form_world(f"beside-{next(self._numbers)}", backend))
 
-    async def _join_when_told(self, backend: str, joined: list[mw.World]) -> None:
+    async def _largest(self, number: int) -> int:
         assert self._control is not None
-        told = torch.zeros(1)
-        while True:
-            await self._control.recv(told, 0)
-            if told.item() == STOP:
-                return
-            await self._join_once(backend, joined)
-
-    async def _join_once(self, backend: str, joined: list[mw.World]) -> None:
-        name = f"beside-{next(self._numbers)}"
-        joined.append(await self.form_world(name, backend))
+        numbers = torch.tensor([number])
+        await self._control.all_reduce(numbers, mw.ReduceOp.MAX)
+        return int(numbers.item())
 
     async def _together(self) -> None:
         assert self._control is not None

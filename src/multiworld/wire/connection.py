@@ -85,7 +85,7 @@ class Connection:
         self.loop, self.sock = loop, sock
         self.sink = sink
         self.parser = FrameParser(self, max_meta_bytes=HANDSHAKE_META_BYTES)
-        self.on_connected: Callable[[], None] | None = None
+        self.key = b""  # what both ends share since their handshake, if it was by challenge and response
         self._bulk = False  # large payloads are coming
         self._connecting = not connected
         self._lost_told = False
@@ -342,8 +342,6 @@ class Connection:
             return
         self._connecting = False
         self._interest.set_writing(False)
-        if self.on_connected is not None:
-            self.on_connected()
         self._queue.flush()
 
     def finish_writing(self, on_flushed: Callable[[], None]) -> None:

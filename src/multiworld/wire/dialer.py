@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import HandshakeError, MultiworldError, ProtocolError
 from .connection import Connection, ConnectionSink
 from .frames import Header, Kind, pack_frame
-from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, encode_fields, prove
+from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, derive_key, encode_fields, prove
 from .operation import Operation
 from .progress import ProgressThread
 
@@ -43,11 +43,13 @@ def dial(
     *,
     timeout_s: float,
     source: str | None = None,
+    key: bytes = b"",
 ) -> Operation[Connection]:
     """Connect to a numeric address, shake hands, and hand the connection over to ``sink``.
 
     Fails with DialError (unreachable or too slow) or HandshakeError (refused, wrong token, not ours). ``sink.lost`` is
-    called only for a connection that was handed over. ``source``: the local address to connect from.
+    called only for a connection that was handed over. ``source``: the local address to connect from. ``key``: that of
+    our link to that process, whose owner ``fields["by"]`` names; the handshake then takes one round trip less.
     """
     operation: Operation[Connection] = Operation()
     try:
@@ -59,15 +61,25 @@ def dial(
         if source is not None:
             sock.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
             sock.bind((source, 0))
-        sock.connect((host, port))
-    except BlockingIOError:
-        pass  # the usual case: the progress thread finishes it
+        connected = _connect(sock, host, port)
     except OSError as error:
         sock.close()
         operation.fail(DialError(host, port, error.strerror or str(error)))
         return operation
-    _Dialing(loop, sock, host, port, fields, token, sink, operation, timeout_s)
+    _Dialing(loop, sock, host, port, fields, token, sink, operation, timeout_s, key, connected=connected)
     return operation
+
+
+def _connect(sock: socket.socket, host: str, port: int) -> bool:
+    """Begin to connect. True: it is connected already (on one host, where nothing has to be waited for)."""
+    try:
+        sock.connect((host, port))
+    except BlockingIOError:
+        try:
+            sock.getpeername()
+        except OSError:
+            return False  # the progress thread finishes it
+    return True
 
 
 class _Dialing:
@@ -84,14 +96,22 @@ class _Dialing:
         sink: ConnectionSink,
         operation: Operation[Connection],
         timeout_s: float,
+        key: bytes,
+        *,
+        connected: bool,
     ) -> None:
         self._host, self._port, self._token, self._sink, self._operation = host, port, token, sink, operation
+        self._key = key
+        self._acceptor_proved = False
         self._nonce = os.urandom(NONCE_BYTES)
         self._hello = encode_fields({**fields, "version": PROTOCOL_VERSION, "nonce": self._nonce.hex()})
         self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
-        self._connection = Connection(loop, sock, self, connected=False)
+        self._connection = Connection(loop, sock, self, connected=connected)
         operation.on_cancel = self._connection.abort
-        self._connection.send(pack_frame(Kind.HELLO, self._hello))
+        words = pack_frame(Kind.HELLO, self._hello)
+        if key:
+            words += pack_frame(Kind.PROOF, prove(key, b"dialer", self._hello, self._nonce, b""))
+        self._connection.send(words)
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         if header.payload_bytes:
@@ -102,7 +122,7 @@ class _Dialing:
         if header.kind == Kind.CHALLENGE:
             self._answer(meta)
         elif header.kind == Kind.ACCEPTED:
-            self._hand_over()
+            self._accepted(meta)
         elif header.kind == Kind.REFUSED:
             self._fail(HandshakeError(str(decode_fields(meta).get("reason", "no reason given"))))
         else:
@@ -119,10 +139,20 @@ class _Dialing:
         except HandshakeError as error:
             self._fail(error)
             return
+        self._acceptor_proved = True
+        self._connection.key = derive_key(self._token, self._hello, self._nonce, acceptor_nonce)
         answer = prove(self._token, b"dialer", self._hello, self._nonce, acceptor_nonce)
         self._connection.send(pack_frame(Kind.PROOF, answer))
 
-    def _hand_over(self) -> None:
+    def _accepted(self, proof: bytes) -> None:
+        if not self._acceptor_proved:
+            if not self._key:
+                raise ProtocolError("accepted by somebody who has not proved the job token")
+            try:
+                check_proof(proof, self._key, b"acceptor", self._hello, self._nonce, b"")
+            except HandshakeError as error:
+                self._fail(error)
+                return
         self._timer.cancel()
         connection = self._connection
         connection.hand_over(self._sink)

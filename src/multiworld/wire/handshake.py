@@ -4,6 +4,11 @@ The dialer says HELLO (who it is, what it wants, a nonce), the acceptor answers 
 the dialer answers PROOF, the acceptor ACCEPTED or REFUSED. Each proof is an HMAC-SHA256 keyed with the token over the
 role, both nonces and the HELLO, so that none can be replayed or reflected. The same runs with an empty token when none
 is set. It authenticates the peers; it does not encrypt what follows.
+
+Two processes that are linked so share a key from then on, made of the token and the nonces. Whoever dials further
+connections names itself in the HELLO (``by``) and sends its PROOF with that key right behind it; the acceptor puts its
+own into ACCEPTED, and nobody waits for a challenge. Such a connection is good for one purpose only, once: the acceptor
+must refuse a second one with the same HELLO. If it does not know the key, it challenges as ever.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import Any
 
 from ..errors import HandshakeError
 
-__all__ = ["NONCE_BYTES", "PROTOCOL_VERSION", "check_proof", "decode_fields", "encode_fields", "prove"]
+__all__ = ["NONCE_BYTES", "PROTOCOL_VERSION", "check_proof", "decode_fields", "derive_key", "encode_fields", "prove"]
 
 PROTOCOL_VERSION = 1
 NONCE_BYTES = 16
@@ -41,6 +46,11 @@ def decode_fields(meta: bytes) -> dict[str, Any]:
 def prove(token: bytes, role: bytes, hello: bytes, dialer_nonce: bytes, acceptor_nonce: bytes) -> bytes:
     digest = hashlib.sha256(hello).digest()
     return hmac.digest(token, b"multiworld:" + role + b":" + dialer_nonce + acceptor_nonce + digest, "sha256")
+
+
+def derive_key(token: bytes, hello: bytes, dialer_nonce: bytes, acceptor_nonce: bytes) -> bytes:
+    """Return what the two share who have proved the token to each other, in the place of the token."""
+    return prove(token, b"key", hello, dialer_nonce, acceptor_nonce)
 
 
 def check_proof(

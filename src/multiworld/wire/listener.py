@@ -14,7 +14,7 @@ from ..errors import HandshakeError, ProtocolError
 from .connection import Connection, ConnectionSink
 from .dialer import family_of
 from .frames import Header, Kind, pack_frame
-from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, encode_fields, prove
+from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, derive_key, encode_fields, prove
 from .progress import ProgressThread
 
 __all__ = ["Listener", "Pending", "Route"]
@@ -31,11 +31,23 @@ Route = Callable[["Pending"], None]
 
 
 class Listener:
-    """A listening socket. ``routes`` maps the ``purpose`` of a HELLO to who decides on it."""
+    """A listening socket. ``routes`` maps the ``purpose`` of a HELLO to who decides on it.
 
-    def __init__(self, loop: ProgressThread, host: str, port: int, token: bytes, routes: dict[str, Route]) -> None:
+    ``key_of`` returns the key of our link to the process of that id, or nothing if there is none.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        host: str,
+        port: int,
+        token: bytes,
+        routes: dict[str, Route],
+        key_of: Callable[[str], bytes] = lambda _: b"",
+    ) -> None:
         """Bind and listen; raises OSError. ``host`` is a numeric address, port 0 picks a free one."""
-        self._loop, self._token, self._routes = loop, token, routes
+        self._loop, self._routes = loop, routes
+        self.token, self.key_of = token, key_of
         self._sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -67,10 +79,13 @@ class Listener:
             self._make_room()
             name = f"{address[0]}:{address[1]}"
             try:
-                self._unproven[Pending(self, self._loop, sock, name)] = None
+                pending = Pending(self, self._loop, sock, name)
             except OSError as error:
                 logger.debug("the connection from %s was gone as soon as it was accepted: %s", name, error)
                 sock.close()
+                continue
+            self._unproven[pending] = None
+            pending.connection.read_available()  # on one host the HELLO is there already
 
     def _make_room(self) -> None:
         """Of too many strangers the oldest goes: whoever is ours proves itself at once."""
@@ -111,10 +126,6 @@ class Listener:
         for pending in list(self._unproven):
             pending.connection.abort("the listener was closed")
 
-    @property
-    def token(self) -> bytes:
-        return self._token
-
     def _pause(self, error: OSError) -> None:
         """Out of descriptors: the backlog keeps the callers; spinning on accept would only burn the processor."""
         logger.error("cannot accept connections now, trying again in %.1f s: %s", PAUSE_S, error)
@@ -136,7 +147,8 @@ class Pending:
         self._listener = listener
         self._hello = b""
         self._dialer_nonce = b""
-        self._nonce = os.urandom(NONCE_BYTES)
+        self._nonce = b""  # ours, once we have challenged
+        self._acceptance = b""  # our own proof, if we did not challenge
         self._settled = False
         self._refused = False
         self.connection = Connection(loop, sock, self)
@@ -148,7 +160,7 @@ class Pending:
 
         def hand_over() -> None:
             connection.hand_over(sink)
-            connection.send(pack_frame(Kind.ACCEPTED))
+            connection.send(pack_frame(Kind.ACCEPTED, self._acceptance))
 
         connection.run(hand_over)
 
@@ -170,9 +182,11 @@ class Pending:
             return  # whatever it still says, it has its answer
         try:
             if header.kind == Kind.HELLO and not self._hello:
-                self._challenge(meta)
+                self._greet(meta)
+            elif header.kind == Kind.PROOF and self._nonce and not self._settled:
+                self._check(meta)
             elif header.kind == Kind.PROOF and self._hello and not self._settled:
-                self._prove(meta)
+                self._check_by_key(meta)
             else:
                 raise ProtocolError(f"frame kind {header.kind} during the handshake")
         except HandshakeError as error:
@@ -183,7 +197,7 @@ class Pending:
         self.is_lost = True
         self._settle()
 
-    def _challenge(self, meta: bytes) -> None:
+    def _greet(self, meta: bytes) -> None:
         self.fields = decode_fields(meta)
         if self.fields.get("version") != PROTOCOL_VERSION:
             raise HandshakeError(
@@ -195,11 +209,32 @@ class Pending:
         except ValueError as error:
             raise HandshakeError("the HELLO has no nonce") from error
         self._hello = meta
-        proof = prove(self._listener.token, b"acceptor", meta, self._dialer_nonce, self._nonce)
+        if "by" not in self.fields:  # else the proof comes without being asked for
+            self._challenge()
+
+    def _challenge(self) -> None:
+        self._nonce = os.urandom(NONCE_BYTES)
+        proof = prove(self._listener.token, b"acceptor", self._hello, self._dialer_nonce, self._nonce)
         self.connection.send(pack_frame(Kind.CHALLENGE, self._nonce + proof))
 
-    def _prove(self, proof: bytes) -> None:
+    def _check_by_key(self, proof: bytes) -> None:
+        key = self._listener.key_of(str(self.fields["by"]))
+        try:
+            check_proof(proof, key, b"dialer", self._hello, self._dialer_nonce, b"")
+        except HandshakeError:
+            key = b""
+        if key:
+            self._acceptance = prove(key, b"acceptor", self._hello, self._dialer_nonce, b"")
+            self._proved()
+        else:  # it may still know the token: the link between us may be a newer one to one side
+            self._challenge()
+
+    def _check(self, proof: bytes) -> None:
         check_proof(proof, self._listener.token, b"dialer", self._hello, self._dialer_nonce, self._nonce)
+        self.connection.key = derive_key(self._listener.token, self._hello, self._dialer_nonce, self._nonce)
+        self._proved()
+
+    def _proved(self) -> None:
         self._settle()
         self.connection.defer(lambda: self._listener.route(self))
 

@@ -79,10 +79,11 @@ class Watch:
         self._heard_at = -math.inf  # when a small piece came last
         self._large = False  # the payload that it began, or that was coming
         self._loop_read_at = -math.inf
-        # These three are guarded by the interest's lock.
+        # These four are guarded by the interest's lock.
         self._watcher: object = None  # who waits on the socket instead of the progress thread: a thread's ident, a loop
         self._loop_reader: LoopReader | None = None  # the loop, if it is one
         self._guarded = False  # the progress thread looks after what a thread reads
+        self._patrolled = False  # or what a loop reads
         self._poller: tuple[int, select.poll] | None = None  # of the thread that watched last
 
     def heard(self, payload_bytes: int) -> None:
@@ -185,7 +186,9 @@ class Watch:
         with self._interest.lock:
             if self._watcher is not None or self._interest.over:
                 return
-            self._loop.call_later(PATROL_S, self._patrol)  # first: an interrupt can come at any of these steps
+            if not self._patrolled:
+                self._loop.call_later(PATROL_S, self._patrol)  # first: an interrupt can come at any of these steps
+                self._patrolled = True
             self._watcher = self._loop_reader = reader
             self._interest.reading = 0
             self._interest.update()
@@ -201,16 +204,18 @@ class Watch:
     def _patrol(self) -> None:
         """On the progress thread, now and then while a loop reads."""
         with self._interest.lock:  # whoever hands it to a loop holds it until that is done
-            reader = self._loop_reader
-        if reader is None or self._interest.over:
-            return
+            self._patrolled = self._loop_reader is not None and not self._interest.over
+            if not self._patrolled:
+                return
         hot = is_hot(self._heard_at)
         if hot and time.monotonic() - self._loop_read_at > PATROL_S:
             self._connection.read_available()  # what the loop was too busy to read
         if hot and not self._large:
             self._loop.call_later(PATROL_S, self._patrol)
-        else:
-            self.end_loop_reading()
+            return
+        with self._interest.lock:  # before the loop may read again
+            self._patrolled = False
+        self.end_loop_reading()
 
     def end_loop_reading(self) -> None:
         with self._interest.lock:

@@ -78,6 +78,11 @@ class Link:
         return self._connection is not None and not self._connection.closed
 
     @property
+    def key(self) -> bytes:
+        """What vouches for further connections between the two processes; empty if there is nothing."""
+        return b"" if self._connection is None or self._connection.closed else self._connection.key
+
+    @property
     def local_host(self) -> str:
         assert self._connection is not None
         return str(self._connection.sock.getsockname()[0])

@@ -11,7 +11,7 @@ from ..errors import MultiworldError, ProtocolError
 from ..wire.connection import Connection, ConnectionSink
 from ..wire.dialer import dial
 from ..wire.frames import Kind
-from ..wire.listener import Listener, Pending
+from ..wire.listener import Listener, Pending, Route
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from .link import Link, LinkOwner
@@ -61,7 +61,8 @@ class Switchboard:
     def listen(self, host: str) -> PeerInfo:
         """Listen on a local address, if not yet, and return how peers find us there; raises OSError."""
         if host not in self._listeners:
-            listener = Listener(self._loop, host, 0, self._token, {LINK: self._link_called, DATA: self._data_called})
+            routes: dict[str, Route] = {LINK: self._link_called, DATA: self._data_called}
+            listener = Listener(self._loop, host, 0, self._token, routes, self._key_of)
             self._listeners[host] = listener
             self._infos[host] = PeerInfo.of_this_process(self._manager_id, host, listener.port)
         return self._infos[host]
@@ -170,6 +171,10 @@ class Switchboard:
         self._on_link(link)
         self._settle_links(link.peer.id, link, None)
 
+    def _key_of(self, peer_id: str) -> bytes:
+        link = self.links.get(peer_id)
+        return b"" if link is None else link.key
+
     def _settle_links(self, peer_id: str, link: Link | None, error: BaseException | None) -> None:
         for operation in self._awaited.pop(peer_id, []):
             if link is not None:
@@ -187,9 +192,14 @@ class Switchboard:
     def dial_data(
         self, uid: str, rank: int, peer: PeerInfo, via: PeerInfo, sink: ConnectionSink, timeout_s: float
     ) -> Operation[Connection]:
-        """Open a data connection of a world to a peer; ``rank`` is ours."""
+        """Open a data connection of a world to a peer; ``rank`` is ours. Our link to that process vouches for us."""
         fields = {"purpose": DATA, "job": self._job, "world": uid, "rank": rank}
-        return dial(self._loop, peer.host, peer.port, fields, self._token, sink, timeout_s=timeout_s, source=via.host)
+        key = self._key_of(peer.id)
+        if key:
+            fields["by"] = self._manager_id
+        return dial(
+            self._loop, peer.host, peer.port, fields, self._token, sink, timeout_s=timeout_s, source=via.host, key=key
+        )
 
     def expect_data(self, uid: str, rank: int, sink: ConnectionSink) -> Operation[Connection]:
         """Wait for a peer's data connection, or take it if it came before we knew of the world."""
@@ -223,6 +233,10 @@ class Switchboard:
         key = (uid, rank)
         expected = self._expected.pop(key, None)
         if expected is None:
+            parked = self._parked.get(key)
+            if parked is not None and not parked.is_lost:
+                pending.refuse("that rank of that world has called already")
+                return
             if len(self._parked) >= MAX_PARKED:
                 pending.refuse("too many connections for unknown worlds")
                 return

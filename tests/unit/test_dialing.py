@@ -1,0 +1,213 @@
+"""Dialling and listening on loopback: who proves what to whom, with a challenge or by the key of a link."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from multiworld.errors import HandshakeError
+from multiworld.testing import scaled, wait_until
+from multiworld.wire.connection import Connection
+from multiworld.wire.dialer import DialError, dial
+from multiworld.wire.frames import HEADER, HEADER_BYTES, Kind, pack_frame
+from multiworld.wire.handshake import (
+    NONCE_BYTES,
+    PROTOCOL_VERSION,
+    decode_fields,
+    derive_key,
+    encode_fields,
+    prove,
+)
+from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.operation import Operation
+from multiworld.wire.progress import ProgressThread
+from multiworld.wire.waiting import wait_blocking
+
+from .connected import Sink
+
+TOKEN, KEY = b"secret", b"k" * 32
+PEER = "peer-1"
+
+
+class Acceptor:
+    """A listener that takes whoever asks for ``sink``, and how the handshakes went."""
+
+    def __init__(self, loop: ProgressThread, key: bytes) -> None:
+        self.key, self.taken = key, list[Pending]()
+        self.sink = Sink()
+        self._loop = loop
+        self.listener = Listener(loop, "127.0.0.1", 0, TOKEN, {"sink": self._take}, self._key_of)
+
+    def dial(self, token: bytes = TOKEN, key: bytes = b"", **fields: Any) -> Connection:
+        operation = dial(
+            self._loop,
+            "127.0.0.1",
+            self.listener.port,
+            {"purpose": "sink", **fields},
+            token,
+            Sink(),
+            timeout_s=scaled(5),
+            key=key,
+        )
+        return wait_blocking(operation)
+
+    @property
+    def num_unproven(self) -> int:
+        return len(self.listener._unproven)
+
+    def _key_of(self, peer: str) -> bytes:
+        return self.key if peer == PEER else b""
+
+    def _take(self, pending: Pending) -> None:
+        self.taken.append(pending)
+        pending.accept(self.sink)
+
+
+@pytest.fixture
+def loop(no_leaks: None) -> Iterator[ProgressThread]:
+    loop = ProgressThread("test-dialing")
+    yield loop
+    loop.stop()
+
+
+@pytest.fixture
+def acceptor(loop: ProgressThread) -> Iterator[Acceptor]:
+    acceptor = Acceptor(loop, KEY)
+    yield acceptor
+    for pending in acceptor.taken:
+        pending.connection.abort()
+    loop.call_soon(acceptor.listener.close)
+
+
+@pytest.fixture
+def challenges(monkeypatch: pytest.MonkeyPatch) -> list[Pending]:
+    """Who was challenged."""
+    challenged: list[Pending] = []
+    challenge = Pending._challenge
+
+    def record(pending: Pending) -> None:
+        challenged.append(pending)
+        challenge(pending)
+
+    monkeypatch.setattr(Pending, "_challenge", record)
+    return challenged
+
+
+def test_both_ends_of_a_challenge_share_a_key_that_is_new_each_time(acceptor: Acceptor) -> None:
+    one, two = acceptor.dial(), acceptor.dial()
+    assert [pending.connection.key for pending in acceptor.taken] == [one.key, two.key]
+    assert len(one.key) == 32
+    assert one.key != two.key
+
+
+def test_a_key_depends_on_the_token_and_both_nonces() -> None:
+    key = derive_key(TOKEN, b"{}", b"1", b"2")
+    others = [derive_key(*changed) for changed in ((b"", b"{}", b"1", b"2"), (TOKEN, b"{}", b"3", b"2"))]
+    others += [derive_key(TOKEN, b"{}", b"1", b"3"), derive_key(TOKEN, b"{1}", b"1", b"2")]
+    others += [prove(TOKEN, role, b"{}", b"1", b"2") for role in (b"dialer", b"acceptor")]  # those are on the wire
+    assert key not in others
+
+
+def test_who_has_the_key_of_a_link_needs_no_challenge(acceptor: Acceptor, challenges: list[Pending]) -> None:
+    connection = acceptor.dial(key=KEY, by=PEER)
+    assert not challenges
+    connection.send(pack_frame(Kind.HEARTBEAT))
+    assert wait_until(lambda: len(acceptor.sink.frames) == 1, timeout_s=5)
+    assert acceptor.num_unproven == 0
+
+
+@pytest.mark.parametrize(("key", "by"), [(b"x" * 32, PEER), (KEY, "unknown"), (KEY, 7)])
+def test_who_has_another_key_is_challenged_as_ever(
+    acceptor: Acceptor, challenges: list[Pending], key: bytes, by: object
+) -> None:
+    connection = acceptor.dial(key=key, by=by)
+    assert len(challenges) == 1
+    assert connection.key == acceptor.taken[0].connection.key != b""
+
+
+def test_without_a_link_no_key_is_right(loop: ProgressThread, acceptor: Acceptor, challenges: list[Pending]) -> None:
+    """Above all not the empty one, with which a stranger could make a proof."""
+    acceptor.key = b""
+    hello = encode_fields({"purpose": "sink", "by": PEER, "version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES})
+    proof = prove(b"", b"dialer", hello, bytes(NONCE_BYTES), b"")
+    with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
+        stranger.sendall(pack_frame(Kind.HELLO, hello) + pack_frame(Kind.PROOF, proof))
+        assert hear(stranger)[0] == Kind.CHALLENGE
+        stranger.sendall(pack_frame(Kind.PROOF, proof))
+        kind, meta = hear(stranger)
+    assert (kind, "tokens differ" in decode_fields(meta)["reason"]) == (Kind.REFUSED, True)
+    assert not acceptor.taken
+
+
+def test_a_wrong_key_and_a_wrong_token_are_refused(acceptor: Acceptor) -> None:
+    with pytest.raises(HandshakeError, match="tokens differ"):
+        acceptor.dial(token=b"other", key=b"x" * 32, by=PEER)
+    assert not acceptor.taken
+
+
+def test_a_dialer_that_names_itself_and_proves_nothing_is_dropped_in_time(
+    acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multiworld.wire.listener.HANDSHAKE_S", 0.1)
+    hello = encode_fields({"purpose": "sink", "by": PEER, "version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES})
+    with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
+        stranger.sendall(pack_frame(Kind.HELLO, hello))
+        assert stranger.recv(1) == b""
+    assert acceptor.num_unproven == 0
+
+
+def accept_at_once(meta: bytes) -> Callable[[bytes], bytes]:
+    return lambda hello: pack_frame(Kind.ACCEPTED, meta)
+
+
+def reflect(hello: bytes) -> bytes:
+    """Give the dialer its own proof back."""
+    nonce = bytes.fromhex(decode_fields(hello)["nonce"])
+    return pack_frame(Kind.ACCEPTED, prove(KEY, b"dialer", hello, nonce, b""))
+
+
+@pytest.mark.parametrize("answer", [accept_at_once(b""), accept_at_once(b"\x00" * 32), reflect])
+@pytest.mark.parametrize("key", [b"", KEY])
+def test_nobody_is_believed_who_accepts_without_a_proof(
+    loop: ProgressThread, key: bytes, answer: Callable[[bytes], bytes]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(answer_one, server, answer)
+        fields = {"purpose": "sink", "by": PEER}
+        operation: Operation[Connection] = dial(
+            loop, "127.0.0.1", server.getsockname()[1], fields, TOKEN, Sink(), timeout_s=scaled(5), key=key
+        )
+        with pytest.raises((HandshakeError, DialError), match=r"proved the job token|tokens differ"):
+            wait_blocking(operation)
+        serving.result()
+
+
+def answer_one(server: socket.socket, answer: Callable[[bytes], bytes]) -> None:
+    sock, _ = server.accept()
+    with closing(sock):
+        sock.settimeout(scaled(5))
+        kind, hello = hear(sock)
+        assert kind == Kind.HELLO
+        sock.sendall(answer(hello))
+        while sock.recv(1024):
+            pass
+
+
+def hear(sock: socket.socket) -> tuple[int, bytes]:
+    """Return kind and meta of the next frame."""
+    header = HEADER.unpack(sock.recv(HEADER_BYTES, socket.MSG_WAITALL))
+    return header[1], sock.recv(header[3], socket.MSG_WAITALL) if header[3] else b""
+
+
+def test_a_port_where_nobody_listens_refuses_at_once(loop: ProgressThread) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        operation = dial(loop, "127.0.0.1", port, {}, TOKEN, Sink(), timeout_s=scaled(5))
+        with pytest.raises(DialError, match="refused"):
+            wait_blocking(operation)
