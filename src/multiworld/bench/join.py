@@ -18,8 +18,8 @@ JOINS_PER_S = 10.0
 ABOUT = (
     "Two processes on loopback and a running store. Time from the moment the first of the two calls join until both "
     "have the world; raw Gloo: until both have the group. Other worlds: throughput of a stream of 400 kB tensors "
-    f"between the same two processes while they form {JOINS_PER_S:g} further worlds a second, and without, in turn; "
-    "each slice with joins is compared with the mean of those without before and after it."
+    f"between the same two processes, in windows of {1 / JOINS_PER_S:g} s; in every second one they form a further "
+    "world; each such window is compared with the mean of those before and after it."
 )
 PROGRAM = "multiworld.bench.join_member:run"
 NUM_JOINS, QUICK_JOINS = 200, 20
@@ -29,10 +29,11 @@ QUICK_SLICE = 5
 JOIN_BOUND = Bound.at_most(20)
 DIP_BOUND = Bound.ratio_at_least(0.95)
 TRAFFIC_BYTES = 400_000
-TRAFFIC_S, QUICK_TRAFFIC_S = 0.3, 0.3  # short: what else the machine does changes from second to second
-NUM_SLICES, QUICK_SLICES = 251, 3
+WINDOW_S = 1 / JOINS_PER_S  # what else the machine does changes from second to second
+NUM_STREAMS, JOINS_PER_STREAM, QUICK_JOINS_BESIDE = 30, 20, 3
+MARGIN = 0.2  # how much longer a stream is planned than its windows, which end with it
 WARM_UP, CALIBRATION = 500, 500
-RECENT = 5  # quiet slices from which the number of messages for the next is taken
+RECEIVER = 1
 RAW = "raw"
 
 
@@ -86,35 +87,37 @@ def _first(team: Team, backend: str, options: Options) -> Line:
 
 
 def _dip(team: Team, backend: str, options: Options) -> Line:
-    """Compare each slice beside joins with the (geometric) mean of the quiet ones before and after it."""
-    slice_s, num_slices = (QUICK_TRAFFIC_S, QUICK_SLICES) if options.quick else (TRAFFIC_S, NUM_SLICES)
-    team.lead("stream", count=WARM_UP, joins_per_s=0.0, backend=backend)
-    quiet, ours, num_joined = [_quiet_rate(team, backend, CALIBRATION)], [], 0
-    for _ in range(num_slices):
-        count = max(1, int(slice_s * median(quiet[-RECENT:]) * 1e9 / TRAFFIC_BYTES))
-        took_s, num = team.lead("stream", count=count, joins_per_s=JOINS_PER_S, backend=backend)
-        ours.append(_rate(count, took_s))
-        num_joined += num
-        quiet.append(_quiet_rate(team, backend, count))
-    pairs = Pairs(ours, [math.sqrt(before * after) for before, after in itertools.pairwise(quiet)])
+    """Compare each window with a join with the (geometric) mean of the quiet ones before and after it."""
+    num_streams, num_joins = (1, QUICK_JOINS_BESIDE) if options.quick else (NUM_STREAMS, JOINS_PER_STREAM)
+    duration_s = (2 * num_joins + 1) * WINDOW_S
+    team.lead("stream", count=WARM_UP)
+    per_s = CALIBRATION / team.lead("stream", count=CALIBRATION)
+    ours, reference, quiet = [], [], []
+    for _ in range(num_streams):
+        count = int((1 + MARGIN) * duration_s * per_s)
+        plan = {"count": count, "num_joins": num_joins, "window_s": WINDOW_S, "backend": backend}
+        counted = team.all("stream_beside_joins", **plan)[RECEIVER]
+        rates = [(after - before) / (end - begin) for (begin, before), (end, after) in itertools.pairwise(counted)]
+        for previous, rate, following in zip(rates[::2], rates[1::2], rates[2::2], strict=False):
+            ours.append(rate)
+            reference.append(math.sqrt(previous * following))
+        quiet += rates[::2]
+        per_s = median(rates)
+    pairs = Pairs(ours, reference)
     low, high = pairs.ratio_quartiles
     return Line(
         name=f"another world's throughput beside joins, {backend}",
         unit="GB/s",
-        value=median(ours),
+        value=_gigabytes(median(ours)),
         ratio=pairs.ratio,
         ratio_quartiles=(low, high),
         bound=DIP_BOUND,
-        details={"without joins": median(quiet), "joins": num_joined},
+        details={"without joins": _gigabytes(median(quiet)), "joins": len(ours)},
     )
 
 
-def _quiet_rate(team: Team, backend: str, count: int) -> float:
-    return _rate(count, team.lead("stream", count=count, joins_per_s=0.0, backend=backend)[0])
-
-
-def _rate(count: int, took_s: float) -> float:
-    return count * TRAFFIC_BYTES / took_s / 1e9
+def _gigabytes(num_messages: float) -> float:
+    return num_messages * TRAFFIC_BYTES / 1e9
 
 
 def _durations_ms(moments: list[list[tuple[float, float]]]) -> list[float]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 
 import torch
@@ -20,6 +18,7 @@ __all__ = ["JoinMember", "run"]
 
 ITEM_BYTES = 4
 WINDOW = 4
+JOIN_AT = 0.05  # of its window, so that all that it costs on both sides falls within
 
 
 async def run(rank: int, size: int) -> None:
@@ -37,8 +36,6 @@ class JoinMember(Member):
         self._traffic: mw.World | None = None
         self._signal = torch.zeros(1)
         self._buffers: list[torch.Tensor] = []
-        self._num_begun = 0  # joins beside the stream that is under way
-        self._ending = False
 
     async def open(self, traffic_backend: str, size_bytes: int) -> None:
         """Form the world by which the two start at the same moment, and the one that others' joins may disturb."""
@@ -86,60 +83,56 @@ class JoinMember(Member):
                 await world.leave()
         return moments
 
-    async def stream(self, count: int, joins_per_s: float, backend: str) -> tuple[float, int]:
-        """Stream from rank 0 while worlds are formed at this rate (0: none); return the seconds, and how many."""
+    async def stream(self, count: int) -> float:
+        """Stream so many tensors from rank 0; return the seconds."""
         assert self._traffic is not None
         lane = AsyncLane(self._traffic)
         await lane.echo(self._signal, 1)
         began = time.monotonic()
-        async with self._joining(joins_per_s, backend) as joined:
-            await lane.stream(self._buffers, count)
-            await lane.echo(self._signal, 1)
-            took_s = time.monotonic() - began
-            num_joined = len(joined)
-        return took_s, num_joined
+        await lane.stream(self._buffers, count)
+        await lane.echo(self._signal, 1)
+        return time.monotonic() - began
 
-    @asynccontextmanager
-    async def _joining(self, joins_per_s: float, backend: str) -> AsyncIterator[list[mw.World]]:
-        """Form worlds until the block ends, and leave them then.
+    async def stream_beside_joins(
+        self, count: int, num_joins: int, window_s: float, backend: str
+    ) -> list[tuple[float, int]]:
+        """Stream as above, and form a world in every second window of ``window_s``.
 
-        Both begin the block at the same moment, so each goes by its own clock: messages about when to join would
-        disturb the stream as well. Who has begun one more than the other when the block ends is told afterwards.
+        Both begin at the same moment, and each goes by its own clock: messages about when to join would disturb the
+        stream as well. Return, while the stream lasts, the time at the end of each window and how many messages had
+        been received by then.
         """
-        joined: list[mw.World] = []
-        if not joins_per_s:
-            yield joined
-            return
-        last = asyncio.get_running_loop().create_future()
-        self._num_begun, self._ending = 0, False
-        joining = asyncio.create_task(self._join_until(last, joins_per_s, backend, joined))
-        try:
-            yield joined
-            self._ending = True
-            last.set_result(await self._largest(self._num_begun))
-            await joining
-            await asyncio.gather(*(world.leave() for world in joined))
-        finally:
-            joining.cancel()
-
-    async def _join_until(
-        self, last: asyncio.Future[int], joins_per_s: float, backend: str, joined: list[mw.World]
-    ) -> None:
+        assert self._traffic is not None
+        lane = AsyncLane(self._traffic)
+        await lane.echo(self._signal, 1)
         began = time.monotonic()
-        while True:
-            due = began + (self._num_begun + 0.5) / joins_per_s
-            await asyncio.wait({last}, timeout=max(0.0, due - time.monotonic()))
-            if self._ending and self._num_begun == await last:
-                return
-            self._num_begun += 1
-            joined.append(await self.form_world(f"beside-{next(self._numbers)}", backend))
+        counting = asyncio.create_task(self._count(began, 2 * num_joins + 1, window_s))
+        joining = asyncio.create_task(self._join_in_turn(began, num_joins, window_s, backend))
+        await lane.stream(self._buffers, count)
+        ended = time.monotonic()
+        counted, joined = await asyncio.gather(counting, joining)
+        await asyncio.gather(*(world.leave() for world in joined))
+        return [(moment, received) for moment, received in counted if moment < ended]
 
-    async def _largest(self, number: int) -> int:
-        assert self._control is not None
-        numbers = torch.tensor([number])
-        await self._control.all_reduce(numbers, mw.ReduceOp.MAX)
-        return int(numbers.item())
+    async def _count(self, began: float, num_windows: int, window_s: float) -> list[tuple[float, int]]:
+        assert self._traffic is not None
+        counted = []
+        for number in range(num_windows + 1):
+            await _sleep_until(began + number * window_s)
+            counted.append((time.monotonic(), self._traffic.statistics().channel.messages_received))
+        return counted
+
+    async def _join_in_turn(self, began: float, num_joins: int, window_s: float, backend: str) -> list[mw.World]:
+        joined = []
+        for number in range(num_joins):
+            await _sleep_until(began + (2 * number + 1 + JOIN_AT) * window_s)
+            joined.append(await self.form_world(f"beside-{next(self._numbers)}", backend))
+        return joined
 
     async def _together(self) -> None:
         assert self._control is not None
         await self._control.barrier()
+
+
+async def _sleep_until(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - time.monotonic()))
