@@ -30,7 +30,8 @@ JOIN_BOUND = Bound.at_most(20)
 DIP_BOUND = Bound.ratio_at_least(0.95)
 TRAFFIC_BYTES = 400_000
 WINDOW_S = 1 / JOINS_PER_S  # what else the machine does changes from second to second
-NUM_STREAMS, JOINS_PER_STREAM, QUICK_JOINS_BESIDE = 30, 20, 3
+NUM_BESIDE, QUICK_BESIDE = 600, 3
+BESIDE_PER_STREAM = 20
 MARGIN = 0.2  # how much longer a stream is planned than its windows, which end with it
 WARM_UP, CALIBRATION = 500, 500
 RECEIVER = 1
@@ -88,21 +89,24 @@ def _first(team: Team, backend: str, options: Options) -> Line:
 
 def _dip(team: Team, backend: str, options: Options) -> Line:
     """Compare each window with a join with the (geometric) mean of the quiet ones before and after it."""
-    num_streams, num_joins = (1, QUICK_JOINS_BESIDE) if options.quick else (NUM_STREAMS, JOINS_PER_STREAM)
-    duration_s = (2 * num_joins + 1) * WINDOW_S
+    num_joins = QUICK_BESIDE if options.quick else NUM_BESIDE
+    per_stream = min(num_joins, BESIDE_PER_STREAM)
+    duration_s = (2 * per_stream + 1) * WINDOW_S
     team.lead("stream", count=WARM_UP)
     per_s = CALIBRATION / team.lead("stream", count=CALIBRATION)
-    ours, reference, quiet = [], [], []
-    for _ in range(num_streams):
+    ours: list[float] = []
+    reference: list[float] = []
+    quiet: list[float] = []
+    while len(ours) < num_joins:
         count = int((1 + MARGIN) * duration_s * per_s)
-        plan = {"count": count, "num_joins": num_joins, "window_s": WINDOW_S, "backend": backend}
+        plan = {"count": count, "num_joins": per_stream, "window_s": WINDOW_S, "backend": backend}
         counted = team.all("stream_beside_joins", **plan)[RECEIVER]
         rates = [(after - before) / (end - begin) for (begin, before), (end, after) in itertools.pairwise(counted)]
         for previous, rate, following in zip(rates[::2], rates[1::2], rates[2::2], strict=False):
             ours.append(rate)
             reference.append(math.sqrt(previous * following))
         quiet += rates[::2]
-        per_s = median(rates)
+        per_s = median(rates) if rates else 2 * per_s  # none: it was over within the first window
     pairs = Pairs(ours, reference)
     low, high = pairs.ratio_quartiles
     return Line(
