@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from .bounds import Bound
 from .options import Options
@@ -14,11 +14,11 @@ from .team import Team
 
 __all__ = ["ABOUT", "measure"]
 
-JOINS_PER_S = 10.0
+WINDOW_S = 0.1  # with one join each: as beside ten joins a second
 ABOUT = (
     "Two processes on loopback and a running store. Time from the moment the first of the two calls join until both "
     "have the world; raw Gloo: until both have the group. Other worlds: throughput of a stream of 400 kB tensors "
-    f"between the same two processes, in windows of {1 / JOINS_PER_S:g} s; in every second one they form a further "
+    f"between the same two processes, in windows of {WINDOW_S:g} s; in every second one they form a further "
     "world; each such window is compared with the mean of those before and after it."
 )
 PROGRAM = "multiworld.bench.join_member:run"
@@ -29,7 +29,6 @@ QUICK_SLICE = 5
 JOIN_BOUND = Bound.at_most(20)
 DIP_BOUND = Bound.ratio_at_least(0.95)
 TRAFFIC_BYTES = 400_000
-WINDOW_S = 1 / JOINS_PER_S  # what else the machine does changes from second to second
 NUM_BESIDE, QUICK_BESIDE = 600, 3
 BESIDE_PER_STREAM = 20
 MARGIN = 0.2  # how much longer a stream is planned than its windows, which end with it
@@ -101,12 +100,13 @@ def _dip(team: Team, backend: str, options: Options) -> Line:
         count = int((1 + MARGIN) * duration_s * per_s)
         plan = {"count": count, "num_joins": per_stream, "window_s": WINDOW_S, "backend": backend}
         counted = team.all("stream_beside_joins", **plan)[RECEIVER]
-        rates = [(after - before) / (end - begin) for (begin, before), (end, after) in itertools.pairwise(counted)]
+        rates = _window_rates(counted)
         for previous, rate, following in zip(rates[::2], rates[1::2], rates[2::2], strict=False):
-            ours.append(rate)
-            reference.append(math.sqrt(previous * following))
-        quiet += rates[::2]
-        per_s = median(rates) if rates else 2 * per_s  # none: it was over within the first window
+            if previous and rate and following:
+                ours.append(rate)
+                reference.append(math.sqrt(previous * following))
+        quiet += filter(None, rates[::2])
+        per_s = median(list(filter(None, rates)) or [2 * per_s])  # none: it was over within the first window
     pairs = Pairs(ours, reference)
     low, high = pairs.ratio_quartiles
     return Line(
@@ -118,6 +118,14 @@ def _dip(team: Team, backend: str, options: Options) -> Line:
         bound=DIP_BOUND,
         details={"without joins": _gigabytes(median(quiet)), "joins": len(ours)},
     )
+
+
+def _window_rates(counted: Sequence[tuple[float, int]]) -> list[float]:
+    """Return the messages a second of each window; 0 for one that tells nothing, as the process stood still."""
+    return [
+        (after - before) / (end - begin) if end - begin > WINDOW_S / 2 else 0.0
+        for (begin, before), (end, after) in itertools.pairwise(counted)
+    ]
 
 
 def _gigabytes(num_messages: float) -> float:

@@ -108,9 +108,13 @@ class JoinMember(Member):
         began = time.monotonic()
         counting = asyncio.create_task(self._count(began, 2 * num_joins + 1, window_s))
         joining = asyncio.create_task(self._join_in_turn(began, num_joins, window_s, backend))
-        await lane.stream(self._buffers, count)
-        ended = time.monotonic()
-        counted, joined = await asyncio.gather(counting, joining)
+        try:
+            await lane.stream(self._buffers, count)
+            ended = time.monotonic()
+            counted, joined = await asyncio.gather(counting, joining)
+        finally:
+            counting.cancel()
+            joining.cancel()
         await asyncio.gather(*(world.leave() for world in joined))
         return [(moment, received) for moment, received in counted if moment < ended]
 

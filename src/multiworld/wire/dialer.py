@@ -10,7 +10,16 @@ from typing import Any
 from ..errors import HandshakeError, MultiworldError, ProtocolError
 from .connection import Connection, ConnectionSink
 from .frames import Header, Kind, pack_frame
-from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, derive_key, encode_fields, prove
+from .handshake import (
+    NONCE_BYTES,
+    PROTOCOL_VERSION,
+    Voucher,
+    check_proof,
+    decode_fields,
+    derive_key,
+    encode_fields,
+    prove,
+)
 from .operation import Operation
 from .progress import ProgressThread
 
@@ -43,13 +52,13 @@ def dial(
     *,
     timeout_s: float,
     source: str | None = None,
-    key: bytes = b"",
+    voucher: Voucher | None = None,
 ) -> Operation[Connection]:
     """Connect to a numeric address, shake hands, and hand the connection over to ``sink``.
 
     Fails with DialError (unreachable or too slow) or HandshakeError (refused, wrong token, not ours). ``sink.lost`` is
-    called only for a connection that was handed over. ``source``: the local address to connect from. ``key``: that of
-    our link to that process, whose owner ``fields["by"]`` names; the handshake then takes one round trip less.
+    called only for a connection that was handed over. ``source``: the local address to connect from. With a
+    ``voucher`` the handshake takes one round trip less.
     """
     operation: Operation[Connection] = Operation()
     try:
@@ -66,7 +75,7 @@ def dial(
         sock.close()
         operation.fail(DialError(host, port, error.strerror or str(error)))
         return operation
-    _Dialing(loop, sock, host, port, fields, token, sink, operation, timeout_s, key, connected=connected)
+    _Dialing(loop, sock, host, port, fields, token, sink, operation, timeout_s, voucher, connected=connected)
     return operation
 
 
@@ -96,21 +105,23 @@ class _Dialing:
         sink: ConnectionSink,
         operation: Operation[Connection],
         timeout_s: float,
-        key: bytes,
+        voucher: Voucher | None,
         *,
         connected: bool,
     ) -> None:
         self._host, self._port, self._token, self._sink, self._operation = host, port, token, sink, operation
-        self._key = key
+        self._key = b"" if voucher is None else voucher.key
         self._acceptor_proved = False
+        if voucher is not None:
+            fields = {**fields, "by": voucher.by}
         self._nonce = os.urandom(NONCE_BYTES)
         self._hello = encode_fields({**fields, "version": PROTOCOL_VERSION, "nonce": self._nonce.hex()})
         self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
         self._connection = Connection(loop, sock, self, connected=connected)
         operation.on_cancel = self._connection.abort
         words = pack_frame(Kind.HELLO, self._hello)
-        if key:
-            words += pack_frame(Kind.PROOF, prove(key, b"dialer", self._hello, self._nonce, b""))
+        if voucher is not None:
+            words += pack_frame(Kind.PROOF, prove(voucher.key, b"dialer", self._hello, self._nonce, b""))
         self._connection.send(words)
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:

@@ -7,8 +7,8 @@ is set. It authenticates the peers; it does not encrypt what follows.
 
 Two processes that are linked so share a key from then on, made of the token and the nonces. Whoever dials further
 connections names itself in the HELLO (``by``) and sends its PROOF with that key right behind it; the acceptor puts its
-own into ACCEPTED, and nobody waits for a challenge. Such a connection is good for one purpose only, once: the acceptor
-must refuse a second one with the same HELLO. If it does not know the key, it challenges as ever.
+own into ACCEPTED, and nobody waits for a challenge. Whoever overhears that can say it again, so what such a connection
+is for must be wanted once only. If the acceptor does not know the key, it challenges as ever.
 """
 
 from __future__ import annotations
@@ -16,15 +16,31 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import HandshakeError
 
-__all__ = ["NONCE_BYTES", "PROTOCOL_VERSION", "check_proof", "decode_fields", "derive_key", "encode_fields", "prove"]
+__all__ = [
+    "NONCE_BYTES",
+    "PROTOCOL_VERSION",
+    "Voucher",
+    "check_proof",
+    "decode_fields",
+    "derive_key",
+    "encode_fields",
+    "prove",
+]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 NONCE_BYTES = 16
 PROOF_BYTES = 32
+
+
+class Voucher(NamedTuple):
+    """What spares a dialer the challenge: its own id, by which the acceptor finds the key that both share."""
+
+    by: str
+    key: bytes
 
 
 def encode_fields(fields: dict[str, Any]) -> bytes:

@@ -226,7 +226,7 @@ class Pending:
         if key:
             self._acceptance = prove(key, b"acceptor", self._hello, self._dialer_nonce, b"")
             self._proved()
-        else:  # it may still know the token: the link between us may be a newer one to one side
+        else:  # it may know the token all the same: one of us may not have noticed yet that the link is a new one
             self._challenge()
 
     def _check(self, proof: bytes) -> None:

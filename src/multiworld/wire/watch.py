@@ -207,15 +207,19 @@ class Watch:
             self._patrolled = self._loop_reader is not None and not self._interest.over
             if not self._patrolled:
                 return
-        hot = is_hot(self._heard_at)
-        if hot and time.monotonic() - self._loop_read_at > PATROL_S:
-            self._connection.read_available()  # what the loop was too busy to read
-        if hot and not self._large:
-            self._loop.call_later(PATROL_S, self._patrol)
-            return
-        with self._interest.lock:  # before the loop may read again
-            self._patrolled = False
-        self.end_loop_reading()
+        again = False
+        try:
+            hot = is_hot(self._heard_at)
+            if hot and time.monotonic() - self._loop_read_at > PATROL_S:
+                self._connection.read_available()  # what the loop was too busy to read
+            again = hot and not self._large
+        finally:
+            if again:
+                self._loop.call_later(PATROL_S, self._patrol)
+            else:
+                with self._interest.lock:  # before the loop may read again
+                    self._patrolled = False
+                self.end_loop_reading()
 
     def end_loop_reading(self) -> None:
         with self._interest.lock:

@@ -54,6 +54,9 @@ class Detector:
 
     def watch(self, link: Link) -> None:
         """Start to watch the peer at the other end of a link."""
+        if self._closed:
+            link.abort()
+            return
         peer, now = link.peer, time.monotonic()
         self._links[peer.id] = link
         self._monitor.add(peer.id, now)
@@ -160,14 +163,14 @@ class Detector:
     def _provide_sentinel(self, link: Link) -> None:
         """A peer on another host cannot look into our /proc: keep a child that it may ask.
 
-        Started here and now, in a millisecond, and announced before anything else is said on the link: once a world is
-        formed, this process may hold its interpreter lock, and the peer must know by then whom to ask.
+        Started here and now, in a few milliseconds, and announced before anything else is said on the link: once a
+        world is formed, this process may hold its interpreter lock, and the peer must know by then whom to ask.
         """
         host = link.local_host
         if host not in self._sentinels:
             try:
                 self._sentinels[host] = Sentinel.start(host, _secret_for(self._token, self._manager_id))
-            except OSError as error:
+            except Exception as error:  # whatever it is, the link is as good without
                 self._sentinels[host] = None
                 logger.warning(
                     "no sentinel could be started (peers on other hosts may take a busy process for a hung one): %s",

@@ -11,6 +11,7 @@ from ..errors import MultiworldError, ProtocolError
 from ..wire.connection import Connection, ConnectionSink
 from ..wire.dialer import dial
 from ..wire.frames import Kind
+from ..wire.handshake import Voucher
 from ..wire.listener import Listener, Pending, Route
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
@@ -57,6 +58,8 @@ class Switchboard:
         self._awaited: dict[str, list[Operation[Link]]] = {}
         self._expected: dict[tuple[str, int], tuple[ConnectionSink, Operation[Connection]]] = {}
         self._parked: dict[tuple[str, int], Pending] = {}
+        self._called: dict[str, set[int]] = {}  # by world: the ranks whose data connection was accepted or parked
+        self._closed = False
 
     def listen(self, host: str) -> PeerInfo:
         """Listen on a local address, if not yet, and return how peers find us there; raises OSError."""
@@ -108,6 +111,7 @@ class Switchboard:
             del self.links[link.peer.id]
 
     def close(self) -> None:
+        self._closed = True
         for listener in self._listeners.values():
             listener.close()
         for pending in self._parked.values():
@@ -163,6 +167,9 @@ class Switchboard:
         self._add_link(link)
 
     def _add_link(self, link: Link) -> None:
+        if self._closed:
+            link.abort()
+            return
         old = self.links.get(link.peer.id)
         self.links[link.peer.id] = link
         if old is not None:
@@ -193,12 +200,17 @@ class Switchboard:
         self, uid: str, rank: int, peer: PeerInfo, via: PeerInfo, sink: ConnectionSink, timeout_s: float
     ) -> Operation[Connection]:
         """Open a data connection of a world to a peer; ``rank`` is ours. Our link to that process vouches for us."""
-        fields = {"purpose": DATA, "job": self._job, "world": uid, "rank": rank}
         key = self._key_of(peer.id)
-        if key:
-            fields["by"] = self._manager_id
         return dial(
-            self._loop, peer.host, peer.port, fields, self._token, sink, timeout_s=timeout_s, source=via.host, key=key
+            self._loop,
+            peer.host,
+            peer.port,
+            {"purpose": DATA, "job": self._job, "world": uid, "rank": rank},
+            self._token,
+            sink,
+            timeout_s=timeout_s,
+            source=via.host,
+            voucher=Voucher(self._manager_id, key) if key else None,
         )
 
     def expect_data(self, uid: str, rank: int, sink: ConnectionSink) -> Operation[Connection]:
@@ -212,13 +224,14 @@ class Switchboard:
                 return
             self._expected[key] = (sink, operation)
             if pending is not None and not pending.is_lost:
-                self._data_called(pending)
+                self._admit(key, pending)
 
         self._loop.call_soon(expect)
         return operation
 
     def forget_world(self, uid: str, error: Exception) -> None:
         """The world is gone here: refuse its data connections."""
+        self._called.pop(uid, None)
         for key in [key for key in self._expected if key[0] == uid]:
             _, operation = self._expected.pop(key)
             operation.fail(error)
@@ -230,20 +243,23 @@ class Switchboard:
         if not isinstance(uid, str) or not isinstance(rank, int):
             pending.refuse("the HELLO of a data connection names no world and rank")
             return
+        if rank in self._called.get(uid, ()):  # each calls once; somebody may have recorded how
+            pending.refuse("that rank of that world has called already")
+            return
         key = (uid, rank)
-        expected = self._expected.pop(key, None)
-        if expected is None:
-            parked = self._parked.get(key)
-            if parked is not None and not parked.is_lost:
-                pending.refuse("that rank of that world has called already")
-                return
-            if len(self._parked) >= MAX_PARKED:
-                pending.refuse("too many connections for unknown worlds")
-                return
+        known = key in self._expected
+        if not known and len(self._parked) >= MAX_PARKED:
+            pending.refuse("too many connections for unknown worlds")
+            return
+        self._called.setdefault(uid, set()).add(rank)
+        if known:
+            self._admit(key, pending)
+        else:
             self._parked[key] = pending
             self._loop.call_later(PARKED_S, lambda: self._unpark(key, pending))
-            return
-        sink, operation = expected
+
+    def _admit(self, key: tuple[str, int], pending: Pending) -> None:
+        sink, operation = self._expected.pop(key)
         if operation.done:
             pending.refuse("this generation of the world is over")
             return
@@ -254,6 +270,9 @@ class Switchboard:
     def _unpark(self, key: tuple[str, int], pending: Pending) -> None:
         if self._parked.get(key) is pending:
             del self._parked[key]
+            self._called[key[0]].discard(key[1])
+            if not self._called[key[0]]:
+                del self._called[key[0]]
             pending.refuse(f"nobody here joined that world within {PARKED_S:.0f} s")
 
 
