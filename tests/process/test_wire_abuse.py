@@ -380,6 +380,29 @@ async def test_a_data_connection_that_is_called_twice_is_refused() -> None:
         await target.still_works()
 
 
+async def test_of_a_world_that_is_over_nobody_keeps_who_called() -> None:
+    async def leave(world: mw.World) -> None:
+        await world.leave()
+
+    async def abort(world: mw.World) -> None:
+        world.abort()
+
+    async with working_world() as target:
+        boards = [manager._switchboard for manager in target.managers]
+        before = [set(board._called) for board in boards]
+        assert sum(map(len, before)) == 1
+        for end in (leave, abort):
+            for enders in ([0], [1], [0, 1]):
+                joins = (manager.join("brief", rank, 2, target.url) for rank, manager in enumerate(target.managers))
+                worlds = await asyncio.gather(*joins)
+                assert sum(len(board._called) for board in boards) == 2
+                await asyncio.gather(*(end(worlds[rank]) for rank in enders))
+                await asyncio.gather(*(world.wait_broken() for world in worlds if world.rank not in enders))
+                assert await asyncio.to_thread(
+                    wait_until, lambda: [set(board._called) for board in boards] == before, 5
+                )
+
+
 async def test_linked_processes_challenge_each_other_once(monkeypatch: pytest.MonkeyPatch) -> None:
     challenged: list[Any] = []
     challenge = Pending._challenge

@@ -338,6 +338,8 @@ class WorldManager(ForerunnerManager):
                     link = self._switchboard.links.get(peer.id)
                     if link is not None:
                         link.tell(Kind.LEFT, world=entry.uid, rank=world.rank, collectives=world.rounds.num_started)
+                left = WorldBrokenError(world.name, world.generation, world.rank, "this rank left")
+                self._loop.call_soon(partial(self._switchboard.forget_world, entry.uid, left))
             try:
                 self.discard(world)
                 self._events.publish(WorldLeft(world=world.name, generation=world.generation))
