@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from multiworld.channel import registry
 from multiworld.testing import check_returned, hosts_available, measure, scaled
+from multiworld.wire.listener import Pending
 
 T = TypeVar("T")
 DEFAULT_TEST_TIMEOUT_S = 60.0
@@ -66,6 +67,20 @@ def no_leaks() -> Iterator[None]:
 def _start_torch_threads() -> None:
     """Let torch start the threads that it keeps for large tensors, so that they are there before and after."""
     torch.ones(4_000_000).add_(1).sum()
+
+
+@pytest.fixture
+def challenges(monkeypatch: pytest.MonkeyPatch) -> list[Pending]:
+    """Who was challenged by a listener of this process to prove the job token."""
+    challenged: list[Pending] = []
+    challenge = Pending._challenge
+
+    def record(pending: Pending) -> None:
+        challenged.append(pending)
+        challenge(pending)
+
+    monkeypatch.setattr(Pending, "_challenge", record)
+    return challenged
 
 
 @pytest.fixture

@@ -21,10 +21,11 @@ import torch
 import multiworld as mw
 from multiworld.store.state import Request, pack_strings
 from multiworld.testing import measure, scaled, wait_until
-from multiworld.wire.frames import HEADER, HEADER_BYTES, Kind, pack_frame, pack_header
+from multiworld.wire.frames import HEADER_BYTES, Kind, pack_frame, pack_header
 from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, encode_fields, prove
 from multiworld.wire.listener import MAX_UNPROVEN, Pending
 from multiworld.world.peers import PeerInfo
+from tests.raw_frames import hear
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -49,8 +50,7 @@ class Stranger:
 
     def hear(self) -> tuple[int, bytes]:
         """Return kind and meta of the next frame."""
-        header = HEADER.unpack(self._read(HEADER_BYTES))
-        return header[1], self._read(header[3])
+        return hear(self.sock)
 
     def hello(self, **fields: Any) -> bytes:
         return encode_fields({"version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES, **fields})
@@ -90,15 +90,6 @@ class Stranger:
         """Go away without a word."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self.sock.recv(size - len(data))
-            if not piece:
-                raise ConnectionError("closed")
-            data += piece
-        return data
 
 
 class Target:
@@ -403,20 +394,12 @@ async def test_of_a_world_that_is_over_nobody_keeps_who_called() -> None:
                 )
 
 
-async def test_linked_processes_challenge_each_other_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    challenged: list[Any] = []
-    challenge = Pending._challenge
-
-    def record(pending: Pending) -> None:
-        challenged.append(pending.fields["purpose"])
-        challenge(pending)
-
-    monkeypatch.setattr(Pending, "_challenge", record)
+async def test_linked_processes_challenge_each_other_once(challenges: list[Pending]) -> None:
     async with working_world() as target:
-        assert {"link", "store"} <= set(challenged)
-        challenged.clear()
+        assert {"link", "store"} <= {pending.fields["purpose"] for pending in challenges}
+        challenges.clear()
         await target.still_works()
-        assert not challenged
+        assert not challenges
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from multiworld.errors import HandshakeError
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection import Connection
 from multiworld.wire.dialer import DialError, dial
-from multiworld.wire.frames import HEADER, HEADER_BYTES, Kind, pack_frame
+from multiworld.wire.frames import Kind, pack_frame
 from multiworld.wire.handshake import (
     NONCE_BYTES,
     PROTOCOL_VERSION,
@@ -27,6 +27,7 @@ from multiworld.wire.listener import Listener, Pending
 from multiworld.wire.operation import Operation
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
+from tests.raw_frames import hear
 
 from .connected import Sink
 
@@ -82,20 +83,6 @@ def acceptor(loop: ProgressThread) -> Iterator[Acceptor]:
     for pending in acceptor.taken:
         pending.connection.abort()
     loop.call_soon(acceptor.listener.close)
-
-
-@pytest.fixture
-def challenges(monkeypatch: pytest.MonkeyPatch) -> list[Pending]:
-    """Who was challenged."""
-    challenged: list[Pending] = []
-    challenge = Pending._challenge
-
-    def record(pending: Pending) -> None:
-        challenged.append(pending)
-        challenge(pending)
-
-    monkeypatch.setattr(Pending, "_challenge", record)
-    return challenged
 
 
 def test_both_ends_of_a_challenge_share_a_key_that_is_new_each_time(acceptor: Acceptor) -> None:
@@ -196,12 +183,6 @@ def answer_one(server: socket.socket, answer: Callable[[bytes], bytes]) -> None:
         sock.sendall(answer(hello))
         while sock.recv(1024):
             pass
-
-
-def hear(sock: socket.socket) -> tuple[int, bytes]:
-    """Return kind and meta of the next frame."""
-    header = HEADER.unpack(sock.recv(HEADER_BYTES, socket.MSG_WAITALL))
-    return header[1], sock.recv(header[3], socket.MSG_WAITALL) if header[3] else b""
 
 
 def test_a_port_where_nobody_listens_refuses_at_once(loop: ProgressThread) -> None:

@@ -390,9 +390,7 @@ class Outbox(Generic[S]):
         self._credits: dict[int, int] = {}
         # By number, in order. A plain dict is slow to find its first one when many before it were taken out.
         self._announced: dict[int, OrderedDict[int, S]] = {}  # by tag first
-        self._small: OrderedDict[int, tuple[int, int]] = (
-            OrderedDict()
-        )  # tag and size of those that need only the window
+        self._small: OrderedDict[int, tuple[int, int]] = OrderedDict()  # tag, size of those that only need the window
         self._next_seq = 1
 
     def issue(self, tag: int, size_bytes: int, send: S) -> tuple[int, Route]:

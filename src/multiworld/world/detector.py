@@ -54,9 +54,6 @@ class Detector:
 
     def watch(self, link: Link) -> None:
         """Start to watch the peer at the other end of a link."""
-        if self._closed:
-            link.abort()
-            return
         peer, now = link.peer, time.monotonic()
         self._links[peer.id] = link
         self._monitor.add(peer.id, now)
