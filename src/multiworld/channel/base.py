@@ -116,6 +116,15 @@ class DataChannel(ABC):
         Fails with TensorMismatchError when dtype or shape differ from what was sent.
         """
 
+    def recv_any(self, tensor: Tensor, tag: int) -> Operation[int]:
+        """As ``recv``, from whichever rank has a message that no other receive gets; done with its rank.
+
+        Optional. No rank that has sent may wait for ever while others go on sending.
+        """
+        raise NotImplementedError(
+            f"backend {self.name!r} cannot receive from any rank: name the rank, or use 'tcp' or 'gloo'"
+        )
+
     @abstractmethod
     def send_tensors(self, payload: Payload, dst: int, tag: int) -> Operation[None]: ...
 
@@ -167,8 +176,10 @@ class DataChannel(ABC):
     def drained(self, rank: int) -> Operation[None]:
         """Done when all that a rank sent before it left has arrived here."""
 
-    def deliver_left(self, src: int, tag: int) -> bool:
-        """Whether a message from a rank that left is here and complete, so that a receive may still have it."""
+    def deliver_left(self, src: int | None, tag: int) -> bool:
+        """Whether a message from ``src`` (None: any rank) is here and complete, so that a receive may still have it
+        after a rank has left.
+        """
         return False
 
     def end_after_leave(self, error: Exception) -> None:

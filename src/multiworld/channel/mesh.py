@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from ..wire.connection import Connection
 from ..wire.operation import Operation, drive, settler
+from .any_receives import AnyReceives
 from .base import ChannelContext, ChannelStatistics
-from .stream import MessageStream, StreamOwner
+from .stream import MessageStream, Receive, StreamOwner
 
 __all__ = ["StreamMesh"]
 
@@ -25,6 +26,7 @@ class StreamMesh(StreamOwner):
         peers = [rank for rank in range(context.world_size) if rank != context.rank]
         make = MessageStream if make_stream is None else make_stream
         self._streams = {rank: make(self, rank) for rank in peers}
+        self.any_receives = AnyReceives(self._streams)
 
     @property
     def peers(self) -> list[int]:
@@ -56,6 +58,9 @@ class StreamMesh(StreamOwner):
         reason = f"rank {self._context.rank} gave up a {name} that was already moving data to or from rank {rank}"
         self._context.report_lost(self._context.rank, reason)
 
+    def take_any(self, rank: int, key: int) -> Receive | None:
+        return self.any_receives.take(rank, key)
+
     def finish(self, timeout_s: float) -> Operation[None]:
         """Wait for what was sent, say BYE, and wait until every peer has read all; at most ``timeout_s``."""
         operation = drive(self._finish())
@@ -75,6 +80,7 @@ class StreamMesh(StreamOwner):
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         """Fail and close everything. ``keep_arrived``: messages that are complete can still be received."""
+        self.any_receives.abort(error)
         for stream in self._streams.values():
             stream.abort(error, keep_arrived=keep_arrived)
 
@@ -87,7 +93,7 @@ class StreamMesh(StreamOwner):
             bytes_sent=sum(stream.bytes_sent for stream in streams),
             bytes_received=sum(stream.bytes_received for stream in streams),
             collectives=num_collectives,
-            receives_waiting=sum(depth[0] for depth in depths),
+            receives_waiting=sum(depth[0] for depth in depths) + len(self.any_receives),
             messages_waiting=sum(depth[1] for depth in depths),
             sends_waiting=sum(depth[2] for depth in depths),
         )

@@ -102,6 +102,12 @@ class Operation(Generic[T]):
                 return
         callback(self)
 
+    def discard_callback(self, callback: Callable[[Operation[T]], None]) -> None:
+        """Whoever waited no longer does; without effect once it is complete."""
+        with self._lock:
+            if self._callbacks is not None and callback in self._callbacks:
+                self._callbacks.remove(callback)
+
     def _complete(self, state: int, value: T | None, error: BaseException | None) -> bool:
         with self._lock:
             if self._state != 0:

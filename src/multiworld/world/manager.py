@@ -31,12 +31,12 @@ from ..wire.worker import Worker
 from .blocking import BlockingManager
 from .detector import Detector
 from .forerunner import ForerunnerManager
+from .join_request import check_request
 from .joining import Joining
 from .link import Link
 from .liveness import Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
-from .requests import check_request
 from .state import WorldChange, WorldState
 from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription

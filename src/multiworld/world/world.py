@@ -17,7 +17,7 @@ from torch import Tensor
 from ..channel.base import ChannelStatistics, DataChannel, Payload, ReduceOp
 from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
-from ..wire.operation import Operation
+from ..wire.operation import Operation, settler
 from ..wire.progress import ProgressThread
 from ..wire.waiting import run_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
@@ -123,6 +123,14 @@ class World:
         """
         await self._wait(self.start_recv(tensor, src, tag, timeout_s), src)
 
+    async def recv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> int:
+        """Receive into ``tensor`` from whichever rank has a message, and return that rank.
+
+        Receives that name the rank come first. What one rank sent is received in its order, and ranks take turns. A
+        message that does not fit raises TensorMismatchError and stays; ``recv_tensors`` takes it.
+        """
+        return await self._wait(self.start_recv_any(tensor, tag, timeout_s))
+
     async def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         """Send a tensor, a list or a ``dict[str, Tensor]``; the receiver need not know dtypes and shapes."""
         await self._wait(self.start_send_tensors(payload, dst, tag, timeout_s))
@@ -222,6 +230,15 @@ class World:
         self._arguments.check_tag(tag)
         return self._start("recv", lambda channel: channel.recv(target, src, tag), timeout_s, finish, left=(src, tag))
 
+    def start_recv_any(self, tensor: Tensor, tag: int, timeout_s: float | None) -> Operation[int]:
+        if self.world_size == 1:
+            raise ValueError(f"world {self.name!r} has no other rank to receive from")
+        target, finish = self._arguments.incoming(tensor, "tensor")
+        self._arguments.check_tag(tag)
+        return self._start(
+            "recv_any", lambda channel: channel.recv_any(target, tag), timeout_s, finish, left=(None, tag)
+        )
+
     def start_send_tensors(self, payload: Payload, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
         ready = self._arguments.payload(payload)
         self._arguments.check_peer(dst, "dst")
@@ -306,6 +323,27 @@ class World:
             return wait_blocking(operation)
         return wait_blocking(operation, help_with=lambda: channel.help(operation, peer, timeout_s))
 
+    def wait_for(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> bool:
+        """Block the calling thread until the operation is done or the time is over; False: it goes on.
+
+        It goes on, too, when the thread is interrupted.
+        """
+        waiter: Operation[None] = Operation()
+        settle = settler(waiter)
+        operation.add_callback(settle)
+        timer = None if timeout_s is None else self._loop.call_later(timeout_s, settle)
+        try:
+            self.wait_thread(waiter, peer, None)
+        finally:
+            operation.discard_callback(settle)
+            if timer is not None:
+                timer.cancel()
+        return operation.done
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have the progress thread call this: for those who must not take a lock, as a finalizer."""
+        self._loop.call_soon(call)
+
     def leave_blocking(self, timeout_s: float | None) -> None:
         self._owner.leave_world_blocking(self, timeout_s)
 
@@ -320,7 +358,7 @@ class World:
         issue: Callable[[DataChannel], Operation[T]],
         timeout_s: float | None,
         finish: Callable[[], None] | None = None,
-        left: tuple[int, int] | None = None,
+        left: tuple[int | None, int] | None = None,
     ) -> Operation[T]:
         if timeout_s is not None and not timeout_s > 0:
             raise ValueError(f"timeout_s must be a positive number of seconds or None, got {timeout_s!r}")
@@ -350,7 +388,7 @@ class World:
         operation.add_callback(lambda _: self.rounds.end(number))
         return operation
 
-    def _check_open(self, left: tuple[int, int] | None) -> DataChannel:
+    def _check_open(self, left: tuple[int | None, int] | None) -> DataChannel:
         if self._state is WorldState.ACTIVE:
             assert self._channel is not None
             return self._channel
