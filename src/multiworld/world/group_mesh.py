@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -15,20 +16,35 @@ __all__ = ["WorldMesh"]
 
 
 class WorldMesh(DeviceMesh):
-    """It knows its rank from the world, where DeviceMesh asks the default group."""
+    """It knows its rank from the world, where DeviceMesh asks the default group.
+
+    Two DeviceMeshes are equal if their ranks have the same numbers, and DTensor, which keeps what it has planned for a
+    mesh, goes on with the older of the two. Meshes of different worlds or generations are never equal.
+    """
 
     def __init__(self, group: WorldProcessGroup, dim_name: str | None) -> None:
+        self._name = str(group.group_name)
+        self._world_rank = int(group.rank())
         ranks = dist.get_process_group_ranks(group)
         super().__init__(
             group.world.device.type,
             ranks,
             mesh_dim_names=None if dim_name is None else (dim_name,),
             _init_backend=False,
-            _rank=ranks[group.rank()],
+            _rank=ranks[self._world_rank],
         )
-        self._dim_group_names = [GroupName(group.group_name)]  # as DeviceMesh.from_group does
-        self._pg_registry[group.group_name] = group
-        self._world_rank = int(group.rank())
+        self._dim_group_names = [GroupName(self._name)]
+        # Weakly: DTensor keeps meshes for as long as the process lives, and a group is over with its world.
+        self._pg_registry = weakref.WeakValueDictionary({self._name: group})  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, WorldMesh) and self._name == other._name and super().__eq__(other))
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def _hash_key(self) -> tuple[Any, ...]:
+        return (*super()._hash_key(), self._name)
 
     def get_rank(self) -> int:
         return self._rank

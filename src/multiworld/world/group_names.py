@@ -14,9 +14,12 @@ from typing import Any
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
 
-__all__ = ["forget", "free_name", "introduce", "is_known"]
+__all__ = ["forget", "free_name", "free_numbers", "introduce", "is_known"]
+
+FIRST_NUMBER, END_NUMBER = 1_000_000, 2**31  # more than any default group has members; a mesh keeps them as int32
 
 _lock = threading.Lock()
+_next_number = FIRST_NUMBER
 _reserved: set[str] = set()  # names of groups that are, or are about to be, known
 
 
@@ -27,6 +30,15 @@ def free_name(wanted: str) -> str:
         name = next(name for name in names if name not in _reserved)
         _reserved.add(name)
     return name
+
+
+def free_numbers(count: int) -> int:
+    """Return the first of that many numbers, which no other group of this process has had (until they run out)."""
+    global _next_number
+    with _lock:
+        first = _next_number if _next_number + count <= END_NUMBER else FIRST_NUMBER
+        _next_number = first + count
+    return first
 
 
 def introduce(group: Any, name: str, backend: str, device_type: str, ranks: Mapping[int, int]) -> None:

@@ -56,7 +56,7 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._world = world
         self._name = group_names.free_name(f"multiworld/{world.name}/{world.generation}/{world.rank}")
         self._completer = Completer(f"multiworld-futures-{world.name}-{world.generation}")
-        self._ranks = global_ranks(world.rank, default_ranks)
+        self._ranks = global_ranks(world.rank, default_ranks, group_names.free_numbers(world.world_size))
         self._timeout_s: float | None = None
         self._coalescing = threading.local()
         self._closed = False
