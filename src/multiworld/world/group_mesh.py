@@ -41,7 +41,7 @@ class WorldMesh(DeviceMesh):
         return self is other or (isinstance(other, WorldMesh) and self._name == other._name and super().__eq__(other))
 
     def __hash__(self) -> int:
-        return super().__hash__()
+        return hash(self._hash_key())
 
     def _hash_key(self) -> tuple[Any, ...]:
         return (*super()._hash_key(), self._name)

@@ -203,15 +203,16 @@ class World:
         from .process_group import form_process_group
 
         with self._forming_group:
-            if self._group is None:
+            group = self._group
+            if group is None:
                 group = form_process_group(self, timeout_s)
                 with self._lock:
-                    self._group = group
                     closed = self._state is WorldState.CLOSED
+                    self._group = None if closed else group
                 if closed:
                     group.close()
-        self._group.introduce()  # again, where destroy_process_group() of the default group has destroyed all
-        return self._group
+            group.introduce()  # again, where destroy_process_group() of the default group has destroyed all
+        return group
 
     def device_mesh(self, dim_name: str | None = None, timeout_s: float = 30.0) -> DeviceMesh:
         """Return the ranks as a DeviceMesh of one dimension over ``process_group``, with or without a default group."""
@@ -522,7 +523,7 @@ class World:
                 self._channel.abort(closed)
             self._broken.fail(closed)
             with self._lock:
-                group = self._group
+                group, self._group = self._group, None
             if group is not None:
                 group.close()
         return True
