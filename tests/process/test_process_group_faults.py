@@ -42,6 +42,17 @@ def test_a_killed_member_ends_whatever_uses_the_group_with_our_error(backend: st
 
 
 @pytest.mark.parametrize("backend", programs.BACKENDS)
+def test_a_program_that_ends_with_a_group_ends_cleanly(backend: str, store: str) -> None:
+    with WorkerGroup() as workers:
+        members = [workers.start(programs.end_without_cleaning_up, rank, 2, store, backend) for rank in range(2)]
+        workers.await_all("ready", 40)
+        for member in members:
+            member.command("end")
+            assert member.wait(10) == 0
+            assert member.stderr == ""
+
+
+@pytest.mark.parametrize("backend", programs.BACKENDS)
 @pytest.mark.parametrize("victim", [0, 2])
 def test_training_goes_on_with_a_replacement_as_if_nothing_had_happened(backend: str, victim: int, store: str) -> None:
     num_steps, dies_at = 8, 3
