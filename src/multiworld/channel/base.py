@@ -49,11 +49,16 @@ class ChannelStatistics:
 class Connector(Protocol):
     """Opens authenticated connections between the members of one world and generation."""
 
-    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float) -> Operation[Connection]:
-        """Connect to a rank, which must ``expect`` us."""
+    def shares_host(self, rank: int) -> bool:
+        """Whether a rank may be reached by ``dial(..., local=True)``: it seems to run on this host, as the same user."""
+
+    def dial(
+        self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False
+    ) -> Operation[Connection]:
+        """Connect to a rank, which must ``expect`` us. ``local``: over a Unix socket, which can hand descriptors over."""
 
     def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
-        """Wait for that rank to dial us."""
+        """Wait for that rank to dial us, either way."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from ..wire.connection import Connection
+from ..wire.dialer import DialError
 from ..wire.operation import Operation, drive, settler
 from .base import ChannelContext, ChannelStatistics
 from .stream import MessageStream, StreamOwner
 
 __all__ = ["StreamMesh"]
 
+logger = logging.getLogger(__name__)
+
 
 class StreamMesh(StreamOwner):
-    """The lower rank of each pair dials, the higher one expects it."""
+    """The lower rank of each pair dials, the higher one expects it.
+
+    ``local`` says which ranks are dialed over a Unix socket; with ``or_else_tcp``, over TCP if that fails.
+    """
 
     def __init__(
         self,
         context: ChannelContext,
         make_stream: Callable[[StreamOwner, int], MessageStream] | None = None,
+        *,
+        local: Callable[[int], bool] = lambda _: False,
+        or_else_tcp: bool = False,
     ) -> None:
         self.world, self.generation = context.world, context.generation
         self._context = context
+        self._local, self._or_else_tcp = local, or_else_tcp
         peers = [rank for rank in range(context.world_size) if rank != context.rank]
         make = MessageStream if make_stream is None else make_stream
         self._streams = {rank: make(self, rank) for rank in peers}
@@ -43,11 +54,25 @@ class StreamMesh(StreamOwner):
         opening: list[Operation[Connection]] = []
         for rank, stream in self._streams.items():
             dialing = me < rank
-            opening.append(
-                connector.dial(rank, stream, timeout_s=timeout_s) if dialing else connector.expect(rank, stream)
-            )
+            opening.append(self._dial(rank, stream, timeout_s) if dialing else connector.expect(rank, stream))
         for opened in opening:
             await opened
+
+    def _dial(self, rank: int, stream: MessageStream, timeout_s: float) -> Operation[Connection]:
+        connector = self._context.connector
+        if not self._local(rank):
+            return connector.dial(rank, stream, timeout_s=timeout_s)
+        if not self._or_else_tcp:
+            return connector.dial(rank, stream, timeout_s=timeout_s, local=True)
+        return drive(self._dial_either(rank, stream, timeout_s))
+
+    async def _dial_either(self, rank: int, stream: MessageStream, timeout_s: float) -> Connection:
+        connector = self._context.connector
+        try:
+            return await connector.dial(rank, stream, timeout_s=timeout_s, local=True)
+        except DialError as error:
+            logger.info("world %s: rank %d is reached over TCP: %s", self.world, rank, error)
+            return await connector.dial(rank, stream, timeout_s=timeout_s)
 
     def stream_lost(self, rank: int, reason: str) -> None:
         self._context.report_lost(rank, reason)

@@ -8,15 +8,17 @@ from importlib.metadata import entry_points
 
 import torch
 
+from .auto import AutoChannel
 from .base import ChannelSupport, DataChannel
 from .gloo import GlooChannel
 from .nccl import NcclChannel
+from .shm import ShmChannel
 from .tcp import TcpChannel
 
 __all__ = ["available", "channel_names", "find_channel"]
 
 ENTRY_POINT_GROUP = "multiworld.channels"
-OURS: dict[str, type[DataChannel]] = {channel.name: channel for channel in (TcpChannel, GlooChannel, NcclChannel)}
+OURS: dict[str, type[DataChannel]] = {channel.name: channel for channel in (ShmChannel, TcpChannel, GlooChannel, NcclChannel)}
 
 
 def channel_names() -> list[str]:
@@ -28,10 +30,8 @@ def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
     """Return the channel for a ``backend=``; raises ValueError for an unknown name, for a device that it
     cannot serve, and for CUDA where that does not work.
     """
-    name = backend
-    if backend == "auto":
-        name = "nccl" if device.type == "cuda" else "tcp"
-    channel = OURS.get(name) or _load(name)
+    name = "nccl" if backend == "auto" and device.type == "cuda" else backend
+    channel = AutoChannel if name == "auto" else OURS.get(name) or _load(name)
     if channel is None:
         known = ", ".join(["auto", *channel_names()])
         raise ValueError(f"unknown backend {backend!r}: expected one of {known}")

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 USER, COLLECTIVE = 0, 1  # two spaces of tags
 FLAG_COLLECTIVE, FLAG_CREDITED = 1, 2
 EAGER_BYTES = 512 * 1024
-SMALL_BYTES = 2 * 1024  # worth copying into one write with its header
+SMALL_BYTES = 16 * 1024  # worth copying into one write with its header
 SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
 SIZE = struct.Struct("<Q")
 
@@ -252,10 +252,7 @@ class MessageStream:
     def end(self, header: Header, meta: bytes) -> None:
         kind = header.kind
         if kind in (Kind.MESSAGE, Kind.PAYLOAD):
-            if header.seq in self._copying:
-                self._copying[header.seq] = True
-            else:
-                self._complete(header.seq)
+            self._all_came(header.seq)
         elif kind == Kind.ANNOUNCE:
             self._announced(header, meta)
         elif kind == Kind.CREDIT:
@@ -402,6 +399,13 @@ class MessageStream:
     def _is_given_up(self, header: Header) -> bool:
         return self._inbox.is_forgotten(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
 
+    def _all_came(self, seq: int) -> None:
+        """The last byte of a payload is in its place, but for what is still being copied there."""
+        if seq in self._copying:
+            self._copying[seq] = True
+        else:
+            self._complete(seq)
+
     def _complete(self, seq: int) -> None:
         arrival = self._inbox.complete(seq)
         if arrival is not None:
@@ -474,18 +478,23 @@ class MessageStream:
         self._act()
 
     def _divert(self, arrival: Arrival[Receive, Message], receive: Receive) -> None:
-        message, parser = arrival.message, self.connection.parser
+        message = arrival.message
         try:
             message.buffer = self._allocate(message.size_bytes)
         except ProtocolError as error:
             self.connection.abort(str(error))
             return
         target = memory_of(message.buffer)
-        if receive.view is not None and parser.received_bytes:
-            received = parser.received_bytes
+        received = self._redirect(arrival.seq, target)
+        if receive.view is not None and received:
             receive.taken = Taken(arrival.seq, target[:received], receive.view[:received])
             self._copying[arrival.seq] = False
+
+    def _redirect(self, seq: int, target: memoryview) -> int:
+        """Let the rest of a payload that is coming go elsewhere. Return how much of it has come."""
+        parser = self.connection.parser
         parser.redirect(target)
+        return parser.received_bytes
 
     def _act(self) -> None:
         """Carry out what the inbox decided."""

@@ -1,4 +1,4 @@
-"""One framed TCP connection: sends from any thread, reads on the progress thread or on a thread that waits for it."""
+"""One framed connection over a stream socket: sends from any thread, reads on the progress thread or on a thread that waits for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import select
 import socket
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +35,8 @@ BULK_BYTES = 128 * 1024  # behind a payload of this size comes another, which sh
 HEADERS_BYTES = 2 * 1024
 HANDSHAKE_META_BYTES = 4096
 MAX_META_BYTES = 16 * 1024 * 1024  # once both sides have proved themselves
+DESCRIPTOR = struct.Struct("=i")
+ONE_DESCRIPTOR = socket.CMSG_SPACE(DESCRIPTOR.size)
 
 
 class ConnectionSink(Protocol):
@@ -81,11 +84,16 @@ class Connection:
         connected: bool = True,
     ) -> None:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.is_local = sock.family == socket.AF_UNIX
+        if not self.is_local:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.loop, self.sock = loop, sock
         self.sink = sink
         self.parser = FrameParser(self, max_meta_bytes=HANDSHAKE_META_BYTES)
         self.key = b""  # what both ends share since their handshake, if it was by challenge and response
+        self.beside_bytes = 0  # the size of a payload that is coming, but not through this connection
+        self.takes_descriptors = False  # the other end may send some
+        self._descriptor: int | None = None
         self._bulk = False  # large payloads are coming
         self._connecting = not connected
         self._lost_told = False
@@ -156,6 +164,15 @@ class Connection:
     def queue(self, *segments: bytes | memoryview, on_sent: Callable[[], None] | None = None) -> None:
         """As ``send``, but write nothing yet: for callers that hold a lock; ``flush`` afterwards."""
         self._queue.queue(*segments, on_sent=on_sent)
+
+    def queue_descriptor(self, frame: bytes, descriptor: int, *, on_sent: Callable[[], None]) -> None:
+        """As ``queue``, of a frame that a descriptor goes with; it can be closed when ``on_sent`` is called."""
+        self._queue.queue_descriptor(frame, descriptor, on_sent=on_sent)
+
+    def take_descriptor(self) -> int | None:
+        """With the read side held: return the descriptor that came with the present frame; it is the caller's now."""
+        descriptor, self._descriptor = self._descriptor, None
+        return descriptor
 
     def flush(self) -> None:
         self._queue.flush()
@@ -262,7 +279,7 @@ class Connection:
         direct = self.parser.direct()
         target = self._staging() if direct is None else direct[:CHUNK_BYTES]
         try:
-            num_bytes = self.sock.recv_into(target)
+            num_bytes = self._receive_rights(target) if self.takes_descriptors else self.sock.recv_into(target)
             if num_bytes == 0:
                 self._fail("the connection was closed by the other side")
             elif direct is None:
@@ -288,6 +305,18 @@ class Connection:
             raise
         return num_bytes, len(target)
 
+    def _receive_rights(self, target: memoryview) -> int:
+        num_bytes, ancillary, _, _ = self.sock.recvmsg_into([target], ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC)
+        for _, _, data in ancillary:
+            self._drop_descriptor()
+            (self._descriptor,) = DESCRIPTOR.unpack(data)
+        return num_bytes
+
+    def _drop_descriptor(self) -> None:
+        descriptor = self.take_descriptor()
+        if descriptor is not None:
+            os.close(descriptor)
+
     def _staging(self) -> memoryview:
         if not self._bulk:
             return _buffers.staging
@@ -299,7 +328,7 @@ class Connection:
         header = self.parser.in_payload
         payload_bytes = 0 if header is None else header.payload_bytes
         self._bulk = payload_bytes >= BULK_BYTES
-        self._watch.heard(payload_bytes)
+        self._watch.heard(max(payload_bytes, self.beside_bytes))
 
     def read_until(self, operation: Operation[Any], timeout_s: float | None) -> None:
         """Let the calling thread read this connection until ``operation`` is done or the time is over."""
@@ -382,6 +411,7 @@ class Connection:
             self.loop.unregister(self._fd)
             self.sock.close()
             self._queue.clear()
+            self._drop_descriptor()
         self.sink.lost(self._reason)
         self._combine()
 

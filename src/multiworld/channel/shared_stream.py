@@ -1,0 +1,351 @@
+"""A message stream between two processes of one host: payloads go through memory that both map.
+
+The connection, a Unix socket, carries all headers, small payloads, and everything for as long as there is no shared
+memory. Each side makes a ring for what it sends when its first larger payload comes, and hands it over the socket; once
+the peer has answered that it mapped it, payloads go through it in pieces. A piece is announced by a frame that says
+where it lies, and released by one that counts, so whoever reads the socket moves the data, and nobody spins on memory.
+
+A payload is out of the caller's tensor once its last piece is written, and out of the ring once the peer has read it,
+into the tensor that was posted for it or a buffer. So a dead or slow peer holds nothing but the ring.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections import deque
+from enum import Enum
+from functools import partial
+
+from ..errors import ProtocolError
+from ..wire.connection import Connection
+from ..wire.copying import copied
+from ..wire.frames import Header, Kind, pack_header
+from .matching import Arrival
+from .ring import RingSpace
+from .shared_region import SharedRegion
+from .stream import (
+    FLAG_COLLECTIVE,
+    FLAG_CREDITED,
+    Message,
+    MessageStream,
+    Receive,
+    Send,
+    StreamOwner,
+    key_of,
+)
+
+__all__ = ["RING_BYTES", "SharedStream"]
+
+logger = logging.getLogger(__name__)
+
+FLAG_SHARED = 8
+RING_BYTES = 4 * 1024 * 1024
+PIECE_BYTES = RING_BYTES // 4
+INLINE_BYTES = 16 * 1024  # up to here a copy through the socket costs less than the ring's frames
+FILL_BYTES = 1024 * 1024  # what a sending thread copies itself before the progress thread takes over
+REPORT_BYTES = RING_BYTES // 4  # what is read before the sender hears of it
+REPORT_S = 0.1  # or so long after it was read
+FORGET_S = 1.0  # a ring that nothing went through for so long gives its memory back
+PLACE = struct.Struct("<QQI")  # size of the payload; offset and size of its first piece, 0 if none is there yet
+
+
+class _Ring(Enum):
+    NONE = "not offered yet"
+    OFFERED = "the peer has not answered"
+    READY = "in use"
+    REFUSED = "cannot be made or mapped"
+
+
+class _Outgoing:
+    """A payload that is being written into the ring."""
+
+    __slots__ = ("segments", "send", "seq")
+
+    def __init__(self, send: Send) -> None:
+        self.send: Send | None = send  # None: it was cancelled, and goes on from a copy
+        self.seq = send.seq
+        self.segments = deque(segment for segment in send.segments if len(segment))
+
+
+class _Incoming:
+    """A payload that is being read out of the peer's ring; ``target`` None drops it."""
+
+    __slots__ = ("received", "size_bytes", "target")
+
+    def __init__(self, size_bytes: int, target: memoryview | None) -> None:
+        self.size_bytes, self.target, self.received = size_bytes, target, 0
+
+
+class SharedStream(MessageStream):
+    """One peer's messages in both directions."""
+
+    def __init__(self, owner: StreamOwner, rank: int) -> None:
+        super().__init__(owner, rank)
+        # What we send; guarded by the issue lock.
+        self._state = _Ring.NONE
+        self._ring: SharedRegion | None = None
+        self._space = RingSpace(RING_BYTES)
+        self._outgoing: deque[_Outgoing] = deque()
+        self._num_written = 0
+        self._forget_timer = False
+        # What comes; guarded by the connection's read side.
+        self._peer_ring: SharedRegion | None = None
+        self._incoming: dict[int, _Incoming] = {}
+        self._unreported_pieces = self._unreported_bytes = 0
+        self._report_timer = False
+
+    def opened(self, connection: Connection) -> None:
+        connection.takes_descriptors = connection.is_local
+        super().opened(connection)
+
+    # ---- sending: with the issue lock held
+
+    def _queue_message(self, send: Send, flags: int) -> None:
+        if self._goes_through_ring(send.size_bytes):
+            self._queue_shared(Kind.MESSAGE, send, flags, send.meta)
+        else:
+            super()._queue_message(send, flags)
+
+    def _queue_payload(self, send: Send, flags: int) -> None:
+        if self._goes_through_ring(send.size_bytes):
+            self._queue_shared(Kind.PAYLOAD, send, flags, b"")
+        else:
+            super()._queue_payload(send, flags)
+
+    def _goes_through_ring(self, size_bytes: int) -> bool:
+        if size_bytes <= INLINE_BYTES:
+            return False
+        if self._state is _Ring.NONE:
+            self._offer()
+        return self._state is _Ring.READY
+
+    def _offer(self) -> None:
+        if not self.connection.is_local:
+            self._state = _Ring.REFUSED
+            return
+        try:
+            self._ring, descriptor = SharedRegion.create(RING_BYTES)
+        except OSError as error:
+            self._refused(f"cannot make shared memory: {error}")
+            return
+        self._state = _Ring.OFFERED
+        self.connection.queue_descriptor(pack_header(Kind.SHARE), descriptor, on_sent=partial(os.close, descriptor))
+
+    def _refused(self, reason: str) -> None:
+        self._state, self._ring = _Ring.REFUSED, None
+        logger.warning(
+            "world %s: what goes to rank %d goes through a socket, which is slower: %s", self._owner.world, self.rank, reason
+        )
+
+    def _queue_shared(self, kind: Kind, send: Send, flags: int, meta: bytes) -> None:
+        """Queue the header with the first piece of the payload, if there is room for it."""
+        outgoing = _Outgoing(send)
+        offset = size = 0
+        if not self._outgoing:
+            offset, size = self._write_piece(outgoing) or (0, 0)
+        meta = PLACE.pack(send.size_bytes, offset, size) + meta
+        header = pack_header(
+            kind, flags=flags | send.space | FLAG_SHARED, meta_bytes=len(meta), tag=send.tag, seq=send.seq
+        )
+        if outgoing.segments:
+            self.connection.queue(header + meta)
+            self._outgoing.append(outgoing)
+            self._write_pieces(FILL_BYTES - size)
+        else:
+            self.connection.queue(header + meta, on_sent=partial(self._sent, send))
+
+    def _write_piece(self, outgoing: _Outgoing) -> tuple[int, int] | None:
+        """Write what comes next of a payload into the ring. Return where it lies; None: no room."""
+        assert self._ring is not None
+        segments = outgoing.segments
+        size = min(sum(map(len, segments)), PIECE_BYTES) if len(segments) > 1 else min(len(segments[0]), PIECE_BYTES)
+        offset = self._space.take(size)
+        if offset is None:
+            return None
+        position, end = offset, offset + size
+        while position < end:
+            segment = segments.popleft()
+            room = end - position
+            if len(segment) > room:
+                segments.appendleft(segment[room:])
+                segment = segment[:room]
+            self._ring.write(position, segment)
+            position += len(segment)
+        self._num_written += 1
+        if not self._forget_timer:
+            self._forget_timer = True
+            self.connection.loop.call_later(FORGET_S, partial(self._forget_later, self._num_written))
+        return offset, size
+
+    def _write_pieces(self, budget: int) -> None:
+        """Write pieces of what waits, while there is room; the progress thread goes on after ``budget`` bytes."""
+        while self._outgoing:
+            if budget <= 0:
+                self.connection.loop.call_soon(partial(self._go_on, 0))
+                return
+            outgoing = self._outgoing[0]
+            piece = self._write_piece(outgoing)
+            if piece is None:
+                return
+            offset, size = piece
+            budget -= size
+            frame = pack_header(Kind.PIECE, tag=offset << 32 | size, seq=outgoing.seq)
+            if outgoing.segments:
+                self.connection.queue(frame)
+                continue
+            self._outgoing.popleft()
+            on_sent = None if outgoing.send is None else partial(self._sent, outgoing.send)
+            self.connection.queue(frame, on_sent=on_sent)
+
+    def _go_on(self, num_released: int) -> None:
+        """The peer has read so many pieces. The read side is free."""
+        with self._issue_lock:
+            if self._ring is None:
+                return
+            if not self._space.release(num_released):
+                self.connection.abort(f"{num_released} pieces were released, but fewer were in use")
+                return
+            self._write_pieces(FILL_BYTES)
+        self.connection.flush()
+
+    def _forget_later(self, num_written: int) -> None:
+        """On the progress thread, while the ring is used now and then: is it still?"""
+        with self._issue_lock:
+            if self._ring is None:
+                return
+            self._forget_timer = self._num_written != num_written or self._space.num_pieces > 0
+            if self._forget_timer:
+                self.connection.loop.call_later(FORGET_S, partial(self._forget_later, self._num_written))
+            else:
+                self._ring.forget()
+
+    def _cancel_send(self, send: Send) -> None:
+        super()._cancel_send(send)
+        with self._issue_lock:
+            for outgoing in self._outgoing:
+                if outgoing.send is send:
+                    outgoing.send = None
+                    outgoing.segments = deque(map(copied, outgoing.segments))
+
+    # ---- receiving: with the read side held
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        if not header.flags & FLAG_SHARED or header.kind not in (Kind.MESSAGE, Kind.PAYLOAD):
+            return super().begin(header, meta)
+        if len(meta) < PLACE.size or header.payload_bytes:
+            raise ProtocolError(f"message {header.seq} says that it lies in shared memory, but not where")
+        size_bytes, offset, piece_bytes = PLACE.unpack_from(meta)
+        arrival = self._arrival(header, meta[PLACE.size :], size_bytes)
+        target = None if arrival.dropped else self._destination(arrival)
+        self._incoming[header.seq] = _Incoming(size_bytes, target)
+        self.connection.beside_bytes = size_bytes
+        if piece_bytes:
+            self._read_piece(header.seq, offset, piece_bytes)
+        return None
+
+    def _arrival(self, header: Header, meta: bytes, size_bytes: int) -> Arrival[Receive, Message]:
+        eager = not header.flags & FLAG_CREDITED
+        if header.kind == Kind.MESSAGE:
+            space = header.flags & FLAG_COLLECTIVE
+            message = Message(meta, size_bytes, space)
+            key = key_of(space, header.tag)
+            return self._inbox.arrive(key, header.seq, message, size_bytes, eager=eager, transferring=True)
+        arrival = self._inbox.begin(header.seq, eager=eager)
+        if arrival is None or arrival.size_bytes != size_bytes:
+            raise ProtocolError(f"payload of message {header.seq}, which was not announced so")
+        return arrival
+
+    def end(self, header: Header, meta: bytes) -> None:
+        if header.kind == Kind.PIECE:
+            self._read_piece(header.seq, header.tag >> 32, header.tag & 0xFFFFFFFF)
+            self._act()
+        elif header.kind == Kind.RELEASE:
+            self.connection.defer(partial(self._go_on, header.seq))
+        elif header.kind == Kind.SHARE:
+            self._map_peer_ring()
+        elif header.kind == Kind.SHARED:
+            self.connection.defer(partial(self._answered, header.seq, meta))
+        elif header.flags & FLAG_SHARED:
+            self._act()
+        else:
+            super().end(header, meta)
+
+    def _map_peer_ring(self) -> None:
+        descriptor = self.connection.take_descriptor()
+        problem = ""
+        if descriptor is None:
+            problem = "the other process could not take its descriptor"
+        else:
+            try:
+                self._peer_ring = SharedRegion(descriptor, RING_BYTES)
+            except OSError as error:
+                problem = f"the other process could not map it: {error}"
+            finally:
+                os.close(descriptor)
+        self.connection.takes_descriptors = False
+        text = problem.encode()
+        self.connection.queue(pack_header(Kind.SHARED, meta_bytes=len(text), seq=int(not problem)) + text)
+        self.connection.defer(self.connection.flush)
+
+    def _answered(self, mapped: int, problem: bytes) -> None:
+        with self._issue_lock:
+            if self._state is not _Ring.OFFERED:
+                return
+            if mapped:
+                self._state = _Ring.READY
+            else:
+                self._refused(problem.decode(errors="replace"))
+
+    def _read_piece(self, seq: int, offset: int, size: int) -> None:
+        incoming, ring = self._incoming.get(seq), self._peer_ring
+        if incoming is None or ring is None:
+            raise ProtocolError(f"a piece of message {seq}, which does not come through shared memory")
+        end = incoming.received + size
+        if not 0 < size <= PIECE_BYTES or offset + size > RING_BYTES or end > incoming.size_bytes:
+            raise ProtocolError(f"a piece of {size} bytes at {offset}, {incoming.received} of {incoming.size_bytes} came")
+        if incoming.target is not None:
+            ring.read(offset, incoming.target[incoming.received : end])
+        incoming.received = end
+        self._unreported_pieces += 1
+        self._unreported_bytes += size
+        if self._unreported_bytes >= REPORT_BYTES:
+            self._report()
+        elif not self._report_timer:
+            self._report_timer = True
+            self.connection.loop.call_later(REPORT_S, self._report_late)
+        if end == incoming.size_bytes:
+            del self._incoming[seq]
+            self.connection.beside_bytes = 0
+            self._all_came(seq)
+
+    def _report(self) -> None:
+        self.connection.queue(pack_header(Kind.RELEASE, seq=self._unreported_pieces))
+        self.connection.defer(self.connection.flush)
+        self._unreported_pieces = self._unreported_bytes = 0
+
+    def _report_late(self) -> None:
+        self.connection.run(self._report_rest)
+
+    def _report_rest(self) -> None:
+        self._report_timer = False
+        if self._unreported_pieces:
+            self._report()
+
+    def _redirect(self, seq: int, target: memoryview) -> int:
+        incoming = self._incoming.get(seq)
+        if incoming is None:
+            return super()._redirect(seq, target)
+        incoming.target = target
+        return incoming.received
+
+    # ---- the end
+
+    def _fail_all(self, error: Exception) -> None:
+        with self._issue_lock:
+            self._outgoing.clear()
+            self._ring, self._state = None, _Ring.REFUSED
+        self._incoming.clear()
+        self._peer_ring = None
+        super()._fail_all(error)

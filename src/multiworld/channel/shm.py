@@ -1,0 +1,51 @@
+"""The channel for CPU tensors between processes of one host: shared memory, with a Unix socket per pair of ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import ClassVar
+
+from ..errors import JoinRefusedError
+from ..wire.operation import Operation
+from .base import ChannelContext, ChannelSupport
+from .mesh import StreamMesh
+from .shared_region import SharedRegion
+from .shared_stream import RING_BYTES, SharedStream
+from .streamed import StreamChannel
+
+__all__ = ["BUFFER_BYTES", "ShmChannel"]
+
+BUFFER_BYTES = RING_BYTES
+"""What each process of a pair that exchanges large tensors holds for what it sends."""
+
+
+class ShmChannel(StreamChannel):
+    """All members must run on one host, as one user. See ``shared_stream`` for how tensors move."""
+
+    name: ClassVar[str] = "shm"
+    device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+
+    def __init__(self, context: ChannelContext) -> None:
+        super().__init__(context, StreamMesh(context, SharedStream, local=lambda _: True))
+
+    @classmethod
+    def support(cls) -> ChannelSupport:
+        try:
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).close()
+            _, descriptor = SharedRegion.create(RING_BYTES)
+        except OSError as error:
+            return ChannelSupport(cls.name, False, f"no shared memory or no Unix sockets: {error}")
+        os.close(descriptor)
+        return ChannelSupport(cls.name, True)
+
+    def connect(self, timeout_s: float) -> Operation[None]:
+        context = self.context
+        away = [rank for rank in self._mesh.peers if not context.connector.shares_host(rank)]
+        if away:
+            refused: Operation[None] = Operation()
+            ranks = f"rank{'s' if len(away) > 1 else ''} {', '.join(map(str, away))}"
+            reason = f"backend 'shm' needs all members on one host, but {ranks} cannot share memory with this process"
+            refused.fail(JoinRefusedError(context.world, f"{reason}; use backend 'auto' or 'tcp'"))
+            return refused
+        return self._mesh.connect(timeout_s)
