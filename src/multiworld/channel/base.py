@@ -52,9 +52,7 @@ class Connector(Protocol):
     def shares_host(self, rank: int) -> bool:
         """Whether a rank may be reached by ``dial(..., local=True)``: it seems to run on this host, as the same user."""
 
-    def dial(
-        self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False
-    ) -> Operation[Connection]:
+    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False) -> Operation[Connection]:
         """Connect to a rank, which must ``expect`` us. ``local``: over a Unix socket, which can hand descriptors over."""
 
     def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
@@ -154,11 +152,14 @@ class DataChannel(ABC):
     @abstractmethod
     def barrier(self) -> Operation[None]: ...
 
-    def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
-        """A thread is about to block on ``operation``: it may do the channel's work meanwhile. Default: nothing."""
+    def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
+        """A thread is about to block on ``operation``: it may do the channel's work meanwhile. Default: nothing.
 
-    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
-        """A task of ``loop`` is about to await a message of ``peer``: the loop may do the channel's reading.
+        ``peer``: the only one that it depends on; None: it may be any.
+        """
+
+    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int | None) -> QuickWaits | None:
+        """A task of ``loop`` is about to await something of ``peer``, or of all: the loop may do the channel's reading.
 
         Return how the waits for that peer went, if the channel counts them. Default: nothing.
         """

@@ -270,6 +270,11 @@ class Inbox(Generic[R, M]):
         state = self._tags.get(tag)
         return state is not None and bool(state.arrived) and state.arrived[0].complete
 
+    def arrived(self, tag: int) -> list[M]:
+        """Return the messages on a tag that have no receive."""
+        state = self._tags.get(tag)
+        return [] if state is None else [arrival.message for arrival in state.arrived]
+
     def receives(self) -> list[R]:
         """All receives that have not completed."""
         waiting = [posted.receive for state in self._tags.values() for posted in state.posted]
@@ -396,7 +401,7 @@ class Outbox(Generic[S]):
     def issue(self, tag: int, size_bytes: int, send: S) -> tuple[int, Route]:
         """Number a message and decide how it goes."""
         seq, self._next_seq = self._next_seq, self._next_seq + 1
-        if size_bytes <= self._eager_bytes and self._unconsumed_bytes + size_bytes <= self._window_bytes:
+        if self.allows_eager(size_bytes):
             self._unconsumed_bytes += size_bytes
             return seq, Route.EAGER
         if not self._announced.get(tag) and self._take_credit(tag):
@@ -406,9 +411,13 @@ class Outbox(Generic[S]):
             self._small[seq] = tag, size_bytes
         return seq, Route.ANNOUNCED
 
+    def allows_eager(self, size_bytes: int) -> bool:
+        """Whether a message of that size may go at once."""
+        return size_bytes <= self._eager_bytes and self._unconsumed_bytes + size_bytes <= self._window_bytes
+
     def issue_eager(self, size_bytes: int) -> int | None:
         """Number a message that goes at once; None if the window does not allow it."""
-        if size_bytes > self._eager_bytes or self._unconsumed_bytes + size_bytes > self._window_bytes:
+        if not self.allows_eager(size_bytes):
             return None
         self._unconsumed_bytes += size_bytes
         seq, self._next_seq = self._next_seq, self._next_seq + 1

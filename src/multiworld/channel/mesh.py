@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
-from ..wire.connection import Connection
+from ..wire.connection import Connection, read_together
 from ..wire.dialer import DialError
+from ..wire.loop_reader import LoopReader
 from ..wire.operation import Operation, drive, settler
+from ..wire.spinning import QuickWaits
 from .base import ChannelContext, ChannelStatistics
 from .stream import MessageStream, StreamOwner
 
@@ -36,6 +39,7 @@ class StreamMesh(StreamOwner):
         peers = [rank for rank in range(context.world_size) if rank != context.rank]
         make = MessageStream if make_stream is None else make_stream
         self._streams = {rank: make(self, rank) for rank in peers}
+        self._quick_waits = QuickWaits()  # for all peers at once
 
     @property
     def peers(self) -> list[int]:
@@ -73,6 +77,21 @@ class StreamMesh(StreamOwner):
         except DialError as error:
             logger.info("world %s: rank %d is reached over TCP: %s", self.world, rank, error)
             return await connector.dial(rank, stream, timeout_s=timeout_s)
+
+    def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
+        """Let the calling thread read until the operation is done: what comes from a peer, or from all."""
+        if peer is not None:
+            self._streams[peer].connection.read_until(operation, timeout_s)
+        else:
+            connections = [stream.connection for stream in self._streams.values()]
+            read_together(connections, operation, timeout_s, self._quick_waits)
+
+    def help_loop(self, reader: LoopReader, peer: int | None) -> QuickWaits | None:
+        """Let an asyncio loop read what comes from a peer, or from all."""
+        if peer is not None:
+            return self._streams[peer].connection.watch_from(reader)
+        reads = [stream.connection.watch_from(reader) is not None for stream in self._streams.values()]
+        return self._quick_waits if all(reads) else None
 
     def stream_lost(self, rank: int, reason: str) -> None:
         self._context.report_lost(rank, reason)

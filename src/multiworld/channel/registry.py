@@ -18,7 +18,9 @@ from .tcp import TcpChannel
 __all__ = ["available", "channel_names", "find_channel"]
 
 ENTRY_POINT_GROUP = "multiworld.channels"
-OURS: dict[str, type[DataChannel]] = {channel.name: channel for channel in (ShmChannel, TcpChannel, GlooChannel, NcclChannel)}
+OURS: dict[str, type[DataChannel]] = {
+    channel.name: channel for channel in (ShmChannel, TcpChannel, GlooChannel, NcclChannel)
+}
 
 
 def channel_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Decide which part of a ring of memory the next piece goes to. Pure: offsets and sizes, no memory.
+"""Decide which part of a ring of memory the next piece goes to, and when it is free again. Pure: no memory.
 
 The sender takes pieces and the receiver releases them, in the same order. A piece never wraps around the end::
 
@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["ALIGNMENT", "RingSpace"]
+__all__ = ["ALIGNMENT", "Piece", "RingReads", "RingSpace"]
 
 ALIGNMENT = 64
 
 
 class RingSpace:
-    """The sender's view of the ring. No piece may be larger than a quarter of it.
+    """The sender's view of the ring. No piece may be larger than an eighth of it.
 
-    If the receiver keeps at most a quarter of the ring without saying that it was released, there is always room for
-    the next piece in the end: of the free three quarters, at least one of the two parts is as long as a piece.
+    If the receiver keeps no more than three eighths of the ring, there is room for the next piece in the end: of the
+    rest, one of at most two parts is longer than a piece.
     """
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.max_piece_bytes = size_bytes // 4
+        self.max_piece_bytes = size_bytes // 8
         self._head = 0
         self._used = 0
         self._spans: deque[int] = deque()  # of the pieces in use, with what was skipped before them
@@ -63,3 +63,57 @@ class RingSpace:
         for _ in range(num_pieces):
             self._used -= self._spans.popleft()
         return True
+
+
+class RingReads:
+    """The receiver's view: pieces are released in the order in which they came, whatever the order in which they are read.
+
+    A piece that waits for its reader keeps all behind it. ``num_released`` counts what has to be reported.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: deque[Piece] = deque()  # from the first one on that is not read yet
+        self.num_released = self.released_bytes = self.kept_bytes = 0
+
+    def read(self, size_bytes: int) -> None:
+        """A piece came and was read at once."""
+        if self._pieces:
+            piece = self.keep(0, size_bytes)
+            piece.is_read = True
+        else:
+            self.num_released += 1
+            self.released_bytes += size_bytes
+
+    def keep(self, offset: int, size_bytes: int) -> Piece:
+        """A piece came that is read later."""
+        piece = Piece(offset, size_bytes)
+        self._pieces.append(piece)
+        self.kept_bytes += size_bytes
+        return piece
+
+    def done(self, piece: Piece) -> None:
+        """A piece that was kept has been read."""
+        piece.is_read = True
+        while self._pieces and self._pieces[0].is_read:
+            size_bytes = self._pieces.popleft().size_bytes
+            self.num_released += 1
+            self.released_bytes += size_bytes
+            self.kept_bytes -= size_bytes
+
+    def oldest(self) -> Piece:
+        """Return the piece that keeps all others, while ``kept_bytes`` are any."""
+        return self._pieces[0]
+
+    def take_released(self) -> int:
+        """Return how many pieces were released since the last call."""
+        num_released, self.num_released, self.released_bytes = self.num_released, 0, 0
+        return num_released
+
+
+class Piece:
+    """A piece of the ring that waits to be read."""
+
+    __slots__ = ("is_read", "offset", "size_bytes")
+
+    def __init__(self, offset: int, size_bytes: int) -> None:
+        self.offset, self.size_bytes, self.is_read = offset, size_bytes, False

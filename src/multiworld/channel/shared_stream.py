@@ -23,11 +23,13 @@ from ..wire.connection import Connection
 from ..wire.copying import copied
 from ..wire.frames import Header, Kind, pack_header
 from .matching import Arrival
-from .ring import RingSpace
+from .ring import Piece, RingReads, RingSpace
 from .shared_region import SharedRegion
 from .stream import (
+    COLLECTIVE,
     FLAG_COLLECTIVE,
     FLAG_CREDITED,
+    USER,
     Message,
     MessageStream,
     Receive,
@@ -35,6 +37,7 @@ from .stream import (
     StreamOwner,
     key_of,
 )
+from .tensors import memory_of, parse_layout
 
 __all__ = ["RING_BYTES", "SharedStream"]
 
@@ -42,10 +45,12 @@ logger = logging.getLogger(__name__)
 
 FLAG_SHARED = 8
 RING_BYTES = 4 * 1024 * 1024
-PIECE_BYTES = RING_BYTES // 4
+PIECE_BYTES = RING_BYTES // 8
 INLINE_BYTES = 16 * 1024  # up to here a copy through the socket costs less than the ring's frames
 FILL_BYTES = 1024 * 1024  # what a sending thread copies itself before the progress thread takes over
-REPORT_BYTES = RING_BYTES // 4  # what is read before the sender hears of it
+REPORT_BYTES = RING_BYTES // 8  # what is read before the sender hears of it
+SHARED_EAGER_BYTES = 64 * 1024  # beyond, to wait for a credit costs less than to keep what nobody waits for yet
+KEPT_BYTES = RING_BYTES // 4  # what may wait in the ring for its receive
 REPORT_S = 0.1  # or so long after it was read
 FORGET_S = 1.0  # a ring that nothing went through for so long gives its memory back
 PLACE = struct.Struct("<QQI")  # size of the payload; offset and size of its first piece, 0 if none is there yet
@@ -82,7 +87,7 @@ class SharedStream(MessageStream):
     """One peer's messages in both directions."""
 
     def __init__(self, owner: StreamOwner, rank: int) -> None:
-        super().__init__(owner, rank)
+        super().__init__(owner, rank, eager_bytes=SHARED_EAGER_BYTES)
         # What we send; guarded by the issue lock.
         self._state = _Ring.NONE
         self._ring: SharedRegion | None = None
@@ -93,14 +98,46 @@ class SharedStream(MessageStream):
         # What comes; guarded by the connection's read side.
         self._peer_ring: SharedRegion | None = None
         self._incoming: dict[int, _Incoming] = {}
-        self._unreported_pieces = self._unreported_bytes = 0
+        self._reads = RingReads()
+        self._waiting: dict[Piece, Message] = {}  # whole messages that wait in the ring
         self._report_timer = False
 
     def opened(self, connection: Connection) -> None:
         connection.takes_descriptors = connection.is_local
         super().opened(connection)
 
-    # ---- sending: with the issue lock held
+    # ---- sending
+
+    def _send_at_once(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
+        size = len(segment)
+        if size <= INLINE_BYTES or size > SHARED_EAGER_BYTES or self._state is not _Ring.READY:
+            return super()._send_at_once(space, tag, meta, segment)
+        with self._issue_lock:
+            connection, ring = self.connection, self._ring
+            if ring is None or self._outgoing or connection.num_queued or not self._outbox.allows_eager(size):
+                return False
+            offset = self._space.take(size)
+            if offset is None:
+                return False
+            try:
+                seq = self._outbox.issue_eager(size)
+                assert seq is not None
+                ring.write(offset, segment)
+                meta_bytes = PLACE.size + len(meta)
+                header = pack_header(Kind.MESSAGE, flags=space | FLAG_SHARED, meta_bytes=meta_bytes, tag=tag, seq=seq)
+                frame = b"".join((header, PLACE.pack(size, offset, size), meta))
+                self._written()
+                if not connection.send_now(frame):
+                    connection.queue(frame)
+            except BaseException:  # an interrupt: it has a number that the peer was perhaps not told of
+                connection.abort("interrupted while sending")
+                raise
+        connection.flush()
+        self.messages_sent += 1
+        self.bytes_sent += size
+        return True
+
+    # The rest of sending has the issue lock held.
 
     def _queue_message(self, send: Send, flags: int) -> None:
         if self._goes_through_ring(send.size_bytes):
@@ -136,7 +173,10 @@ class SharedStream(MessageStream):
     def _refused(self, reason: str) -> None:
         self._state, self._ring = _Ring.REFUSED, None
         logger.warning(
-            "world %s: what goes to rank %d goes through a socket, which is slower: %s", self._owner.world, self.rank, reason
+            "world %s: what goes to rank %d goes through a socket, which is slower: %s",
+            self._owner.world,
+            self.rank,
+            reason,
         )
 
     def _queue_shared(self, kind: Kind, send: Send, flags: int, meta: bytes) -> None:
@@ -173,11 +213,14 @@ class SharedStream(MessageStream):
                 segment = segment[:room]
             self._ring.write(position, segment)
             position += len(segment)
+        self._written()
+        return offset, size
+
+    def _written(self) -> None:
         self._num_written += 1
         if not self._forget_timer:
             self._forget_timer = True
             self.connection.loop.call_later(FORGET_S, partial(self._forget_later, self._num_written))
-        return offset, size
 
     def _write_pieces(self, budget: int) -> None:
         """Write pieces of what waits, while there is room; the progress thread goes on after ``budget`` bytes."""
@@ -238,12 +281,55 @@ class SharedStream(MessageStream):
             raise ProtocolError(f"message {header.seq} says that it lies in shared memory, but not where")
         size_bytes, offset, piece_bytes = PLACE.unpack_from(meta)
         arrival = self._arrival(header, meta[PLACE.size :], size_bytes)
+        if piece_bytes == size_bytes and arrival.posted is None and not arrival.dropped:
+            self._keep(arrival, offset)
+            return None
         target = None if arrival.dropped else self._destination(arrival)
         self._incoming[header.seq] = _Incoming(size_bytes, target)
         self.connection.beside_bytes = size_bytes
         if piece_bytes:
             self._read_piece(header.seq, offset, piece_bytes)
         return None
+
+    def _keep(self, arrival: Arrival[Receive, Message], offset: int) -> None:
+        """Nobody waits for this message, which lies in the ring whole: let it lie there for a while."""
+        self._check_piece(offset, arrival.size_bytes)
+        message = arrival.message
+        if message.space == USER:
+            parse_layout(message.meta, message.size_bytes)  # as in ``_destination``
+        message.piece = self._reads.keep(offset, arrival.size_bytes)
+        self._waiting[message.piece] = message
+        while self._reads.kept_bytes > KEPT_BYTES:
+            self._take_out(self._waiting[self._reads.oldest()])
+        self._complete(arrival.seq)
+
+    def _take_out(self, message: Message, target: memoryview | None = None) -> None:
+        """Read a message that lies in the ring: into a buffer if nobody has given any memory."""
+        piece, ring = message.piece, self._peer_ring
+        assert piece is not None
+        assert ring is not None
+        if target is None:
+            message.buffer = self._allocate(message.size_bytes)
+            target = memory_of(message.buffer)
+        ring.read(piece.offset, target)
+        message.piece = None
+        del self._waiting[piece]
+        self._reads.done(piece)
+        self._report_soon()
+
+    def _forget(self, tag: int) -> None:
+        for message in self._inbox.arrived(key_of(COLLECTIVE, tag)):
+            if message.piece is not None:
+                del self._waiting[message.piece]
+                self._reads.done(message.piece)
+        self._report_soon()
+        super()._forget(tag)
+
+    def _arrived(self, arrival: Arrival[Receive, Message]) -> None:
+        message = arrival.message
+        if arrival.posted is not None and message.piece is not None:
+            self._take_out(message, arrival.posted.receive.view)
+        super()._arrived(arrival)
 
     def _arrival(self, header: Header, meta: bytes, size_bytes: int) -> Arrival[Receive, Message]:
         eager = not header.flags & FLAG_CREDITED
@@ -302,35 +388,43 @@ class SharedStream(MessageStream):
         incoming, ring = self._incoming.get(seq), self._peer_ring
         if incoming is None or ring is None:
             raise ProtocolError(f"a piece of message {seq}, which does not come through shared memory")
+        self._check_piece(offset, size)
         end = incoming.received + size
-        if not 0 < size <= PIECE_BYTES or offset + size > RING_BYTES or end > incoming.size_bytes:
-            raise ProtocolError(f"a piece of {size} bytes at {offset}, {incoming.received} of {incoming.size_bytes} came")
+        if end > incoming.size_bytes:
+            raise ProtocolError(
+                f"a piece of {size} bytes, where {incoming.received} of {incoming.size_bytes} have come"
+            )
         if incoming.target is not None:
             ring.read(offset, incoming.target[incoming.received : end])
         incoming.received = end
-        self._unreported_pieces += 1
-        self._unreported_bytes += size
-        if self._unreported_bytes >= REPORT_BYTES:
-            self._report()
-        elif not self._report_timer:
-            self._report_timer = True
-            self.connection.loop.call_later(REPORT_S, self._report_late)
+        self._reads.read(size)
+        self._report_soon()
         if end == incoming.size_bytes:
             del self._incoming[seq]
             self.connection.beside_bytes = 0
             self._all_came(seq)
 
+    def _check_piece(self, offset: int, size: int) -> None:
+        if not 0 < size <= PIECE_BYTES or offset + size > RING_BYTES or self._peer_ring is None:
+            raise ProtocolError(f"a piece of {size} bytes at {offset} of the shared memory")
+
+    def _report_soon(self) -> None:
+        if self._reads.released_bytes >= REPORT_BYTES:
+            self._report()
+        elif self._reads.num_released and not self._report_timer:
+            self._report_timer = True
+            self.connection.loop.call_later(REPORT_S, self._report_late)
+
     def _report(self) -> None:
-        self.connection.queue(pack_header(Kind.RELEASE, seq=self._unreported_pieces))
+        self.connection.queue(pack_header(Kind.RELEASE, seq=self._reads.take_released()))
         self.connection.defer(self.connection.flush)
-        self._unreported_pieces = self._unreported_bytes = 0
 
     def _report_late(self) -> None:
         self.connection.run(self._report_rest)
 
     def _report_rest(self) -> None:
         self._report_timer = False
-        if self._unreported_pieces:
+        if self._reads.num_released:
             self._report()
 
     def _redirect(self, seq: int, target: memoryview) -> int:
@@ -347,5 +441,8 @@ class SharedStream(MessageStream):
             self._outgoing.clear()
             self._ring, self._state = None, _Ring.REFUSED
         self._incoming.clear()
+        for message in list(self._waiting.values()) if self._kept else ():
+            self._take_out(message)
+        self._waiting.clear()
         self._peer_ring = None
         super()._fail_all(error)

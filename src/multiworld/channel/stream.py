@@ -18,6 +18,7 @@ from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation
 from .base import Payload
 from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Route
+from .ring import Piece
 from .tensors import describe_text, memory_of, parse_layout
 
 __all__ = ["COLLECTIVE", "SLOW_CANCEL_BYTES", "USER", "Message", "MessageStream", "Receive", "Send", "StreamOwner"]
@@ -48,11 +49,12 @@ class StreamOwner:
 class Message:
     """What came: its description, and the buffer that it waits in if no receive was there."""
 
-    __slots__ = ("buffer", "meta", "size_bytes", "space")
+    __slots__ = ("buffer", "meta", "piece", "size_bytes", "space")
 
     def __init__(self, meta: bytes, size_bytes: int, space: int) -> None:
         self.meta, self.size_bytes, self.space = meta, size_bytes, space
         self.buffer: Tensor | None = None
+        self.piece: Piece | None = None  # of the peer's ring, that it lies in (a ``SharedStream``)
 
 
 class Taken:
@@ -141,7 +143,7 @@ class MessageStream:
         self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]
     ) -> Operation[None]:
         """Send a message; done when its memory may change. ``tensors`` own the memory of the segments."""
-        if len(segments) == 1 and len(segments[0]) <= SMALL_BYTES and self._send_small(space, tag, meta, segments[0]):
+        if len(segments) == 1 and self._send_at_once(space, tag, meta, segments[0]):
             return _SENT
         send = Send(space, tag, meta, segments, tensors)
         send.operation.on_cancel = partial(self._cancel_send, send)
@@ -169,8 +171,10 @@ class MessageStream:
             self.connection.abort("interrupted while sending")
             raise
 
-    def _send_small(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
+    def _send_at_once(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
         """Write a small message whole, here and now. False: it has to go the usual way."""
+        if len(segment) > SMALL_BYTES:
+            return False
         with self._issue_lock:
             connection = self._connection
             if self._error is not None or connection is None or connection.num_queued:
@@ -409,6 +413,8 @@ class MessageStream:
     def _complete(self, seq: int) -> None:
         arrival = self._inbox.complete(seq)
         if arrival is not None:
+            self.messages_received += 1
+            self.bytes_received += arrival.size_bytes
             self._arrived(arrival)
 
     def _destination(self, arrival: Arrival[Receive, Message]) -> memoryview | None:
@@ -423,8 +429,6 @@ class MessageStream:
         return memory_of(message.buffer) if message.size_bytes else None
 
     def _arrived(self, arrival: Arrival[Receive, Message]) -> None:
-        self.messages_received += 1
-        self.bytes_received += arrival.size_bytes
         if arrival.posted is None:
             return
         receive, message = arrival.posted.receive, arrival.message

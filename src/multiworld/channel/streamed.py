@@ -126,11 +126,11 @@ class StreamChannel(DataChannel):
 
     # ---- progress and the end
 
-    def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
-        self._mesh.stream(peer).connection.read_until(operation, timeout_s)
+    def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
+        self._mesh.help(operation, peer, timeout_s)
 
-    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
-        return self._mesh.stream(peer).connection.watch_from(self.context.loop.reader_for(loop))
+    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int | None) -> QuickWaits | None:
+        return self._mesh.help_loop(self.context.loop.reader_for(loop), peer)
 
     def flush(self, timeout_s: float) -> Operation[None]:
         return self._mesh.finish(timeout_s)

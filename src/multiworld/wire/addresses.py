@@ -40,7 +40,7 @@ def is_ours(sock: socket.socket) -> bool:
     if sock.family != socket.AF_UNIX:
         return True
     _, uid, _ = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
-    return uid == os.geteuid()
+    return bool(uid == os.geteuid())
 
 
 def show(host: str, port: int) -> str:

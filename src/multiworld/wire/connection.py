@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,10 +21,10 @@ from .loop_reader import LoopReader
 from .operation import Operation
 from .progress import ProgressThread
 from .spinning import QuickWaits
-from .watch import Watch
+from .watch import Watch, watch_together
 from .write_queue import WriteQueue
 
-__all__ = ["Connection", "ConnectionSink"]
+__all__ = ["Connection", "ConnectionSink", "read_together"]
 
 logger = logging.getLogger(__name__)
 
@@ -414,6 +414,13 @@ class Connection:
             self._drop_descriptor()
         self.sink.lost(self._reason)
         self._combine()
+
+
+def read_together(
+    connections: Sequence[Connection], operation: Operation[Any], timeout_s: float | None, quick_waits: QuickWaits
+) -> None:
+    """As ``read_until``, of several connections of one progress thread; those that others read are left to them."""
+    watch_together([connection._watch for connection in connections], operation, timeout_s, quick_waits)
 
 
 def _peer_name(sock: socket.socket) -> str:

@@ -38,8 +38,6 @@ class DialError(MultiworldError):
         return f"{show(self.host, self.port)}: {self.reason}"
 
 
-
-
 def dial(
     loop: ProgressThread,
     host: str,

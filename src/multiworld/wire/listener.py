@@ -56,7 +56,9 @@ class Listener:
         except OSError:
             self._sock.close()
             raise
-        self.host, self.port = (host, 0) if is_local(host) else self._sock.getsockname()[:2]
+        self.host, self.port = host, 0
+        if not is_local(host):
+            self.host, self.port = self._sock.getsockname()[:2]
         self._unproven: dict[Pending, None] = {}  # oldest first
         self._closed = False
         loop.register(self._sock.fileno(), select.EPOLLIN, self)

@@ -25,13 +25,13 @@ class BlockingWorld:
         self._world = world
 
     def send(self, tensor: Tensor, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_send(tensor, dst, tag, timeout_s), None, timeout_s)
+        self._world.wait_thread(self._world.start_send(tensor, dst, tag, timeout_s), dst, timeout_s)
 
     def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout_s: float | None = None) -> None:
         self._world.wait_thread(self._world.start_recv(tensor, src, tag, timeout_s), src, timeout_s)
 
     def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_send_tensors(payload, dst, tag, timeout_s), None, timeout_s)
+        self._world.wait_thread(self._world.start_send_tensors(payload, dst, tag, timeout_s), dst, timeout_s)
 
     def recv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Payload:
         return self._world.wait_thread(self._world.start_recv_tensors(src, tag, timeout_s), src, timeout_s)

@@ -296,9 +296,7 @@ class WorldConnector:
     def shares_host(self, rank: int) -> bool:
         return self._members[rank].host_id == self._via.host_id
 
-    def dial(
-        self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False
-    ) -> Operation[Connection]:
+    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False) -> Operation[Connection]:
         peer = self._members[rank]
         return self._switchboard.dial_data(self._uid, self._rank, peer, self._via, sink, timeout_s, local=local)
 

@@ -19,7 +19,7 @@ from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
-from ..wire.waiting import run_in_thread, wait_async, wait_blocking
+from ..wire.waiting import outcome, run_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
@@ -125,7 +125,7 @@ class World:
 
     async def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         """Send a tensor, a list or a ``dict[str, Tensor]``; the receiver need not know dtypes and shapes."""
-        await self._wait(self.start_send_tensors(payload, dst, tag, timeout_s))
+        await self._wait(self.start_send_tensors(payload, dst, tag, timeout_s), dst)
 
     async def recv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Payload:
         """Receive what ``send_tensors`` (or ``send``) sent, in new tensors."""
@@ -300,9 +300,9 @@ class World:
         return self._start_collective("barrier", lambda channel: channel.barrier(), timeout_s)
 
     def wait_thread(self, operation: Operation[T], peer: int | None, timeout_s: float | None) -> T:
-        """Block the calling thread until the operation is done; it reads the peer's connection itself meanwhile."""
+        """Block the calling thread until the operation is done; meanwhile it reads what comes from the peer, or all."""
         channel = self._channel
-        if peer is None or channel is None:
+        if operation.done or channel is None:
             return wait_blocking(operation)
         return wait_blocking(operation, help_with=lambda: channel.help(operation, peer, timeout_s))
 
@@ -384,15 +384,19 @@ class World:
         operation.add_callback(lambda _: timer.cancel())
 
     async def _wait(self, operation: Operation[T], peer: int | None = None) -> T:
-        if not operation.done:
-            if peer is not None and self._channel is not None:
-                return await wait_async(operation, self._channel.help_loop(asyncio.get_running_loop(), peer))
-        else:
+        channel = self._channel
+        if operation.done:
             now = time.monotonic()
             if now - self._yielded_at > YIELD_EVERY_S:
                 self._yielded_at = now
+                if channel is not None:
+                    channel.help_loop(asyncio.get_running_loop(), peer)
                 await asyncio.sleep(0)
-        return await wait_async(operation)
+            return outcome(operation)
+        if channel is None:
+            return await wait_async(operation)
+        quick_waits = channel.help_loop(asyncio.get_running_loop(), peer)
+        return outcome(operation) if operation.done else await wait_async(operation, quick_waits)
 
     # ---- how the manager drives it
 
