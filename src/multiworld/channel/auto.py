@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..wire.operation import Operation
 from .base import ChannelContext
-from .mesh import StreamMesh
-from .shared_stream import SharedStream
-from .streamed import StreamChannel
+from .host_channel import HostChannel
 
 __all__ = ["AutoChannel"]
 
 
-class AutoChannel(StreamChannel):
+class AutoChannel(HostChannel):
     """Chooses for each pair of ranks, when they connect. A pair that cannot share memory after all uses TCP."""
 
     name: ClassVar[str] = "auto"
     device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     def __init__(self, context: ChannelContext) -> None:
-        connector = context.connector
-        super().__init__(context, StreamMesh(context, SharedStream, local=connector.shares_host, or_else_tcp=True))
-
-    def connect(self, timeout_s: float) -> Operation[None]:
-        return self._mesh.connect(timeout_s)
+        super().__init__(context, local=context.connector.shares_host, or_else_tcp=True)

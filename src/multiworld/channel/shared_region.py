@@ -6,6 +6,10 @@ import ctypes
 import fcntl
 import mmap
 import os
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..wire.copying import copy_into
 
@@ -39,7 +43,7 @@ class SharedRegion:
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         """Map a descriptor, which stays the caller's; raises OSError unless it is such memory of exactly that size."""
-        self._address: int | None = None
+        self._address = 0
         if os.fstat(descriptor).st_size != size_bytes or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise OSError(f"not {size_bytes} bytes of sealed memory")
         address = _libc.mmap(None, size_bytes, PROTECTION, mmap.MAP_SHARED, descriptor, 0)
@@ -47,6 +51,7 @@ class SharedRegion:
             raise _os_error()
         self._address, self.size_bytes = address, size_bytes
         self._view: memoryview = _make_view(address, size_bytes, _WRITABLE)
+        self._array_type: Any = ctypes.c_char * size_bytes
 
     @classmethod
     def create(cls, size_bytes: int) -> tuple[SharedRegion, int]:
@@ -66,16 +71,20 @@ class SharedRegion:
     def read(self, offset: int, target: memoryview) -> None:
         copy_into(target, self._view[offset : offset + len(target)])
 
-    def view(self, offset: int, size_bytes: int) -> memoryview:
-        """Return a part of it, to be used only while the region is held."""
-        return self._view[offset : offset + size_bytes]
+    def tensor(self, offset: int, like: Tensor) -> Tensor:
+        """Return a part of it as a flat tensor of the length and dtype of another; it holds the region."""
+        if not like.numel():
+            return torch.empty(0, dtype=like.dtype)
+        array = self._array_type.from_address(self._address)
+        array.region = self
+        return torch.frombuffer(array, dtype=like.dtype, count=like.numel(), offset=offset)
 
-    def forget(self) -> None:
-        """Give all pages back, on both sides: they read as zeros until they are written again."""
-        _libc.madvise(self._address, self.size_bytes, mmap.MADV_REMOVE)
+    def forget(self, offset: int, size_bytes: int) -> None:
+        """Give pages back, for all who map them: they read as zeros until they are written again."""
+        _libc.madvise(self._address + offset, size_bytes, mmap.MADV_REMOVE)
 
     def __del__(self) -> None:
-        if self._address is not None:
+        if self._address:
             self._view.release()
             _libc.munmap(self._address, self.size_bytes)
 

@@ -1,9 +1,9 @@
 """A message stream between two processes of one host: payloads go through memory that both map.
 
 The connection, a Unix socket, carries all headers, small payloads, and everything for as long as there is no shared
-memory. Each side makes a ring for what it sends when its first larger payload comes, and hands it over the socket; once
-the peer has answered that it mapped it, payloads go through it in pieces. A piece is announced by a frame that says
-where it lies, and released by one that counts, so whoever reads the socket moves the data, and nobody spins on memory.
+memory. Our memory (``host_memory``) is offered when the first larger payload comes. Once the peer has answered that it
+mapped it, payloads go through the ring in it, in pieces. A piece is announced by a frame that says where it lies, and
+released by one that counts, so whoever reads the socket moves the data, and nobody spins on memory.
 
 A payload is out of the caller's tensor once its last piece is written, and out of the ring once the peer has read it,
 into the tensor that was posted for it or a buffer. So a dead or slow peer holds nothing but the ring.
@@ -15,13 +15,13 @@ import logging
 import os
 import struct
 from collections import deque
-from enum import Enum
 from functools import partial
 
 from ..errors import ProtocolError
 from ..wire.connection import Connection
 from ..wire.copying import copied
 from ..wire.frames import Header, Kind, pack_header
+from .host_memory import RING_BYTES, HostMemory
 from .matching import Arrival
 from .ring import Piece, RingReads, RingSpace
 from .shared_region import SharedRegion
@@ -39,12 +39,11 @@ from .stream import (
 )
 from .tensors import memory_of, parse_layout
 
-__all__ = ["RING_BYTES", "SharedStream"]
+__all__ = ["SharedStream"]
 
 logger = logging.getLogger(__name__)
 
 FLAG_SHARED = 8
-RING_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = RING_BYTES // 8
 INLINE_BYTES = 16 * 1024  # up to here a copy through the socket costs less than the ring's frames
 FILL_BYTES = 1024 * 1024  # what a sending thread copies itself before the progress thread takes over
@@ -54,13 +53,6 @@ KEPT_BYTES = RING_BYTES // 4  # what may wait in the ring for its receive
 REPORT_S = 0.1  # or so long after it was read
 FORGET_S = 1.0  # a ring that nothing went through for so long gives its memory back
 PLACE = struct.Struct("<QQI")  # size of the payload; offset and size of its first piece, 0 if none is there yet
-
-
-class _Ring(Enum):
-    NONE = "not offered yet"
-    OFFERED = "the peer has not answered"
-    READY = "in use"
-    REFUSED = "cannot be made or mapped"
 
 
 class _Outgoing:
@@ -86,11 +78,15 @@ class _Incoming:
 class SharedStream(MessageStream):
     """One peer's messages in both directions."""
 
-    def __init__(self, owner: StreamOwner, rank: int) -> None:
+    def __init__(self, owner: StreamOwner, rank: int, memory: HostMemory) -> None:
         super().__init__(owner, rank, eager_bytes=SHARED_EAGER_BYTES)
+        self._memory = memory
+        memory.add(rank, self)
+        self._ring_offset = memory.ring_offset(memory.rank, rank)
+        self._peer_ring_offset = memory.ring_offset(rank, memory.rank)
         # What we send; guarded by the issue lock.
-        self._state = _Ring.NONE
-        self._ring: SharedRegion | None = None
+        self._ring: SharedRegion | None = None  # our memory, once the peer has mapped it
+        self._refused = False
         self._space = RingSpace(RING_BYTES)
         self._outgoing: deque[_Outgoing] = deque()
         self._num_written = 0
@@ -110,7 +106,7 @@ class SharedStream(MessageStream):
 
     def _send_at_once(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
         size = len(segment)
-        if size <= INLINE_BYTES or size > SHARED_EAGER_BYTES or self._state is not _Ring.READY:
+        if size <= INLINE_BYTES or size > SHARED_EAGER_BYTES or self._ring is None:
             return super()._send_at_once(space, tag, meta, segment)
         with self._issue_lock:
             connection, ring = self.connection, self._ring
@@ -122,7 +118,7 @@ class SharedStream(MessageStream):
             try:
                 seq = self._outbox.issue_eager(size)
                 assert seq is not None
-                ring.write(offset, segment)
+                ring.write(self._ring_offset + offset, segment)
                 meta_bytes = PLACE.size + len(meta)
                 header = pack_header(Kind.MESSAGE, flags=space | FLAG_SHARED, meta_bytes=meta_bytes, tag=tag, seq=seq)
                 frame = b"".join((header, PLACE.pack(size, offset, size), meta))
@@ -152,32 +148,25 @@ class SharedStream(MessageStream):
             super()._queue_payload(send, flags)
 
     def _goes_through_ring(self, size_bytes: int) -> bool:
-        if size_bytes <= INLINE_BYTES:
+        return size_bytes > INLINE_BYTES and (self._ring is not None or self._get_ready())
+
+    def _get_ready(self) -> bool:
+        """Whether the peer has mapped our memory; it is offered if it was not."""
+        if self._refused:
             return False
-        if self._state is _Ring.NONE:
-            self._offer()
-        return self._state is _Ring.READY
+        self._memory.offer()
+        ready = self._memory.ready(self.rank)
+        if ready and self._error is None:
+            self._ring = self._memory.own
+        self._refused = ready is False
+        return self._ring is not None
 
-    def _offer(self) -> None:
-        if not self.connection.is_local:
-            self._state = _Ring.REFUSED
-            return
-        try:
-            self._ring, descriptor = SharedRegion.create(RING_BYTES)
-        except OSError as error:
-            self._refused(f"cannot make shared memory: {error}")
-            return
-        self._state = _Ring.OFFERED
+    def can_lend(self) -> bool:
+        return self._connection is not None and self._connection.is_local
+
+    def lend(self, descriptor: int) -> None:
         self.connection.queue_descriptor(pack_header(Kind.SHARE), descriptor, on_sent=partial(os.close, descriptor))
-
-    def _refused(self, reason: str) -> None:
-        self._state, self._ring = _Ring.REFUSED, None
-        logger.warning(
-            "world %s: what goes to rank %d goes through a socket, which is slower: %s",
-            self._owner.world,
-            self.rank,
-            reason,
-        )
+        self.connection.flush()
 
     def _queue_shared(self, kind: Kind, send: Send, flags: int, meta: bytes) -> None:
         """Queue the header with the first piece of the payload, if there is room for it."""
@@ -211,7 +200,7 @@ class SharedStream(MessageStream):
             if len(segment) > room:
                 segments.appendleft(segment[room:])
                 segment = segment[:room]
-            self._ring.write(position, segment)
+            self._ring.write(self._ring_offset + position, segment)
             position += len(segment)
         self._written()
         return offset, size
@@ -262,7 +251,7 @@ class SharedStream(MessageStream):
             if self._forget_timer:
                 self.connection.loop.call_later(FORGET_S, partial(self._forget_later, self._num_written))
             else:
-                self._ring.forget()
+                self._ring.forget(self._ring_offset, RING_BYTES)
 
     def _cancel_send(self, send: Send) -> None:
         super()._cancel_send(send)
@@ -311,7 +300,7 @@ class SharedStream(MessageStream):
         if target is None:
             message.buffer = self._allocate(message.size_bytes)
             target = memory_of(message.buffer)
-        ring.read(piece.offset, target)
+        ring.read(self._peer_ring_offset + piece.offset, target)
         message.piece = None
         del self._waiting[piece]
         self._reads.done(piece)
@@ -350,39 +339,20 @@ class SharedStream(MessageStream):
         elif header.kind == Kind.RELEASE:
             self.connection.defer(partial(self._go_on, header.seq))
         elif header.kind == Kind.SHARE:
-            self._map_peer_ring()
+            self._map_peer_memory()
         elif header.kind == Kind.SHARED:
-            self.connection.defer(partial(self._answered, header.seq, meta))
+            self.connection.defer(partial(self._memory.answered, self.rank, meta.decode(errors="replace")))
         elif header.flags & FLAG_SHARED:
             self._act()
         else:
             super().end(header, meta)
 
-    def _map_peer_ring(self) -> None:
-        descriptor = self.connection.take_descriptor()
-        problem = ""
-        if descriptor is None:
-            problem = "the other process could not take its descriptor"
-        else:
-            try:
-                self._peer_ring = SharedRegion(descriptor, RING_BYTES)
-            except OSError as error:
-                problem = f"the other process could not map it: {error}"
-            finally:
-                os.close(descriptor)
+    def _map_peer_memory(self) -> None:
+        text = self._memory.lent(self.rank, self.connection.take_descriptor()).encode()
+        self._peer_ring = self._memory.theirs.get(self.rank)
         self.connection.takes_descriptors = False
-        text = problem.encode()
-        self.connection.queue(pack_header(Kind.SHARED, meta_bytes=len(text), seq=int(not problem)) + text)
+        self.connection.queue(pack_header(Kind.SHARED, meta_bytes=len(text)) + text)
         self.connection.defer(self.connection.flush)
-
-    def _answered(self, mapped: int, problem: bytes) -> None:
-        with self._issue_lock:
-            if self._state is not _Ring.OFFERED:
-                return
-            if mapped:
-                self._state = _Ring.READY
-            else:
-                self._refused(problem.decode(errors="replace"))
 
     def _read_piece(self, seq: int, offset: int, size: int) -> None:
         incoming, ring = self._incoming.get(seq), self._peer_ring
@@ -395,7 +365,7 @@ class SharedStream(MessageStream):
                 f"a piece of {size} bytes, where {incoming.received} of {incoming.size_bytes} have come"
             )
         if incoming.target is not None:
-            ring.read(offset, incoming.target[incoming.received : end])
+            ring.read(self._peer_ring_offset + offset, incoming.target[incoming.received : end])
         incoming.received = end
         self._reads.read(size)
         self._report_soon()
@@ -439,7 +409,7 @@ class SharedStream(MessageStream):
     def _fail_all(self, error: Exception) -> None:
         with self._issue_lock:
             self._outgoing.clear()
-            self._ring, self._state = None, _Ring.REFUSED
+            self._ring, self._refused = None, True
         self._incoming.clear()
         for message in list(self._waiting.values()) if self._kept else ():
             self._take_out(message)

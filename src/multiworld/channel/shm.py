@@ -9,10 +9,9 @@ from typing import ClassVar
 from ..errors import JoinRefusedError
 from ..wire.operation import Operation
 from .base import ChannelContext, ChannelSupport
-from .mesh import StreamMesh
+from .host_channel import HostChannel
+from .host_memory import RING_BYTES
 from .shared_region import SharedRegion
-from .shared_stream import RING_BYTES, SharedStream
-from .streamed import StreamChannel
 
 __all__ = ["BUFFER_BYTES", "ShmChannel"]
 
@@ -20,14 +19,14 @@ BUFFER_BYTES = RING_BYTES
 """What each process of a pair that exchanges large tensors holds for what it sends."""
 
 
-class ShmChannel(StreamChannel):
-    """All members must run on one host, as one user. See ``shared_stream`` for how tensors move."""
+class ShmChannel(HostChannel):
+    """All members must run on one host, as one user."""
 
     name: ClassVar[str] = "shm"
     device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     def __init__(self, context: ChannelContext) -> None:
-        super().__init__(context, StreamMesh(context, SharedStream, local=lambda _: True))
+        super().__init__(context, local=lambda _: True)
 
     @classmethod
     def support(cls) -> ChannelSupport:

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ..errors import MultiworldError
 from ..wire.operation import Operation
 from .base import ChannelContext
+from .collectives.port import SharedSpace
+from .host_memory import HostMemory
 from .mesh import StreamMesh
 from .stream import COLLECTIVE
 from .tensors import memory_of
 
 __all__ = ["StreamPort"]
 
+T = TypeVar("T")
 INLINE_COMPUTE_BYTES = 64 * 1024
+AGREEMENT_SEQ = 0  # collectives are numbered from 1
+_NOTHING_SHARED: Operation[SharedSpace | None] = Operation()
+_NOTHING_SHARED.succeed(None)
 
 
 class StreamPort:
     """The send and receive of one collective call; implements ``collectives.Port``."""
 
-    def __init__(self, context: ChannelContext, mesh: StreamMesh, seq: int, signature: bytes) -> None:
+    def __init__(
+        self, context: ChannelContext, mesh: StreamMesh, seq: int, signature: bytes, memory: HostMemory | None
+    ) -> None:
         self.rank, self.size = context.rank, context.world_size
         self._context, self._mesh, self._seq, self._signature = context, mesh, seq, signature
+        self._memory = memory
+        self._turn: Operation[SharedSpace | None] | None = None
         self._open: set[Operation[Any]] = set()
 
     def send(self, tensor: Tensor, dst: int) -> Operation[None]:
@@ -34,6 +44,13 @@ class StreamPort:
     def recv(self, tensor: Tensor, src: int) -> Operation[None]:
         operation = self._mesh.stream(src).recv(COLLECTIVE, self._seq, self._signature, tensor)
         return self._track(operation)  # type: ignore[arg-type]
+
+    def share(self) -> Operation[SharedSpace | None]:
+        if self._memory is None:
+            return _NOTHING_SHARED
+        agreement = StreamPort(self._context, self._mesh, AGREEMENT_SEQ, b"shared memory", None)
+        self._turn = self._memory.take_area(agreement)
+        return self._track(self._turn)
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
         if size_bytes > INLINE_COMPUTE_BYTES:
@@ -49,15 +66,15 @@ class StreamPort:
 
     def close(self, collective: Operation[None]) -> None:
         """The call is over. If it failed, nothing of it may touch the caller's tensors or hold up the peers."""
-        if collective.error is None:
-            return
-        for operation in list(self._open):
-            operation.cancel(_GivenUp())
-        for peer in range(self.size):
-            if peer != self.rank:
+        if collective.error is not None:
+            for operation in list(self._open):
+                operation.cancel(_GivenUp())
+            for peer in self._mesh.peers:
                 self._mesh.stream(peer).give_up(self._seq)
+        if self._memory is not None and self._turn is not None:
+            self._memory.leave_area(self._turn)
 
-    def _track(self, operation: Operation[None]) -> Operation[None]:
+    def _track(self, operation: Operation[T]) -> Operation[T]:
         if not operation.done:
             self._open.add(operation)
             operation.add_callback(self._open.discard)

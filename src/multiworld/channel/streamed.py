@@ -15,6 +15,7 @@ from ..wire.spinning import QuickWaits
 from . import collectives
 from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
+from .host_memory import HostMemory
 from .mesh import StreamMesh
 from .stream import SLOW_CANCEL_BYTES, USER
 from .stream_port import StreamPort
@@ -43,16 +44,18 @@ class Collective:
 class StreamChannel(DataChannel):
     """A channel whose messages go over a ``StreamMesh``."""
 
-    def __init__(self, context: ChannelContext, mesh: StreamMesh) -> None:
+    def __init__(self, context: ChannelContext, mesh: StreamMesh, memory: HostMemory | None = None) -> None:
+        """``memory``: what the ranks share, if they do, for collectives."""
         super().__init__(context)
-        self._mesh = mesh
+        self._mesh, self._shared = mesh, memory
         self._collective_seqs = itertools.count(1)
         self._num_collectives = 0
 
     def _collective(self, call: Collective) -> Operation[None]:
         """Carry out a collective by its steps; those of one world do not mix."""
         self._num_collectives += 1
-        port = StreamPort(self.context, self._mesh, next(self._collective_seqs), call.signature.encode())
+        seq = next(self._collective_seqs)
+        port = StreamPort(self.context, self._mesh, seq, call.signature.encode(), self._shared)
         operation = drive(call.steps(port, call.tensors))
         operation.slow_cancel = sum(tensor.nbytes for tensor in call.tensors) > SLOW_CANCEL_BYTES
         operation.add_callback(port.close)

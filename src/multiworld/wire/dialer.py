@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from ..errors import HandshakeError, MultiworldError, ProtocolError
+from .addresses import address_of, family_of, is_local, is_ours, show
 from .connection import Connection, ConnectionSink
 from .frames import Header, Kind, pack_frame
-from .addresses import address_of, family_of, is_local, is_ours, show
 from .handshake import (
     NONCE_BYTES,
     PROTOCOL_VERSION,

@@ -13,7 +13,7 @@ from .algorithms import (
     reduce_scatter,
     scatter,
 )
-from .port import Port
+from .port import Port, SharedSpace
 from .reduction import reduce_op_name
 from .tuning import TUNING, Tuning
 from .validate import check_reduce_op, check_separate
@@ -21,6 +21,7 @@ from .validate import check_reduce_op, check_separate
 __all__ = [
     "TUNING",
     "Port",
+    "SharedSpace",
     "Tuning",
     "all_gather",
     "all_reduce",
