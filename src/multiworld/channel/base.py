@@ -50,10 +50,10 @@ class Connector(Protocol):
     """Opens authenticated connections between the members of one world and generation."""
 
     def shares_host(self, rank: int) -> bool:
-        """Whether a rank may be reached by ``dial(..., local=True)``: it seems to run on this host, as the same user."""
+        """Whether it is worth trying to reach a rank by ``dial(..., local=True)``: it runs on this host."""
 
     def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False) -> Operation[Connection]:
-        """Connect to a rank, which must ``expect`` us. ``local``: over a Unix socket, which can hand descriptors over."""
+        """Connect to a rank, which must ``expect`` us. ``local``: over a Unix socket, which can carry descriptors."""
 
     def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
         """Wait for that rank to dial us, either way."""

@@ -101,6 +101,13 @@ class Inbox(Generic[R, M]):
         self.mismatches: list[Mismatch[R, M]] = []  # the shell fails and clears them
 
     @property
+    def has_receives(self) -> bool:
+        """Whether receives wait for messages, or for the rest of one. Any thread."""
+        if any(state.posted for state in list(self._tags.values())):
+            return True
+        return any(arrival.posted is not None for arrival in list(self._by_seq.values()))
+
+    @property
     def num_posted(self) -> int:
         """How many receives have no message. Any thread."""
         return sum(len(state.posted) for state in list(self._tags.values()))
@@ -132,6 +139,19 @@ class Inbox(Generic[R, M]):
             state.wanted += 1
             self._settle(tag, state)
         return posted
+
+    def take_complete(self, tag: int, fits: Callable[[M], bool]) -> Arrival[R, M] | None:
+        """Take the message that a receive would meet now, if it is complete and fits."""
+        state = self._tags.get(tag)
+        if state is None or not state.arrived:
+            return None
+        arrival = state.arrived[0]
+        if not arrival.complete or not fits(arrival.message):
+            return None
+        state.arrived.popleft()
+        self._consume(arrival)
+        self._settle(tag, state)
+        return arrival
 
     def arrive(
         self, tag: int, seq: int, message: M, size_bytes: int, *, eager: bool, transferring: bool

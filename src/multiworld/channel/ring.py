@@ -18,7 +18,7 @@ ALIGNMENT = 64
 class RingSpace:
     """The sender's view of the ring. No piece may be larger than an eighth of it.
 
-    If the receiver keeps no more than three eighths of the ring, there is room for the next piece in the end: of the
+    If the receiver keeps no more than five eighths of the ring, there is room for the next piece in the end: of the
     rest, one of at most two parts is longer than a piece.
     """
 
@@ -66,7 +66,7 @@ class RingSpace:
 
 
 class RingReads:
-    """The receiver's view: pieces are released in the order in which they came, whatever the order in which they are read.
+    """The receiver's view: pieces are released in the order in which they came, and read in any order.
 
     A piece that waits for its reader keeps all behind it. ``num_released`` counts what has to be reported.
     """

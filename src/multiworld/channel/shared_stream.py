@@ -17,6 +17,8 @@ import struct
 from collections import deque
 from functools import partial
 
+from torch import Tensor
+
 from ..errors import ProtocolError
 from ..wire.connection import Connection
 from ..wire.copying import copied
@@ -49,7 +51,8 @@ INLINE_BYTES = 16 * 1024  # up to here a copy through the socket costs less than
 FILL_BYTES = 1024 * 1024  # what a sending thread copies itself before the progress thread takes over
 REPORT_BYTES = RING_BYTES // 8  # what is read before the sender hears of it
 SHARED_EAGER_BYTES = 64 * 1024  # beyond, to wait for a credit costs less than to keep what nobody waits for yet
-KEPT_BYTES = RING_BYTES // 4  # what may wait in the ring for its receive
+KEPT_BYTES = RING_BYTES // 2  # what may wait in the ring for its receive while other receives wait
+ROOM_S = 0.005  # or if nobody has received anything for so long
 REPORT_S = 0.1  # or so long after it was read
 FORGET_S = 1.0  # a ring that nothing went through for so long gives its memory back
 PLACE = struct.Struct("<QQI")  # size of the payload; offset and size of its first piece, 0 if none is there yet
@@ -96,7 +99,8 @@ class SharedStream(MessageStream):
         self._incoming: dict[int, _Incoming] = {}
         self._reads = RingReads()
         self._waiting: dict[Piece, Message] = {}  # whole messages that wait in the ring
-        self._report_timer = False
+        self._report_timer = self._room_timer = False
+        self._num_taken = 0
 
     def opened(self, connection: Connection) -> None:
         connection.takes_descriptors = connection.is_local
@@ -288,9 +292,40 @@ class SharedStream(MessageStream):
             parse_layout(message.meta, message.size_bytes)  # as in ``_destination``
         message.piece = self._reads.keep(offset, arrival.size_bytes)
         self._waiting[message.piece] = message
-        while self._reads.kept_bytes > KEPT_BYTES:
-            self._take_out(self._waiting[self._reads.oldest()])
         self._complete(arrival.seq)
+        if self._reads.kept_bytes > KEPT_BYTES:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Much waits in the ring, in the way of what comes behind it. Take it out if that may be what is waited for.
+
+        If nothing is, a moment later: whoever receives one message after the other gets them straight from the ring.
+        """
+        if self._inbox.has_receives:
+            self._empty()
+        elif not self._room_timer:
+            self._room_timer = True
+            self.connection.loop.call_later(ROOM_S, partial(self._check_room, self._num_taken))
+
+    def _check_room(self, num_taken: int) -> None:
+        self.connection.run(partial(self._make_room_late, num_taken))
+
+    def _make_room_late(self, num_taken: int) -> None:
+        self._room_timer = False
+        if self._reads.kept_bytes > KEPT_BYTES:
+            if num_taken == self._num_taken:
+                self._empty()
+            else:
+                self._make_room()
+
+    def _empty(self) -> None:
+        for message in list(self._waiting.values()):
+            self._take_out(message)
+
+    def _post(self, receive: Receive, key: int) -> None:
+        super()._post(receive, key)
+        if self._reads.kept_bytes > KEPT_BYTES:
+            self._make_room()
 
     def _take_out(self, message: Message, target: memoryview | None = None) -> None:
         """Read a message that lies in the ring: into a buffer if nobody has given any memory."""
@@ -303,6 +338,7 @@ class SharedStream(MessageStream):
         ring.read(self._peer_ring_offset + piece.offset, target)
         message.piece = None
         del self._waiting[piece]
+        self._num_taken += 1
         self._reads.done(piece)
         self._report_soon()
 
@@ -314,11 +350,16 @@ class SharedStream(MessageStream):
         self._report_soon()
         super()._forget(tag)
 
-    def _arrived(self, arrival: Arrival[Receive, Message]) -> None:
-        message = arrival.message
-        if arrival.posted is not None and message.piece is not None:
-            self._take_out(message, arrival.posted.receive.view)
-        super()._arrived(arrival)
+    def _hand_out(self, message: Message, tensor: Tensor) -> None:
+        if message.piece is not None:
+            self._take_out(message, memory_of(tensor))
+        else:
+            super()._hand_out(message, tensor)
+
+    def _buffer_of(self, message: Message) -> Tensor:
+        if message.piece is not None:
+            self._take_out(message)
+        return super()._buffer_of(message)
 
     def _arrival(self, header: Header, meta: bytes, size_bytes: int) -> Arrival[Receive, Message]:
         eager = not header.flags & FLAG_CREDITED
@@ -411,8 +452,8 @@ class SharedStream(MessageStream):
             self._outgoing.clear()
             self._ring, self._refused = None, True
         self._incoming.clear()
-        for message in list(self._waiting.values()) if self._kept else ():
-            self._take_out(message)
+        if self._kept:
+            self._empty()
         self._waiting.clear()
         self._peer_ring = None
         super()._fail_all(error)

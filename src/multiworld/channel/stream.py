@@ -93,6 +93,8 @@ class Send:
 
 _SENT: Operation[None] = Operation()
 _SENT.succeed(None)
+_RECEIVED: Operation[Any] = Operation()
+_RECEIVED.succeed(None)
 
 
 def _fits(receive: Receive, message: Message) -> bool:
@@ -126,6 +128,7 @@ class MessageStream:
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
+        connection.is_awaited = self._is_awaited
         if self._error is not None:
             connection.abort("aborted before it was open")
 
@@ -196,6 +199,10 @@ class MessageStream:
 
     def recv(self, space: int, tag: int, meta: bytes | None, tensor: Tensor | None) -> Operation[Payload]:
         """Receive into ``tensor``, whose description ``meta`` must equal the message's; both None: any payload."""
+        if tensor is not None and self._inbox.has_complete(key_of(space, tag)):  # a look, without the read side
+            assert meta is not None
+            if self.connection.run_now(partial(self._receive_at_once, key_of(space, tag), meta, tensor)):
+                return _RECEIVED
         operation: Operation[Payload] = Operation()
         receive = Receive(operation, space, meta, tensor)  # type: ignore[arg-type]
         operation.on_cancel = partial(self._cancel_receive, receive)
@@ -213,6 +220,9 @@ class MessageStream:
     def queue_depths(self) -> tuple[int, int, int]:
         """Return how many receives wait, messages wait, sends wait."""
         return self._inbox.num_posted, self._inbox.num_arrived, len(self._unsent)
+
+    def _is_awaited(self) -> bool:
+        return bool(self._unsent) or self._inbox.has_receives
 
     def finish(self) -> Operation[None]:
         """Say BYE behind all that was sent; done when the peer has read everything and closed its side."""
@@ -358,6 +368,19 @@ class MessageStream:
 
     # ---- receiving
 
+    def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> bool:
+        """Receive a message that is here and complete. False: it has to go the usual way."""
+        if self._error is not None:
+            return False
+        arrival = self._inbox.take_complete(
+            key, lambda message: message.meta == meta and message.size_bytes == tensor.nbytes
+        )
+        if arrival is None:
+            return False
+        self._hand_out(arrival.message, tensor)
+        self._act()
+        return True
+
     def _post(self, receive: Receive, key: int) -> None:
         if self._error is not None and not (self._kept and self._inbox.has_complete(key)):
             self.connection.defer(partial(fail, receive.operation, self._error))
@@ -434,13 +457,20 @@ class MessageStream:
         receive, message = arrival.posted.receive, arrival.message
         value: object = None
         if receive.tensor is None:
-            assert message.buffer is not None or not message.size_bytes
-            buffer = message.buffer if message.buffer is not None else self._allocate(0)
-            value = parse_layout(message.meta, message.size_bytes).build(buffer)
-        elif message.buffer is not None and receive.view is not None and message.size_bytes:
-            assert receive.tensor is not None
-            self._fill(receive.tensor, message.buffer)
+            value = parse_layout(message.meta, message.size_bytes).build(self._buffer_of(message))
+        else:
+            self._hand_out(message, receive.tensor)
         self.connection.defer(partial(_succeed, receive.operation, value))
+
+    def _buffer_of(self, message: Message) -> Tensor:
+        """Return the bytes of a message that waited, or that came for a receive of any payload."""
+        assert message.buffer is not None or not message.size_bytes
+        return message.buffer if message.buffer is not None else self._allocate(0)
+
+    def _hand_out(self, message: Message, tensor: Tensor) -> None:
+        """Let a complete message be in the tensor of its receive."""
+        if message.buffer is not None and message.size_bytes:
+            self._fill(tensor, message.buffer)
 
     def _allocate(self, size_bytes: int) -> Tensor:
         """Return memory for a message that nobody has given any for, ``[size_bytes]`` uint8."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import MultiworldError
 from ..wire.operation import Operation
+from ..wire.waiting import is_blocked_here
 from .base import ChannelContext
 from .collectives.port import SharedSpace
 from .host_memory import HostMemory
@@ -53,7 +54,7 @@ class StreamPort:
         return self._track(self._turn)
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
-        if size_bytes > INLINE_COMPUTE_BYTES:
+        if size_bytes > INLINE_COMPUTE_BYTES and not is_blocked_here():
             return self._track(self._context.compute(work))
         operation: Operation[None] = Operation()
         try:

@@ -46,6 +46,7 @@ CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 SINGLE, LIST, DICT = 0, 1, 2
 ALIGNMENT = 64  # of each tensor inside a payload, so that a view of any dtype is possible
 MAX_NUMEL = 2**56  # more is not memory, and of an empty tensor not countable
+SHORT_BYTES = 64  # descriptions that come again and again
 _PADDING = bytes(ALIGNMENT)
 _make_view = ctypes.pythonapi.PyMemoryView_FromMemory
 _make_view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
@@ -127,10 +128,15 @@ def pack(tensors: list[Tensor], size_bytes: int) -> Tensor:
 
 def parse_layout(meta: bytes, size_bytes: int) -> Layout:
     """Parse a description; raises ProtocolError unless it describes exactly ``size_bytes`` of payload."""
-    layout = _parse(meta)
+    layout = _parse_short(meta) if len(meta) <= SHORT_BYTES else _parse(meta)
     if layout.size_bytes != size_bytes:
         raise ProtocolError(f"the description says {layout.size_bytes} bytes, the frame {size_bytes}")
     return layout
+
+
+@lru_cache(maxsize=1024)
+def _parse_short(meta: bytes) -> Layout:
+    return _parse(meta)
 
 
 def _parse(meta: bytes) -> Layout:

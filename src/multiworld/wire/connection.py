@@ -1,4 +1,4 @@
-"""One framed connection over a stream socket: sends from any thread, reads on the progress thread or on a thread that waits for it."""
+"""One framed connection: sends from any thread, reads on the progress thread or on a thread that waits for it."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ class Connection:
         self.sink = sink
         self.parser = FrameParser(self, max_meta_bytes=HANDSHAKE_META_BYTES)
         self.key = b""  # what both ends share since their handshake, if it was by challenge and response
+        self.is_awaited: Callable[[], bool] = lambda: True  # whether somebody waits for what it brings
         self.beside_bytes = 0  # the size of a payload that is coming, but not through this connection
         self.takes_descriptors = False  # the other end may send some
         self._descriptor: int | None = None
@@ -218,14 +219,21 @@ class Connection:
         while (self._commands or self._deferred) and self._hold_reading(self._drain_commands, wait=False):
             pass
 
-    def _hold_reading(self, work: Callable[[], None], *, wait: bool) -> bool:
-        """Do ``work`` with the read side held, and then what that deferred. False: somebody else holds it."""
+    def run_now(self, command: Callable[[], bool]) -> bool:
+        """Run ``command`` with the read side held and return its value; False if it would have to wait for others."""
+        return not self._commands and self._hold_reading(command, wait=False)
+
+    def _hold_reading(self, work: Callable[[], object], *, wait: bool) -> bool:
+        """Do ``work`` with the read side held, and then what that deferred.
+
+        False: somebody else holds it, or ``work`` says so.
+        """
         try:
             if not self._read_lock.acquire(blocking=wait):
                 return False
             self._reader = threading.get_ident()
             try:
-                work()
+                said = work()
             finally:
                 self._release_reading()
         except Exception:
@@ -236,7 +244,7 @@ class Connection:
                 self._reader = 0
                 self._read_lock.release()
             raise
-        return True
+        return said is not False
 
     def _drain_commands(self) -> None:
         while self._commands:

@@ -17,6 +17,7 @@ from .spinning import SPIN_S, QuickWaits
 __all__ = [
     "OperationCancelled",
     "blocked_threads",
+    "is_blocked_here",
     "on_progress_thread",
     "outcome",
     "pause",
@@ -118,6 +119,11 @@ def _block(operation: Operation[Any], help_with: Callable[[], None] | None) -> N
         except BaseException:  # KeyboardInterrupt: the caller's memory must not be touched after it
             operation.cancel(OperationCancelled())
             raise
+
+
+def is_blocked_here() -> bool:
+    """Whether the calling thread is inside ``wait_blocking``: it has nothing better to do."""
+    return threading.current_thread() in _blocked
 
 
 def blocked_threads() -> list[threading.Thread]:

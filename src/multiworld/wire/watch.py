@@ -143,7 +143,8 @@ class Watch:
                 self._watcher = GUARD
         if free and again:
             try:
-                self._connection.read_available()  # what has come while the thread is busy elsewhere
+                if self._connection.is_awaited():
+                    self._connection.read_available()  # what has come while the thread is busy elsewhere
             finally:
                 with self._interest.lock:
                     self._watcher = None
@@ -190,7 +191,7 @@ class Watch:
         again = False
         try:
             hot = is_hot(self._heard_at)
-            if hot and time.monotonic() - self._loop_read_at > PATROL_S:
+            if hot and time.monotonic() - self._loop_read_at > PATROL_S and self._connection.is_awaited():
                 self._connection.read_available()  # what the loop was too busy to read
             again = hot and not self._large
         finally:
@@ -220,9 +221,7 @@ def watch_together(
     thread = threading.get_ident()
     claimed: list[Watch] = []
     try:
-        for watch in watches:
-            if watch._claim(thread):
-                claimed.append(watch)
+        claimed.extend(watch for watch in watches if watch._claim(thread))
         if len(claimed) == len(watches):  # else one that is read elsewhere may be the one that it depends on
             _read_until(claimed, operation, timeout_s, quick_waits)
     finally:  # an interrupt can come at any of these steps

@@ -71,7 +71,7 @@ class WriteQueue:
         self._outgoing.append(_Outgoing(views, on_sent))
 
     def queue_descriptor(self, frame: bytes, descriptor: int, *, on_sent: Callable[[], None]) -> None:
-        """Queue a frame that a descriptor goes with, over a Unix socket; it can be closed when ``on_sent`` is called."""
+        """Queue a frame that a descriptor goes with, over a Unix socket; closed after ``on_sent``."""
         self._outgoing.append(_Outgoing([memoryview(frame)], on_sent, descriptor))
 
     def flush(self, budget: int = INLINE_BYTES) -> None:
