@@ -11,13 +11,13 @@ __all__ = ["Options"]
 class Options:
     """``rounds``: alternations of every comparison. ``trials``: faults of each kind that ``detect`` injects.
 
-    ``backends``: the channels to compare with raw Gloo; any that is installed.
+    ``backends``: the channels to compare with raw Gloo, any that is installed; empty: those of each benchmark.
     """
 
     quick: bool = False
     rounds: int = 9
     trials: int = 30
-    backends: tuple[str, ...] = ("tcp", "gloo")
+    backends: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("rounds", "trials"):

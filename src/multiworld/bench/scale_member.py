@@ -17,6 +17,7 @@ import torch.distributed as dist
 import multiworld as mw
 
 from ..testing import measure
+from .alternation import RAW
 from .member import Member, obey
 
 __all__ = ["ScaleMember", "run"]
@@ -24,7 +25,6 @@ __all__ = ["ScaleMember", "run"]
 AT_A_TIME = 16
 LARGE_NUMEL = 2_500_000  # 10 MB
 SETTLE_S = 6.0  # threads that have nothing to do end after 5 s
-RAW = "raw"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
