@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-__all__ = ["ASYNCIO", "BLOCKING", "PAIRS_PER_ROUND", "RAW", "alternate", "lane_names"]
+__all__ = ["ASYNCIO", "BLOCKING", "RAW", "alternate", "lane_names"]
 
 T = TypeVar("T")
 
 RAW = "raw"
 ASYNCIO, BLOCKING = "asyncio", "blocking"
-PAIRS_PER_ROUND = 3  # the speed of a shared machine changes within a second: short slices, and many of them
 
 
 def lane_names(backends: Sequence[str]) -> list[str]:

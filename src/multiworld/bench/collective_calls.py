@@ -22,7 +22,7 @@ ITEM_BYTES = 4
 
 @dataclass(frozen=True)
 class Tensors:
-    """What a rank gives to and gets from a collective: ``mine`` [numel], world_size times that as inputs and outputs."""
+    """What a rank gives to and gets from a collective: ``mine`` [numel] and lists of world_size such."""
 
     rank: int
     mine: Tensor

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 __all__ = ["Options"]
 
+PAIRS_PER_ROUND = 3  # the speed of a shared machine changes within a second: short slices, and many of them
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -18,6 +20,11 @@ class Options:
     rounds: int = 9
     trials: int = 30
     backends: tuple[str, ...] = ()
+
+    @property
+    def num_pairs(self) -> int:
+        """How many short slices of each lane to take, each with one of the reference."""
+        return self.rounds * (1 if self.quick else PAIRS_PER_ROUND)
 
     def __post_init__(self) -> None:
         for name in ("rounds", "trials"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .alternation import PAIRS_PER_ROUND, RAW, alternate
+from .alternation import RAW, alternate
 from .bounds import Bound
 from .options import Options
 from .report import Line
@@ -52,7 +52,7 @@ def round_trips(
         return middle_s, tail_s
 
     lines = []
-    for lane, samples in alternate(times_s, lanes, PAIRS_PER_ROUND * options.rounds).items():
+    for lane, samples in alternate(times_s, lanes, options.num_pairs).items():
         ours, raw = zip(*samples, strict=True)
         medians = Pairs([middle_s * 1e6 for middle_s, _ in ours], [middle_s * 1e6 for middle_s, _ in raw])
         tails = {
@@ -75,5 +75,5 @@ def _rates(team: Team, size: Size, lanes: Sequence[str], options: Options, refer
             took_s = team.lead("stream", lane=lane, count=count)
         return size.size_bytes * count / took_s / 1e9
 
-    samples = alternate(rate, lanes, PAIRS_PER_ROUND * options.rounds, reference=reference)
+    samples = alternate(rate, lanes, options.num_pairs, reference=reference)
     return {lane: Pairs.of(pairs) for lane, pairs in samples.items()}

@@ -14,6 +14,7 @@ from .report import Report, Section
 __all__ = ["BENCHMARKS", "run"]
 
 BENCHMARKS = {
+    "channels": "what our channels must reach: messages, collectives, memory and a DDP step, beside raw Gloo",
     "p2p": "throughput and round trips between two processes",
     "collectives": "every collective on 2 and 4 ranks",
     "join": "time to form a world, and what other worlds feel of it",

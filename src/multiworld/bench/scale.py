@@ -105,10 +105,11 @@ def _costs(team: Team, backend: str, num_worlds: int, raw: Mapping[str, float]) 
 
 
 def _idle(team: Team, backend: str, num_worlds: int, raw_percent: float, options: Options) -> list[Line]:
+    idle_percent = _idle_percent(team, options)
     idle = Line(
         name=f"{backend}: {num_worlds} worlds idle",
         unit=CORE,
-        value=_idle_percent(team, options),
+        value=idle_percent,
         reference=raw_percent,
         bound=Bound.at_most(MAX_IDLE_PERCENT),
     )
@@ -124,7 +125,7 @@ def _idle(team: Team, backend: str, num_worlds: int, raw_percent: float, options
         Line(
             name=f"{backend}: {num_receives:,} receives pending, besides",
             unit=CORE,
-            value=max(0.0, pending - idle.value),
+            value=max(0.0, pending - idle_percent),
             bound=Bound.at_most(MAX_PENDING_PERCENT),
         ),
         Line(

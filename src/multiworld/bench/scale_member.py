@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import os
 import time
 from functools import partial
@@ -18,6 +16,7 @@ import multiworld as mw
 
 from ..testing import measure
 from .alternation import RAW
+from .held import give_freed_memory_back
 from .member import Member, obey
 
 __all__ = ["ScaleMember", "run"]
@@ -74,8 +73,7 @@ class ScaleMember(Member):
 
     async def held(self) -> dict[str, Any]:
         """Return what this process holds now, its children's memory not counted."""
-        gc.collect()
-        _give_freed_memory_back()
+        give_freed_memory_back()
         now = measure()
         return {"threads": now.threads, "descriptors": now.num_descriptors, "resident_bytes": now.resident_bytes}
 
@@ -100,13 +98,6 @@ class ScaleMember(Member):
                 await self._worlds[number % len(self._worlds)].send(torch.zeros(1), 0)
         await asyncio.gather(*self._receives)
         self._receives.clear()
-
-
-def _give_freed_memory_back() -> None:
-    """Let the allocator return what was freed: it may keep some of the large tensors' memory, or not."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
-    if trim is not None:
-        trim(0)
 
 
 def _used_s() -> float:
