@@ -26,8 +26,8 @@ SHM, TCP = "shm", "tcp"
 STREAMS = (
     Size("40 kB", 40_000, 2_000, 200),
     Size("400 kB", 400_000, 400, 40),
-    Size("4 MB", 4_000_000, 60, 8),
-    Size("64 MB", 64_000_000, 8, 4),
+    Size("4 MB", 4_000_000, 60, 4),
+    Size("64 MB", 64_000_000, 8, 2),
 )
 LARGEST = STREAMS[-1]
 TCP_STREAMS = STREAMS[2:]

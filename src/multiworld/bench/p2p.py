@@ -24,7 +24,7 @@ STREAMS = (
     Size("40 kB", 40_000, 800, 200),
     Size("400 kB", 400_000, 200, 40),
     Size("4 MB", 4_000_000, 40, 10),
-    Size("64 MB", 64_000_000, 8, 4),
+    Size("64 MB", 64_000_000, 8, 2),
 )
 ECHOES = (Size("4 B", 4, 400, 100), Size("4 kB", 4_000, 400, 100))
 STREAM_BOUNDS: pair.Bounds = {

@@ -66,7 +66,7 @@ def round_trips(
 
 def _rates(team: Team, size: Size, lanes: Sequence[str], options: Options, reference: str = RAW) -> dict[str, Pairs]:
     count = size.count_for(options)
-    team.all("allocate", size_bytes=size.size_bytes, window=WINDOW)
+    team.all("allocate", size_bytes=size.size_bytes, window=min(WINDOW, count))
 
     def rate(lane: str) -> float:
         if lane == MEMCPY:

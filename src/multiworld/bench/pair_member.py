@@ -55,16 +55,15 @@ class PairMember(Member):
     async def stream(self, lane: str, count: int) -> float:
         """Stream from rank 0; return the seconds until rank 1 had everything. Raises if that is not what was sent."""
         chosen = self._lanes[lane]
-        used = self._buffers[:count]
         if self.rank == 1:
-            for buffer in used:
+            for buffer in self._buffers:
                 spoil(buffer)
         await chosen.echo(self._signal, 1)  # both are here
         began = time.perf_counter()
         await chosen.stream(self._buffers, count)
         await chosen.echo(self._signal, 1)
         took_s = time.perf_counter() - began
-        if not all(map(holds, used)):
+        if not all(map(holds, self._buffers)):
             raise AssertionError(f"{lane} delivered something other than what was sent")
         return took_s
 
