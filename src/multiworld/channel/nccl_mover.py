@@ -207,6 +207,9 @@ class NcclMover:
         """Return what may still be touched."""
         return self._sends.tensors() + self._receives.tensors()
 
+    def divert(self, number: int, tensor: Tensor) -> bool:
+        return False  # the library has the caller's memory
+
     def close(self) -> None:
         """Take nothing more. Idempotent, never blocks."""
         self._sends.close()
