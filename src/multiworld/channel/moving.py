@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import ProtocolError
 from ..wire.frames import Header, Kind, pack_header
+from ..wire.operation import Operation
 from .matching import Arrival
 from .stream import (
     EAGER_BYTES,
@@ -105,9 +106,21 @@ class MovingStream(MessageStream):
         self._slow_cancel_bytes = min(SLOW_CANCEL_BYTES, inline_bytes)  # the others may have to wait for the mover
         self._incoming: dict[int, _Incoming] = {}  # guarded by the connection's read side
         self._outgoing: dict[int, _Outgoing] = {}  # guarded by the issue lock
+        self._undelivered: dict[int, Operation[None]] = {}  # what the peer does not have yet; likewise
+
+    def unsent(self) -> list[Operation[None]]:
+        """A leave waits until the peer has the payloads, though their sends may have ended before."""
+        with self._issue_lock:
+            undelivered = list(self._undelivered.values())
+        return super().unsent() + undelivered
+
+    def lost(self, reason: str) -> None:
+        super().lost(reason)
+        self._delivered_all()  # nobody says so any more
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         super().abort(error, keep_arrived=keep_arrived and not self._incoming)
+        self._delivered_all()
 
     # ---- sending
 
@@ -134,8 +147,23 @@ class MovingStream(MessageStream):
 
     def _move_out(self, send: Send) -> None:
         outgoing = self._outgoing[send.seq] = _Outgoing(send)
-        if not self._mover.send(send.seq, send.tensors, send.size_bytes, partial(self._moved_out, outgoing)):
+        if self._mover.send(send.seq, send.tensors, send.size_bytes, partial(self._moved_out, outgoing)):
+            self._undelivered[send.seq] = Operation()
+        else:
             del self._outgoing[send.seq]
+
+    def _delivered(self, number: int) -> None:
+        self._mover.sent(number)
+        with self._issue_lock:
+            undelivered = self._undelivered.pop(number, None)
+        if undelivered is not None:
+            undelivered.succeed(None)
+
+    def _delivered_all(self) -> None:
+        with self._issue_lock:
+            undelivered, self._undelivered = self._undelivered, {}
+        for each in undelivered.values():
+            each.succeed(None)
 
     def _moved_out(self, outgoing: _Outgoing, error: Exception | None) -> None:
         send = outgoing.send
@@ -178,7 +206,7 @@ class MovingStream(MessageStream):
 
     def end(self, header: Header, meta: bytes) -> None:
         if header.kind == Kind.MOVED:
-            self.connection.defer(partial(self._mover.sent, header.seq))
+            self.connection.defer(partial(self._delivered, header.seq))
         elif not header.flags & FLAG_MOVED:
             super().end(header, meta)
 

@@ -33,6 +33,7 @@ from .moving import MovingStream
 from .mpi_chunks import KEY_BYTES
 from .mpi_job import JobError, MpiJob, open_job, why_not
 from .mpi_mover import MpiMover
+from .mpi_pump import MpiError
 from .stream import USER, MessageStream, StreamOwner
 from .streamed import StreamChannel
 from .tensors import memory_of, payload_segments
@@ -41,6 +42,7 @@ __all__ = ["MpiChannel"]
 
 T = TypeVar("T")
 INLINE_BYTES = 128 * 1024
+SHARE = 0.7  # of the time left for a join: it gives up a little sooner, as it can say more
 INTRODUCTION_TAG = -1  # users' tags are not negative
 LOST = (PeerDiedError, PeerSilentError, PeerStoppedError, PeerUnreachableError)
 _NUMBERS = struct.Struct(f"<{KEY_BYTES}sII")
@@ -96,7 +98,7 @@ class MpiChannel(StreamChannel):
         if self._job is not None and isinstance(error, LOST):
             self._job.lost_peer = True
         for mover in self._movers.values():
-            mover.close()
+            mover.close(error)
 
     def _release_movers(self, error: Exception) -> None:
         for mover in self._movers.values():
@@ -105,7 +107,7 @@ class MpiChannel(StreamChannel):
     # ---- set-up
 
     async def _connect(self, timeout_s: float) -> None:
-        until = time.monotonic() + 0.9 * timeout_s  # a little sooner than the join, as it can say more
+        until = time.monotonic() + SHARE * timeout_s
         try:
             job = self._job = await self._before(until, open_job(), "MPI_Init waits for all processes of the MPI job")
         except JobError as error:
@@ -122,7 +124,7 @@ class MpiChannel(StreamChannel):
             late = f"rank {rank} was not heard over MPI: start all members with one mpiexec or srun"
             try:
                 await self._before(until, mover.proved, late)
-            except RuntimeError as error:
+            except MpiError as error:
                 raise self._unavailable(str(error)) from error
 
     def _introduce(self, job: MpiJob) -> None:

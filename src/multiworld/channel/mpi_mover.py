@@ -18,7 +18,7 @@ from ..errors import ProtocolError
 from ..wire.copying import copy_into
 from ..wire.operation import Operation
 from .mpi_chunks import HEADER_BYTES, PROOF, Chunk, new_key, write_header
-from .mpi_pump import Sink, Source
+from .mpi_pump import MpiError, Sink, Source
 from .tensors import memory_of, segments_of
 
 __all__ = ["MpiMover", "Pump"]
@@ -228,14 +228,15 @@ class MpiMover:
                 return
             self._pump = pump
             pump.attach(self.key, self)
-        self._expect(self._end_proof)
+        self._expect(self._refuse_proof)
+        self.proved.add_callback(lambda _: pump.settled())
 
     def meet(self, rank: int, key: bytes) -> None:
         """The peer has that rank in the MPI job, and its mover has that key: let it hear us."""
         self._route.destination, self._route.key = rank, key
         pump = self._pump
         if pump is not None:
-            pump.send(_Proof(self._route, self._end_proof))
+            pump.send(_Proof(self._route, self._refuse_proof))
 
     # ---- the stream's side
 
@@ -249,7 +250,7 @@ class MpiMover:
                 return False
             self._sends[number] = transfer
         if not self._opened.send(transfer):
-            self._defer(partial(transfer.failed, RuntimeError(NO_THREAD)))
+            self._defer(partial(transfer.failed, MpiError(NO_THREAD)))
         return True
 
     def recv(self, number: int, tensor: Tensor, on_over: OnOver) -> bool:
@@ -287,7 +288,7 @@ class MpiMover:
 
     def take(self, chunk: Chunk) -> bool:
         if chunk.number == PROOF:
-            self._end_proof(None)
+            self.proved.succeed(None)
             return True
         with self._lock:
             transfer = self._receives.get(chunk.number)
@@ -304,7 +305,7 @@ class MpiMover:
         return is_last is not None
 
     def failed(self, error: Exception) -> None:
-        self._end_proof(error)
+        self._refuse_proof(error)
         with self._lock:
             receives = list(self._receives.values())
         for transfer in receives:
@@ -312,8 +313,11 @@ class MpiMover:
 
     # ---- the end
 
-    def close(self) -> None:
-        """Touch no tensor any more. Idempotent; waits at most for a copy that is being made."""
+    def close(self, error: Exception) -> None:
+        """Touch no tensor any more; whoever waits for the proof gets ``error``.
+
+        Idempotent; waits at most for a copy that is being made.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -329,7 +333,7 @@ class MpiMover:
         if self._pump is not None:
             self._pump.detach(self.key)
             self._pump.settled(num_receives)
-            self._end_proof(RuntimeError("the world ended"))
+            self._refuse_proof(error)
 
     def release(self, error: Exception) -> None:
         """End what was left with an error. After ``close``."""
@@ -344,11 +348,10 @@ class MpiMover:
 
     def _expect(self, fail: Callable[[Exception], None]) -> None:
         if not self._opened.expect():
-            self._defer(partial(fail, RuntimeError(NO_THREAD)))
+            self._defer(partial(fail, MpiError(NO_THREAD)))
 
-    def _end_proof(self, error: Exception | None) -> None:
-        if self.proved.succeed(None) if error is None else self.proved.fail(error):
-            self._opened.settled()
+    def _refuse_proof(self, error: Exception) -> None:
+        self.proved.fail(error)
 
     def _fail_receive(self, transfer: _Transfer, error: Exception) -> None:
         transfer.let_go()

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from .mpi_chunks import CHUNK_BYTES, HEADER_BYTES, BufferPool, Chunk, read_chunk
 
-__all__ = ["Found", "Message", "MpiPump", "Request", "Sink", "Source", "Transport"]
+__all__ = ["Found", "Message", "MpiError", "MpiPump", "Request", "Sink", "Source", "Transport"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,10 @@ MIN_PAUSE_S = 50e-6
 MAX_PAUSE_S = 2e-3
 LINGER_S = 1.0  # how long the thread looks after what no world wants any more
 IDLE_S = 5.0
+
+
+class MpiError(Exception):
+    """Why a payload cannot go over MPI, or come."""
 
 
 class Request(Protocol):
@@ -347,6 +351,6 @@ class MpiPump:
                 sink.failed(error)
 
 
-def _as_failure(error: Exception, what: str) -> Exception:
+def _as_failure(error: Exception, what: str) -> MpiError:
     """Return an error without a traceback, which would keep buffers alive."""
-    return RuntimeError(f"MPI {what}: {error}")
+    return MpiError(f"MPI {what}: {error}")
