@@ -25,7 +25,7 @@ ReduceOp = torch.distributed.ReduceOp
 
 @dataclass(frozen=True)
 class ChannelSupport:
-    """Whether a channel can work on this machine, and if not, why."""
+    """Whether a channel can work on this machine, and if not, why; else what it needs besides, if anything."""
 
     name: str
     works: bool

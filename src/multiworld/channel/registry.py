@@ -11,6 +11,7 @@ import torch
 from .auto import AutoChannel
 from .base import ChannelSupport, DataChannel
 from .gloo import GlooChannel
+from .mpi import MpiChannel
 from .nccl import NcclChannel
 from .shm import ShmChannel
 from .tcp import TcpChannel
@@ -19,7 +20,7 @@ __all__ = ["available", "channel_names", "find_channel"]
 
 ENTRY_POINT_GROUP = "multiworld.channels"
 OURS: dict[str, type[DataChannel]] = {
-    channel.name: channel for channel in (ShmChannel, TcpChannel, GlooChannel, NcclChannel)
+    channel.name: channel for channel in (ShmChannel, TcpChannel, GlooChannel, MpiChannel, NcclChannel)
 }
 
 
@@ -42,8 +43,7 @@ def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
         raise ValueError(
             f"backend {backend!r} moves tensors on {can}, not on {device.type}; choose another backend or device"
         )
-    support = channel.support()
-    if device.type == "cuda" and not support.works:
+    if device.type == "cuda" and not (support := channel.support()).works:
         raise ValueError(
             f"backend {backend!r} cannot move tensors on {device} here: {support.reason}. Move them through the CPU, "
             "with device=None and backend 'tcp' or 'gloo'"

@@ -17,7 +17,16 @@ from torch import Tensor
 from ..errors import ProtocolError
 from .base import Payload
 
-__all__ = ["Layout", "describe", "describe_text", "memory_of", "pack", "parse_layout", "payload_segments"]
+__all__ = [
+    "Layout",
+    "describe",
+    "describe_text",
+    "memory_of",
+    "pack",
+    "parse_layout",
+    "payload_segments",
+    "segments_of",
+]
 
 DTYPES: tuple[torch.dtype, ...] = (
     torch.float32,
@@ -108,11 +117,21 @@ def payload_segments(payload: Payload) -> tuple[bytes, list[memoryview], list[Te
         if keys:
             name = keys[index].encode()
             meta.append(struct.pack("<I", len(name)) + name)
-        memory = memory_of(tensor)
-        segments.append(memory)
-        if len(memory) % ALIGNMENT:
-            segments.append(memoryview(_PADDING)[len(memory) % ALIGNMENT :])
+        segments += _padded(tensor)
     return b"".join(meta), segments, tensors
+
+
+def _padded(tensor: Tensor) -> list[memoryview]:
+    memory = memory_of(tensor)
+    padding = memoryview(_PADDING)[len(memory) % ALIGNMENT :] if len(memory) % ALIGNMENT else _EMPTY
+    return [memory, padding] if padding else [memory]
+
+
+def segments_of(tensors: list[Tensor], size_bytes: int) -> list[memoryview]:
+    """Return the memory of contiguous tensors that are one payload, with its padding, as ``pack`` would copy it."""
+    if len(tensors) == 1 and tensors[0].nbytes == size_bytes:
+        return [memory_of(tensors[0])]
+    return [segment for tensor in tensors for segment in _padded(tensor)]
 
 
 def pack(tensors: list[Tensor], size_bytes: int) -> Tensor:
