@@ -39,6 +39,7 @@ ALWAYS_SMALL = Tuning(
 ALWAYS_LARGE = Tuning(
     chunk_bytes=64, max_chunks=5, window=2, binomial_bytes=0, doubling_bytes=0, bruck_bytes=0, exchange_bytes=0
 )
+ALWAYS_FLAT = Tuning(flat_reduce_bytes=0, flat_broadcast_bytes=0, flat_gather_bytes=0, flat_scatter_bytes=0)
 
 
 def allows(op: Any, dtype: torch.dtype) -> bool:
