@@ -19,7 +19,7 @@ class HostChannel(StreamChannel):
     """``local`` says which ranks are reached over a Unix socket; with ``or_else_tcp``, over TCP if that fails."""
 
     def __init__(self, context: ChannelContext, *, local: Callable[[int], bool], or_else_tcp: bool = False) -> None:
-        memory = HostMemory(context.world, context.rank, context.world_size)
+        memory = HostMemory(context.loop, context.world, context.rank, context.world_size)
 
         def make_stream(owner: StreamOwner, rank: int) -> MessageStream:
             return SharedStream(owner, rank, memory)

@@ -11,22 +11,25 @@ import logging
 import os
 import threading
 from collections import deque
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..wire.operation import Operation, drive, settler
+from ..wire.progress import ProgressThread
 from .collectives.port import Port, SharedSpace
 from .shared_region import SharedRegion
 
-__all__ = ["AREA_BYTES", "RING_BYTES", "HostMemory", "Lender"]
+__all__ = ["AREA_BYTES", "FORGET_S", "RING_BYTES", "HostMemory", "Lender"]
 
 logger = logging.getLogger(__name__)
 
 RING_BYTES = 4 * 1024 * 1024
 AREA_BYTES = 2 * 1024 * 1024
 HALF_BYTES = AREA_BYTES // 2
+FORGET_S = 1.0  # memory that was not used for so long is given back
 
 
 class Lender(Protocol):
@@ -38,12 +41,16 @@ class Lender(Protocol):
     def lend(self, descriptor: int) -> None:
         """Hand a descriptor over, then close it; the peer's answer goes to ``HostMemory.answered``."""
 
+    def say_unused(self, num_uses: int) -> None:
+        """Tell that peer that no area is in use here after so many collectives (``HostMemory.unused_by``)."""
+
 
 class HostMemory:
     """The memory of one rank and world, and what the others have lent to it. Any thread."""
 
-    def __init__(self, world: str, rank: int, world_size: int) -> None:
+    def __init__(self, loop: ProgressThread, world: str, rank: int, world_size: int) -> None:
         self.rank = rank
+        self._loop = loop
         self._world, self._world_size = world, world_size
         self._lenders: dict[int, Lender] = {}
         self._lock = threading.Lock()
@@ -54,6 +61,9 @@ class HostMemory:
         self._agreement: Operation[bool] | None = None
         self._error: Exception | None = None
         self._turns: deque[Operation[SharedSpace | None]] = deque()  # the first one has the area
+        self._num_uses = 0
+        self._unused_by: dict[int, int] = {}  # after how many uses each peer has said that it uses no area
+        self._idle_timer = False
 
     def add(self, rank: int, lender: Lender) -> None:
         self._lenders[rank] = lender
@@ -175,9 +185,41 @@ class HostMemory:
                 return
             was_first = self._turns[0] is turn
             self._turns.remove(turn)
+            self._num_uses += 1
             following = self._turns[0] if was_first and self._turns else None
+            starts_timer = not self._idle_timer
+            self._idle_timer = True
+        if starts_timer:
+            self._loop.call_later(FORGET_S, partial(self._check_idle, self._num_uses))
         if following is not None:
             following.succeed(self)
+
+    def _check_idle(self, num_uses: int) -> None:
+        """On the progress thread, while the area is used now and then: is it still?"""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._idle_timer = bool(self._turns) or num_uses != self._num_uses
+        if self._idle_timer:
+            self._loop.call_later(FORGET_S, partial(self._check_idle, self._num_uses))
+        else:
+            for lender in self._lenders.values():
+                lender.say_unused(num_uses)
+            self._forget_if_unused()
+
+    def unused_by(self, rank: int, num_uses: int) -> None:
+        """A peer has used no area for a while, after so many collectives."""
+        with self._lock:
+            self._unused_by[rank] = num_uses
+        self._forget_if_unused()
+
+    def _forget_if_unused(self) -> None:
+        """Give the area's pages back, once nobody can be reading them."""
+        with self._lock:
+            if self.own is None or self._turns or self._idle_timer:
+                return
+            if all(self._unused_by.get(rank) == self._num_uses for rank in self._lenders):
+                self.own.forget(self._area_offset, AREA_BYTES)
 
     @property
     def half_bytes(self) -> int:

@@ -23,7 +23,7 @@ from ..errors import ProtocolError
 from ..wire.connection import Connection
 from ..wire.copying import copied
 from ..wire.frames import Header, Kind, pack_header
-from .host_memory import RING_BYTES, HostMemory
+from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .matching import Arrival
 from .ring import Piece, RingReads, RingSpace
 from .shared_region import SharedRegion
@@ -54,7 +54,6 @@ SHARED_EAGER_BYTES = 64 * 1024  # beyond, to wait for a credit costs less than t
 KEPT_BYTES = RING_BYTES // 2  # what may wait in the ring for its receive while other receives wait
 ROOM_S = 0.005  # or if nobody has received anything for so long
 REPORT_S = 0.1  # or so long after it was read
-FORGET_S = 1.0  # a ring that nothing went through for so long gives its memory back
 PLACE = struct.Struct("<QQI")  # size of the payload; offset and size of its first piece, 0 if none is there yet
 
 
@@ -136,6 +135,9 @@ class SharedStream(MessageStream):
         self.messages_sent += 1
         self.bytes_sent += size
         return True
+
+    def say_unused(self, num_uses: int) -> None:
+        self.connection.send(pack_header(Kind.UNUSED, seq=num_uses))
 
     # The rest of sending has the issue lock held.
 
@@ -381,6 +383,8 @@ class SharedStream(MessageStream):
             self.connection.defer(partial(self._go_on, header.seq))
         elif header.kind == Kind.SHARE:
             self._map_peer_memory()
+        elif header.kind == Kind.UNUSED:
+            self.connection.defer(partial(self._memory.unused_by, self.rank, header.seq))
         elif header.kind == Kind.SHARED:
             self.connection.defer(partial(self._memory.answered, self.rank, meta.decode(errors="replace")))
         elif header.flags & FLAG_SHARED:

@@ -58,6 +58,7 @@ class Kind(enum.IntEnum):
     SHARED = 72
     PIECE = 73
     RELEASE = 74
+    UNUSED = 75
 
 
 KINDS = frozenset(int(kind) for kind in Kind)
