@@ -101,17 +101,16 @@ async def test_messages_nobody_receives_yet_are_in_no_other_ones_way() -> None:
     async with pair() as (here, there):
         await use_memory(here, there)
         count, numel = 3 * RING_BYTES // 60_000, 15_000
+        sends = []
         for number in range(count):
-            sending = asyncio.ensure_future(here.send(torch.full((numel,), float(number)), 1, tag=1))
+            sends.append(asyncio.ensure_future(here.send(torch.full((numel,), float(number)), 1, tag=1)))
             await asyncio.sleep(0)
-            if number == count - 1:
-                last = sending
         await exchange(here, there, MANY)
         came = torch.empty(numel)
         for number in range(count):
             await asyncio.wait_for(there.recv(came, 0, tag=1), scaled(5))
             assert came[0] == came[-1] == number
-        await last
+        await asyncio.gather(*sends)
 
 
 async def test_what_waits_in_memory_is_still_received_after_its_sender_left() -> None:
