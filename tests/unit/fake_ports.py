@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multiworld.channel.collectives import SharedSpace
+from multiworld.channel.collectives import Barrier, MessageBarrier, SharedSpace
 from multiworld.wire.operation import Operation, drive
 
 Steps = Coroutine[Operation[Any], None, None]
@@ -174,6 +174,11 @@ class FakePort:
         operation: Operation[SharedSpace | None] = Operation()
         operation.succeed(self._network.space)
         return operation
+
+    async def barrier(self) -> Barrier:
+        barrier = MessageBarrier(self)
+        await barrier.meet()
+        return barrier
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
         operation: Operation[None] = Operation()

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from ..wire.operation import Operation, drive, settler
 from ..wire.progress import ProgressThread
+from ..wire.spinning import QuickWaits
 from .collectives.port import Port, SharedSpace
+from .flags import PAGE_BYTES, FlagBarrier, FlagPage, Waiter
 from .shared_region import SharedRegion
 
 __all__ = ["AREA_BYTES", "FORGET_S", "RING_BYTES", "HostMemory", "Lender"]
@@ -27,8 +29,8 @@ __all__ = ["AREA_BYTES", "FORGET_S", "RING_BYTES", "HostMemory", "Lender"]
 logger = logging.getLogger(__name__)
 
 RING_BYTES = 4 * 1024 * 1024
-AREA_BYTES = 2 * 1024 * 1024
-HALF_BYTES = AREA_BYTES // 2
+HALF_BYTES = 1024 * 1024
+AREA_BYTES = PAGE_BYTES + 2 * HALF_BYTES
 FORGET_S = 1.0  # memory that was not used for so long is given back
 
 
@@ -64,6 +66,9 @@ class HostMemory:
         self._num_uses = 0
         self._unused_by: dict[int, int] = {}  # after how many uses each peer has said that it uses no area
         self._idle_timer = False
+        self._quick_waits = QuickWaits()
+        self._own_page: FlagPage | None = None
+        self.count = 0  # of barriers, of the call that had the area last
 
     def add(self, rank: int, lender: Lender) -> None:
         self._lenders[rank] = lender
@@ -219,7 +224,32 @@ class HostMemory:
             if self.own is None or self._turns or self._idle_timer:
                 return
             if all(self._unused_by.get(rank) == self._num_uses for rank in self._lenders):
-                self.own.forget(self._area_offset, AREA_BYTES)
+                self.own.forget(self._area_offset + PAGE_BYTES, 2 * HALF_BYTES)
+
+    # ---- barriers in the area, of the collective that has it
+
+    def flag_barrier(self, waiter: Waiter, count: int) -> FlagBarrier:
+        """Return a barrier of all ranks, which have agreed to use it and on what to count from."""
+        with self._lock:
+            regions = {**self.theirs, self.rank: self.own}
+            if self._error is not None:
+                raise self._error
+        pages = {}
+        for rank, region in regions.items():
+            assert region is not None
+            pages[rank] = FlagPage(region, region.address + self._area_offset)
+        own = self._own_page = pages.pop(self.rank)
+        return FlagBarrier(waiter, own, sorted(pages.items()), self._quick_waits, count)
+
+    def give_up(self, seq: int) -> None:
+        """Tell the others, who may wait for us at a barrier, that we gave a call up."""
+        if self._own_page is not None:
+            self._own_page.give_up(seq)
+
+    def check(self) -> None:
+        """Raise what ended the world, if anything did."""
+        if self._error is not None:
+            raise self._error
 
     @property
     def half_bytes(self) -> int:
@@ -228,7 +258,7 @@ class HostMemory:
     def area(self, rank: int, half: int, like: Tensor, offset_bytes: int = 0) -> Tensor:
         region = self.own if rank == self.rank else self.theirs.get(rank)
         assert region is not None, "shared memory used after the end of its world"
-        return region.tensor(self._area_offset + half * HALF_BYTES + offset_bytes, like)
+        return region.tensor(self._area_offset + PAGE_BYTES + half * HALF_BYTES + offset_bytes, like)
 
     # ---- the end
 
@@ -236,7 +266,7 @@ class HostMemory:
         """Nothing is lent or taken any more. The memory ends with its last user."""
         with self._lock:
             self._error = error
-            self.own = None
+            self.own = self._own_page = None
             self.theirs = {}
         for answer in self._answers.values():
             answer.fail(error)

@@ -43,13 +43,13 @@ class SharedRegion:
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         """Map a descriptor, which stays the caller's; raises OSError unless it is such memory of exactly that size."""
-        self._address = 0
+        self.address = 0
         if os.fstat(descriptor).st_size != size_bytes or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise OSError(f"not {size_bytes} bytes of sealed memory")
         address = _libc.mmap(None, size_bytes, PROTECTION, mmap.MAP_SHARED, descriptor, 0)
         if address == MAP_FAILED:
             raise _os_error()
-        self._address, self.size_bytes = address, size_bytes
+        self.address, self.size_bytes = address, size_bytes
         self._view: memoryview = _make_view(address, size_bytes, _WRITABLE)
         self._array_type: Any = ctypes.c_char * size_bytes
 
@@ -75,18 +75,18 @@ class SharedRegion:
         """Return a part of it as a flat tensor of the length and dtype of another; it holds the region."""
         if not like.numel():
             return torch.empty(0, dtype=like.dtype)
-        array = self._array_type.from_address(self._address)
+        array = self._array_type.from_address(self.address)
         array.region = self
         return torch.frombuffer(array, dtype=like.dtype, count=like.numel(), offset=offset)
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Give pages back, for all who map them: they read as zeros until they are written again."""
-        _libc.madvise(self._address + offset, size_bytes, mmap.MADV_REMOVE)
+        _libc.madvise(self.address + offset, size_bytes, mmap.MADV_REMOVE)
 
     def __del__(self) -> None:
-        if self._address:
+        if self.address:
             self._view.release()
-            _libc.munmap(self._address, self.size_bytes)
+            _libc.munmap(self.address, self.size_bytes)
 
 
 def _memfd() -> int:

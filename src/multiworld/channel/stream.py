@@ -553,6 +553,10 @@ class MessageStream:
             self.connection.queue(pack_header(Kind.WINDOW, seq=consumed))
             self.connection.defer(self.connection.flush)
 
+    def gave_up(self, signature: bytes) -> Exception:
+        """Return the error of a collective that the peer gave up."""
+        return self._mismatch(COLLECTIVE, signature, b"")
+
     def _mismatch(self, space: int, expected: bytes, actual: bytes) -> Exception:
         owner = self._owner
         if space == COLLECTIVE:

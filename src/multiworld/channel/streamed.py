@@ -57,6 +57,7 @@ class StreamChannel(DataChannel):
         seq = next(self._collective_seqs)
         port = StreamPort(self.context, self._mesh, seq, call.signature.encode(), self._shared)
         operation = drive(call.steps(port, call.tensors))
+        port.operation = operation
         operation.slow_cancel = sum(tensor.nbytes for tensor in call.tensors) > SLOW_CANCEL_BYTES
         operation.add_callback(port.close)
         return operation

@@ -53,6 +53,11 @@ class Operation(Generic[T]):
         return self._state != 0
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether it is being cancelled, or was."""
+        return self._cancelled_with is not None
+
+    @property
     def completed_here(self) -> bool:
         """Whether the calling thread completed it, and so has run its callbacks or is about to."""
         return self._completer == threading.get_ident()

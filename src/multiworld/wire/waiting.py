@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from .spinning import SPIN_S, QuickWaits
 __all__ = [
     "OperationCancelled",
     "blocked_threads",
+    "blocking_call",
     "is_blocked_here",
     "on_progress_thread",
     "outcome",
@@ -96,15 +98,24 @@ def _completion(operation: Operation[Any]) -> asyncio.Future[None]:
     return future
 
 
+@contextmanager
+def blocking_call() -> Iterator[None]:
+    """What the calling thread does meanwhile, it waits for: steps that it runs may compute and wait on it."""
+    thread = threading.current_thread()
+    was_blocked = thread in _blocked
+    _blocked.add(thread)
+    try:
+        yield
+    finally:
+        if not was_blocked:
+            _blocked.discard(thread)
+
+
 def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | None = None) -> T:
     """Wait on a thread. ``help_with`` may make progress itself before the thread goes to sleep."""
     if not operation.done:
-        thread = threading.current_thread()
-        _blocked.add(thread)
-        try:
+        with blocking_call():
             _block(operation, help_with)
-        finally:
-            _blocked.discard(thread)
     return outcome(operation)
 
 

@@ -13,13 +13,16 @@ from .algorithms import (
     reduce_scatter,
     scatter,
 )
-from .port import Port, SharedSpace
+from .doubling import MessageBarrier, dissemination_max
+from .port import Barrier, Port, SharedSpace
 from .reduction import reduce_op_name
 from .tuning import TUNING, Tuning
 from .validate import check_reduce_op, check_separate
 
 __all__ = [
     "TUNING",
+    "Barrier",
+    "MessageBarrier",
     "Port",
     "SharedSpace",
     "Tuning",
@@ -30,6 +33,7 @@ __all__ = [
     "broadcast",
     "check_reduce_op",
     "check_separate",
+    "dissemination_max",
     "gather",
     "reduce",
     "reduce_op_name",

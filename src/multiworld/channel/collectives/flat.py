@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from .chunks import size_bytes, split_evenly
-from .doubling import dissemination_barrier
 from .port import Port, SharedSpace
 from .reduction import AnyReduceOp, accumulate, combine, copy, finalize, grains
 
@@ -28,23 +27,23 @@ ALIGNMENT = 64
 
 async def flat_broadcast(port: Port, space: SharedSpace, tensor: Tensor, src: int) -> None:
     """Copy rank ``src``'s flat tensor into everyone's."""
-    await dissemination_barrier(port)
+    barrier = await port.barrier()
     for number, piece in enumerate(_pieces(tensor, space.half_bytes)):
         area = space.area(src, number % 2, piece)
         if port.rank == src:
             await port.compute(partial(copy, piece, area), size_bytes(piece))
-        await dissemination_barrier(port)
+        await barrier.meet()
         if port.rank != src:
             await port.compute(partial(copy, area, piece), size_bytes(piece))
 
 
 async def flat_all_gather(port: Port, space: SharedSpace, outputs: Sequence[Tensor], own: Tensor) -> None:
     """Copy rank ``r``'s flat tensor into everyone's ``outputs[r]``."""
-    await dissemination_barrier(port)
+    barrier = await port.barrier()
     columns = zip(*(_pieces(output, space.half_bytes) for output in outputs), strict=True)
     for number, (mine, pieces) in enumerate(zip(_pieces(own, space.half_bytes), columns, strict=True)):
         await port.compute(partial(copy, mine, space.area(port.rank, number % 2, mine)), size_bytes(mine))
-        await dissemination_barrier(port)
+        await barrier.meet()
         areas = [mine if rank == port.rank else space.area(rank, number % 2, mine) for rank in range(port.size)]
         await port.compute(partial(_copy_all, areas, pieces), port.size * size_bytes(mine))
 
@@ -63,33 +62,37 @@ async def flat_reduce_scatter(
     port: Port, space: SharedSpace, output: Tensor, inputs: Sequence[Tensor], op: AnyReduceOp
 ) -> None:
     """Reduce all ranks' ``inputs[rank]`` into the flat ``output``, which may be one of the inputs."""
-    await dissemination_barrier(port)
+    barrier = await port.barrier()
+    rank, ranks = port.rank, range(port.size)
     budget = space.half_bytes // port.size // ALIGNMENT * ALIGNMENT
     columns = list(zip(*(_pieces(each, budget) for each in inputs), strict=True))
     for number, (into, pieces) in enumerate(zip(_pieces(output, budget), columns, strict=True)):
-        lie = [partial(space.area, half=number % 2, like=into, offset_bytes=budget * dst) for dst in range(port.size)]
-        mine = [area(port.rank) for area in lie]
-        await port.compute(partial(_copy_all, pieces, mine), port.size * size_bytes(into))
-        await dissemination_barrier(port)
-        parts = [lie[port.rank](rank) for rank in range(port.size)]
+        block = partial(space.area, half=number % 2, like=into)
+        lent = [block(rank, offset_bytes=budget * dst) for dst in ranks if dst != rank]
+        others = [piece for dst, piece in enumerate(pieces) if dst != rank]
+        await port.compute(partial(_copy_all, others, lent), port.size * size_bytes(into))
+        await barrier.meet()
+        parts = [pieces[rank] if src == rank else block(src, offset_bytes=budget * rank) for src in ranks]
         await port.compute(partial(_reduce, parts, into, op), port.size * size_bytes(into))
 
 
 async def _reduce_shares(
     port: Port, space: SharedSpace, tensor: Tensor, op: AnyReduceOp, *, reads_result: bool
 ) -> None:
-    await dissemination_barrier(port)
+    barrier = await port.barrier()
+    rank, ranks = port.rank, range(port.size)
     for number, piece in enumerate(_pieces(tensor, space.half_bytes)):
-        areas = [space.area(rank, number % 2, piece) for rank in range(port.size)]
-        await port.compute(partial(copy, piece, areas[port.rank]), size_bytes(piece))
-        await dissemination_barrier(port)
-        shares = [split_evenly(area, port.size) for area in areas]
-        parts = [share[port.rank] for share in shares]
-        await port.compute(partial(_reduce, parts, parts[port.rank], op), size_bytes(piece))
-        await dissemination_barrier(port)
+        mine = split_evenly(piece, port.size)
+        shares = [split_evenly(space.area(each, number % 2, piece), port.size) for each in ranks]
+        lent = [(mine[each], shares[rank][each]) for each in ranks if each != rank]
+        await port.compute(partial(_copy_pairs, lent), size_bytes(piece))
+        await barrier.meet()
+        parts = [mine[rank] if each == rank else shares[each][rank] for each in ranks]
+        await port.compute(partial(_reduce, parts, shares[rank][rank], op), size_bytes(piece))
+        await barrier.meet()
         if reads_result:
-            reduced = [shares[rank][rank] for rank in range(port.size)]
-            await port.compute(partial(_copy_all, reduced, split_evenly(piece, port.size)), size_bytes(piece))
+            reduced = [shares[each][each] for each in ranks]
+            await port.compute(partial(_copy_all, reduced, mine), size_bytes(piece))
 
 
 def _pieces(tensor: Tensor, max_bytes: int) -> list[Tensor]:
@@ -101,15 +104,18 @@ def _copy_all(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         copy(source, target)
 
 
+def _copy_pairs(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for source, target in pairs:
+        copy(source, target)
+
+
 def _reduce(parts: Sequence[Tensor], into: Tensor, op: AnyReduceOp) -> None:
-    """Combine in the order of the ranks; ``into`` may be one of the parts, and is written only where all were read."""
-    for target, first, *rest in grains(into, *parts):
-        if target.data_ptr() in {part.data_ptr() for part in rest[1:]}:
-            total = torch.empty_like(target)
-        else:
-            total = target
-        combine(first, rest[0], total, op)
-        for part in rest[1:]:
+    """Combine in the order of the ranks; ``into`` may be one of the parts."""
+    for target, first, second, *rest in grains(into, *parts):
+        is_read_later = any(part.data_ptr() == target.data_ptr() for part in rest)
+        total = torch.empty_like(target) if is_read_later else target
+        combine(first, second, total, op)
+        for part in rest:
             accumulate(total, part, op)
         finalize(total, op, len(parts))
         copy(total, target)

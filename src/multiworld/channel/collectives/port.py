@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...wire.operation import Operation
 
-__all__ = ["Port", "SharedSpace"]
+__all__ = ["Barrier", "Port", "SharedSpace"]
 
 
 class SharedSpace(Protocol):
@@ -21,6 +21,13 @@ class SharedSpace(Protocol):
 
     def area(self, rank: int, half: int, like: Tensor, offset_bytes: int = 0) -> Tensor:
         """Return a part of a rank's area as a flat tensor of the length and dtype of another."""
+
+
+class Barrier(Protocol):
+    """Lets the ranks of one call wait for each other again and again."""
+
+    async def meet(self) -> None:
+        """Return once every rank has come here, as often as we have."""
 
 
 class Port(Protocol):
@@ -44,6 +51,9 @@ class Port(Protocol):
 
     def share(self) -> Operation[SharedSpace | None]:
         """Take the memory that all ranks share, for this call alone; None: there is none, which all ranks agree on."""
+
+    async def barrier(self) -> Barrier:
+        """Return once every rank has come here; what they wait for each other with from then on."""
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
         """Run arithmetic over that many bytes: at once when it is little, else on a worker thread.
