@@ -29,7 +29,7 @@ __all__ = ["Connection", "ConnectionSink", "read_together"]
 logger = logging.getLogger(__name__)
 
 STAGING_BYTES = 64 * 1024
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 4 * 1024 * 1024  # what one call reads into place: smaller ones cost a fifth of the throughput
 FAIR_BYTES = 8 * 1024 * 1024  # what one connection may move before the others get their turn
 BULK_BYTES = 128 * 1024  # behind a payload of this size comes another, which should not go through the staging buffer
 HEADERS_BYTES = 2 * 1024
