@@ -17,8 +17,9 @@ from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.spinning import QuickWaits
 
-__all__ = ["ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
+__all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
 
+ANY_RANK = -1  # stands for the peer of a receive that takes a message from whichever rank has one
 Payload = Tensor | list[Tensor] | dict[str, Tensor]
 ReduceOp = torch.distributed.ReduceOp
 
@@ -159,7 +160,10 @@ class DataChannel(ABC):
     def barrier(self) -> Operation[None]: ...
 
     def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
-        """A thread is about to block on ``operation``: it may do the channel's work meanwhile. Default: nothing."""
+        """A thread is about to block on ``operation``, for a message of ``peer`` (ANY_RANK: of any rank).
+
+        It may do the channel's work meanwhile. Default: nothing.
+        """
 
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
         """A task of ``loop`` is about to await a message of ``peer``: the loop may do the channel's reading.

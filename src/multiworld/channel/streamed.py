@@ -13,7 +13,7 @@ from torch import Tensor
 from ..wire.operation import Operation, drive
 from ..wire.spinning import QuickWaits
 from . import collectives
-from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
+from .base import ANY_RANK, ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
 from .mesh import StreamMesh
 from .stream import SLOW_CANCEL_BYTES, USER
@@ -130,7 +130,11 @@ class StreamChannel(DataChannel):
     # ---- progress and the end
 
     def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
-        self._mesh.stream(peer).connection.read_until(operation, timeout_s)
+        if peer != ANY_RANK:
+            self._mesh.stream(peer).connection.read_until(operation, timeout_s)
+            return
+        for rank in self._mesh.peers:
+            self._mesh.stream(rank).connection.hand_back()
 
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
         return self._mesh.stream(peer).connection.watch_from(self.context.loop.reader_for(loop))

@@ -305,6 +305,10 @@ class Connection:
         """Let the calling thread read this connection until ``operation`` is done or the time is over."""
         self._watch.read_until(operation, timeout_s)
 
+    def hand_back(self) -> None:
+        """A thread is about to wait for this peer among others: let the progress thread read from now on."""
+        self._watch.hand_back()
+
     def watch_from(self, reader: LoopReader) -> QuickWaits | None:
         """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly.
 

@@ -153,6 +153,15 @@ class Watch:
         self.quick_waits.waited(time.perf_counter() - began)
         return bool(ready)
 
+    def hand_back(self) -> None:
+        """A thread waits for this peer among others, and so does not read: the progress thread does, and at once."""
+        if self._interest.reading:
+            return
+        with self._interest.lock:
+            if self._watcher is None and not self._interest.over:
+                self._interest.reading = READ_EVENTS
+                self._interest.update()
+
     def _guard(self) -> None:
         """On the progress thread, now and then while a thread comes back again and again to read."""
         again = is_hot(self._heard_at) and not self._large and not self._interest.over

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..channel.base import Payload, ReduceOp
+from ..channel.base import ANY_RANK, Payload, ReduceOp
 from ..errors import WorldBrokenError
 from ..wire.waiting import wait_blocking
 from .request import Request
@@ -36,7 +36,7 @@ class BlockingWorld:
         self._world.wait_thread(self._world.start_recv(tensor, src, tag, timeout_s), src, timeout_s)
 
     def recv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> int:
-        return self._world.wait_thread(self._world.start_recv_any(tensor, tag, timeout_s), None, timeout_s)
+        return self._world.wait_thread(self._world.start_recv_any(tensor, tag, timeout_s), ANY_RANK, timeout_s)
 
     def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         self._world.wait_thread(self._world.start_send_tensors(payload, dst, tag, timeout_s), None, timeout_s)
@@ -86,7 +86,7 @@ class BlockingWorld:
         return Request(self._world, self._world.start_recv(tensor, src, tag, timeout_s), "irecv", src)
 
     def irecv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> Request[int]:
-        return Request(self._world, self._world.start_recv_any(tensor, tag, timeout_s), "irecv_any")
+        return Request(self._world, self._world.start_recv_any(tensor, tag, timeout_s), "irecv_any", ANY_RANK)
 
     def isend_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> Request[None]:
         return Request(self._world, self._world.start_send_tensors(payload, dst, tag, timeout_s), "isend_tensors")

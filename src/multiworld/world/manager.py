@@ -524,6 +524,8 @@ class WorldManager(ForerunnerManager):
     def on_fork(self) -> None:
         self._closed = Operation()
         self._closed.succeed(None)
+        for world in self._worlds.values():
+            world.abandon_after_fork()
         self._loop.abandon_after_fork()
 
 

@@ -95,6 +95,7 @@ class World:
         self._num_started = self._num_pending = self._num_timed_out = 0
         self._formed_at = time.monotonic()
         self._yielded_at = 0.0
+        self._abandoned = False
 
     def __repr__(self) -> str:
         return (
@@ -433,6 +434,15 @@ class World:
         return await wait_async(operation)
 
     # ---- how the manager drives it
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether this is the copy of it in a forked child."""
+        return self._abandoned
+
+    def abandon_after_fork(self) -> None:
+        """In a forked child, where nothing moves any more: operations raise. No lock is safe to take here."""
+        self._abandoned, self._state = True, WorldState.CLOSED
 
     @property
     def channel(self) -> DataChannel | None:
