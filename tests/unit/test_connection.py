@@ -117,6 +117,24 @@ def test_a_thread_that_waits_reads_for_itself_until_its_operation_is_done(pair: 
     assert reading[3] == "test-connection"
 
 
+def test_a_connection_that_a_thread_may_come_back_to_is_handed_back_at_once_if_it_waits_elsewhere(pair: Pair) -> None:
+    """Else what comes next lies there until the progress thread patrols."""
+    operation: Operation[object] = Operation()
+    pair.right_sink.on_frame = lambda _: pair.right.defer(partial(complete, operation))
+    thread = threading.Thread(target=pair.right.read_until, args=(operation, 10))
+    thread.start()
+    assert wait_until(lambda: pair.right._interest.reading == 0, timeout_s=5)
+    pair.right.hand_back()
+    assert pair.right._interest.reading == 0  # the thread still reads
+    pair.left.send(message(b"", 1))
+    thread.join(scaled(5))
+    pair.right.hand_back()
+    pair.right.hand_back()
+    assert pair.right._interest.reading != 0
+    pair.left.send(message(b"", 2))
+    pair.received(2)
+
+
 def test_reading_for_oneself_ends_with_the_time_and_with_the_connection(pair: Pair) -> None:
     ended, timed_out = threading.Event(), threading.Event()
 

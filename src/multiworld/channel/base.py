@@ -166,7 +166,7 @@ class DataChannel(ABC):
         """
 
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
-        """A task of ``loop`` is about to await a message of ``peer``: the loop may do the channel's reading.
+        """A task of ``loop`` is about to await a message of ``peer`` (or ANY_RANK): the loop may do the reading.
 
         Return how the waits for that peer went, if the channel counts them. Default: nothing.
         """

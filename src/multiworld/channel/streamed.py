@@ -133,11 +133,18 @@ class StreamChannel(DataChannel):
         if peer != ANY_RANK:
             self._mesh.stream(peer).connection.read_until(operation, timeout_s)
             return
-        for rank in self._mesh.peers:
-            self._mesh.stream(rank).connection.hand_back()
+        self._hand_back()
 
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
-        return self._mesh.stream(peer).connection.watch_from(self.context.loop.reader_for(loop))
+        if peer != ANY_RANK:
+            return self._mesh.stream(peer).connection.watch_from(self.context.loop.reader_for(loop))
+        self._hand_back()
+        return None
+
+    def _hand_back(self) -> None:
+        """Whoever waits for all peers at once reads none: else a message would lie until the next patrol."""
+        for rank in self._mesh.peers:
+            self._mesh.stream(rank).connection.hand_back()
 
     def flush(self, timeout_s: float) -> Operation[None]:
         return self._mesh.finish(timeout_s)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..channel.base import ChannelStatistics, DataChannel, Payload, ReduceOp
+from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, ReduceOp
 from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation, settler
@@ -130,7 +130,7 @@ class World:
         Receives that name the rank come first. What one rank sent is received in its order, and ranks take turns. A
         message that does not fit raises TensorMismatchError and stays; ``recv_tensors`` takes it.
         """
-        return await self._wait(self.start_recv_any(tensor, tag, timeout_s))
+        return await self._wait(self.start_recv_any(tensor, tag, timeout_s), ANY_RANK)
 
     async def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         """Send a tensor, a list or a ``dict[str, Tensor]``; the receiver need not know dtypes and shapes."""
