@@ -92,6 +92,7 @@ def in_group(rank: int, group: dist.ProcessGroup, ranks: list[int]) -> None:
     refuses(ValueError, f"global_rank={outsider} {shown}", dist.get_group_rank, group, outsider)
     refuses(ValueError, f"src={rank} is this process itself", dist.recv, torch.ones(1), rank, group)
     refuses(ValueError, "the group's own ranks are 0 to", dist.get_global_rank, group, 3)
+    dist.barrier(group)  # whoever leaves ends it
 
 
 def collectives(rank: int, group: Any, ranks: list[int]) -> None:

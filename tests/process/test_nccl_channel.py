@@ -208,9 +208,10 @@ async def test_many_messages_on_several_tags_keep_their_order() -> None:
 async def test_a_receive_from_any_rank_gets_what_one_of_them_sends_and_can_be_given_up(fabric: Fabric) -> None:
     async with worlds(3) as (here, *others):
         targets = [torch.zeros(1000) for _ in range(4)]
-        receives = [here.recv_any(target) for target in targets]
+        receives = [asyncio.create_task(here.recv_any(target)) for target in targets]
         sends = [world.send(torch.full((1000,), float(world.rank)), 0) for world in others for _ in range(2)]
-        sources, *_ = await asyncio.wait_for(asyncio.gather(asyncio.gather(*receives), *sends), scaled(WAIT_S))
+        await asyncio.wait_for(asyncio.gather(*receives, *sends), scaled(WAIT_S))
+        sources = [receive.result() for receive in receives]
         assert sorted(sources) == [1, 1, 2, 2]
         assert all(bool((target == source).all()) for target, source in zip(targets, sources, strict=True))
         target = torch.full((1000,), 7.0)

@@ -480,6 +480,10 @@ class MessageStream:
             assert receive.tensor is not None
             self._fill(receive.tensor, message.buffer)
         self.connection.defer(partial(_succeed, receive.operation, value))
+        if (
+            message.space == USER
+        ):  # nobody else gets it any more, so a cancel that comes before that has run is too late
+            receive.operation.settle(value)
 
     def _allocate(self, size_bytes: int) -> Tensor:
         """Return memory for a message that nobody has given any for, ``[size_bytes]`` uint8."""
@@ -607,4 +611,5 @@ def fail(operation: Operation[Any], error: Exception) -> None:
 
 
 def _succeed(operation: Operation[Any], value: object) -> None:
-    operation.succeed(value)
+    if not operation.succeed(value):
+        operation.tell()

@@ -503,36 +503,32 @@ class World:
 def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
     """Return an operation that is done when ``finish`` (a copy into the caller's memory layout) has run.
 
-    Cancelled, it does not run any more once the cancel has returned.
+    Cancelled, it does not run any more once the cancel has returned; but what had come by then is delivered.
     """
-    copying = threading.Lock()
-    cancelled = False
+    finishing = threading.Lock()
 
     def detach() -> None:
-        nonlocal cancelled
-        cancelled = True
         operation.cancel(_Detached())
-        with copying:
-            return
-
-    outer: Operation[T] = Operation(detach)
-    outer.slow_cancel = operation.slow_cancel
+        complete(operation)
 
     def complete(_: Operation[T]) -> None:
-        error = operation.error
-        if error is None:
-            with copying:
-                if cancelled:
-                    return
+        with finishing:
+            if outer.done:
+                return
+            error = operation.error
+            if error is None:
                 try:
                     finish()
+                    outer.settle(operation.result())
                 except Exception as raised:  # it belongs to the caller
                     error = raised
         if error is not None:
             outer.fail(error)
         else:
-            outer.succeed(operation.result())
+            outer.tell()
 
+    outer: Operation[T] = Operation(detach)
+    outer.slow_cancel = operation.slow_cancel
     operation.add_callback(complete)
     return outer
 
