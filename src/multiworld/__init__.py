@@ -23,6 +23,7 @@ from .errors import (
     PeerStoppedError,
     PeerUnreachableError,
     ProtocolError,
+    RequestCancelledError,
     StaleGenerationError,
     StoreError,
     TensorMismatchError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
     from .world.communicator import WorldCommunicator
     from .world.manager import WorldManager
+    from .world.request import Request
     from .world.state import WorldState
     from .world.watchdog import WatchDog
     from .world.world import World, WorldStatistics
@@ -66,6 +68,8 @@ __all__ = [
     "PeerUnreachableError",
     "ProtocolError",
     "ReduceOp",
+    "Request",
+    "RequestCancelledError",
     "StaleGenerationError",
     "StoreError",
     "TensorMismatchError",
@@ -88,6 +92,7 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
     "ChannelSupport": ".channel.base",
     "DataChannel": ".channel.base",
     "ReduceOp": "torch.distributed",
+    "Request": ".world.request",
     "WatchDog": ".world.watchdog",
     "World": ".world.world",
     "WorldCommunicator": ".world.communicator",

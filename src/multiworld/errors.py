@@ -22,6 +22,7 @@ __all__ = [
     "PeerStoppedError",
     "PeerUnreachableError",
     "ProtocolError",
+    "RequestCancelledError",
     "StaleGenerationError",
     "StoreError",
     "TensorMismatchError",
@@ -165,6 +166,20 @@ class OperationTimeoutError(MultiworldError, TimeoutError):
             f"{self.timeout_s:g} s. All members are alive; the world stays usable. Raise timeout_s, or check that "
             f"the peer "
             "issued the matching operation."
+        )
+
+
+class RequestCancelledError(MultiworldError):
+    """A request was ended by its ``cancel()``; its tensor is no longer read or written."""
+
+    def __init__(self, world: str, generation: int, operation: str) -> None:
+        super().__init__(world, generation, operation)
+        self.world, self.generation, self.operation = world, generation, operation
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} in world {self.world!r} (generation {self.generation}) was cancelled here. What its "
+            "tensor holds is undefined; start the operation again to go on."
         )
 
 

@@ -45,6 +45,40 @@ def test_callbacks_run_once_on_completion_or_at_once_after_it() -> None:
         operation.result()
 
 
+def test_a_settled_operation_is_complete_before_anybody_is_told() -> None:
+    detached: list[str] = []
+    operation: Operation[int] = Operation(lambda: detached.append("detached"))
+    seen: list[int] = []
+    operation.add_callback(lambda done: seen.append(done.result()))
+    assert operation.settle(1)
+    assert not operation.settle(2)
+    assert not operation.cancel(Sorry())
+    assert not operation.fail(Sorry())
+    assert operation.done
+    assert operation.completed_here
+    assert not seen
+    assert not detached
+    operation.tell()
+    operation.tell()
+    assert seen == [1]
+    operation.add_callback(lambda done: seen.append(done.result() + 1))
+    assert seen == [1, 2]
+
+
+def test_a_discarded_callback_is_not_called() -> None:
+    operation: Operation[int] = Operation()
+    seen: list[str] = []
+    kept, discarded = (lambda _: seen.append("kept")), (lambda _: seen.append("discarded"))
+    operation.discard_callback(discarded)
+    for callback in (kept, discarded):
+        operation.add_callback(callback)
+    operation.discard_callback(discarded)
+    operation.discard_callback(discarded)
+    operation.succeed(1)
+    operation.discard_callback(kept)
+    assert seen == ["kept"]
+
+
 def test_many_threads_complete_an_operation_once() -> None:
     for _ in range(50):
         operation: Operation[int] = Operation()

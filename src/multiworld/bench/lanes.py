@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..world.world import World
-from .requests import irecv, isend
 
 __all__ = ["AsyncLane", "BlockingLane", "GlooLane", "Lane"]
 
@@ -56,8 +55,8 @@ class BlockingLane:
         self._world, self._leads, self._peer = world, world.rank == 0, 1 - world.rank
 
     async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
-        issue = isend if self._leads else irecv
-        _stream_blocking(lambda buffer: issue(self._world, buffer, self._peer), buffers, count)
+        issue = self._world.blocking.isend if self._leads else self._world.blocking.irecv
+        _stream_blocking(lambda buffer: issue(buffer, self._peer), buffers, count)
 
     async def echo(self, tensor: Tensor, count: int) -> list[float]:
         api = self._world.blocking

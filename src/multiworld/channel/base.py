@@ -17,8 +17,9 @@ from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.spinning import QuickWaits
 
-__all__ = ["ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
+__all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
 
+ANY_RANK = -1  # stands for the peer of a receive that takes a message from whichever rank has one
 Payload = Tensor | list[Tensor] | dict[str, Tensor]
 ReduceOp = torch.distributed.ReduceOp
 
@@ -119,6 +120,15 @@ class DataChannel(ABC):
         Fails with TensorMismatchError when dtype or shape differ from what was sent.
         """
 
+    def recv_any(self, tensor: Tensor, tag: int) -> Operation[int]:
+        """As ``recv``, from whichever rank has a message that no other receive gets; done with its rank.
+
+        Optional. No rank that has sent may wait for ever while others go on sending.
+        """
+        raise NotImplementedError(
+            f"backend {self.name!r} cannot receive from any rank: name the rank, or use 'tcp' or 'gloo'"
+        )
+
     @abstractmethod
     def send_tensors(self, payload: Payload, dst: int, tag: int) -> Operation[None]: ...
 
@@ -155,7 +165,7 @@ class DataChannel(ABC):
     def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
         """A thread is about to block on ``operation``: it may do the channel's work meanwhile. Default: nothing.
 
-        ``peer``: the only one that it depends on; None: it may be any.
+        ``peer``: the only one that it depends on; None or ANY_RANK: it may be any.
         """
 
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int | None) -> QuickWaits | None:
@@ -173,8 +183,10 @@ class DataChannel(ABC):
     def drained(self, rank: int) -> Operation[None]:
         """Done when all that a rank sent before it left has arrived here."""
 
-    def deliver_left(self, src: int, tag: int) -> bool:
-        """Whether a message from a rank that left is here and complete, so that a receive may still have it."""
+    def deliver_left(self, src: int | None, tag: int) -> bool:
+        """Whether a message from ``src`` (None: any rank) is here and complete, so that a receive may still have it
+        after a rank has left.
+        """
         return False
 
     def end_after_leave(self, error: Exception) -> None:

@@ -99,6 +99,7 @@ class Inbox(Generic[R, M]):
         self.credits_to_give: list[int] = []  # tags; the shell sends and clears them
         self.credits_to_recall: list[int] = []  # likewise
         self.mismatches: list[Mismatch[R, M]] = []  # the shell fails and clears them
+        self.parted: list[int] = []  # tags on which a message has lost its receive; the shell offers it and clears them
 
     @property
     def has_receives(self) -> bool:
@@ -285,6 +286,11 @@ class Inbox(Generic[R, M]):
         self._consumed_bytes = 0
         return consumed
 
+    def has_unmet(self, tag: int) -> bool:
+        """Whether a message on this tag, complete or not, waits for a receive."""
+        state = self._tags.get(tag)
+        return state is not None and bool(state.arrived)
+
     def has_complete(self, tag: int) -> bool:
         """Whether a receive on this tag would be satisfied at once."""
         state = self._tags.get(tag)
@@ -338,6 +344,8 @@ class Inbox(Generic[R, M]):
             if arrival.transferring:
                 state.arrived.append(arrival)
             self._meet_again(state)
+            if state.arrived:
+                self.parted.append(arrival.tag)
         self._settle(arrival.tag, state)
 
     def _meet_again(self, state: _Tag[R, M], without: Arrival[R, M] | None = None) -> Arrival[R, M] | None:

@@ -11,8 +11,9 @@ from ..wire.dialer import DialError
 from ..wire.loop_reader import LoopReader
 from ..wire.operation import Operation, drive, settler
 from ..wire.spinning import QuickWaits
-from .base import ChannelContext, ChannelStatistics
-from .stream import MessageStream, StreamOwner
+from .any_receives import AnyReceives
+from .base import ANY_RANK, ChannelContext, ChannelStatistics
+from .stream import MessageStream, Receive, StreamOwner
 
 __all__ = ["StreamMesh"]
 
@@ -40,6 +41,7 @@ class StreamMesh(StreamOwner):
         make = MessageStream if make_stream is None else make_stream
         self._streams = {rank: make(self, rank) for rank in peers}
         self._quick_waits = QuickWaits()  # for all peers at once
+        self.any_receives = AnyReceives(self._streams)
 
     @property
     def peers(self) -> list[int]:
@@ -80,7 +82,7 @@ class StreamMesh(StreamOwner):
 
     def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
         """Let the calling thread read until the operation is done: what comes from a peer, or from all."""
-        if peer is not None:
+        if peer is not None and peer != ANY_RANK:
             self._streams[peer].connection.read_until(operation, timeout_s)
         else:
             connections = [stream.connection for stream in self._streams.values()]
@@ -88,7 +90,7 @@ class StreamMesh(StreamOwner):
 
     def help_loop(self, reader: LoopReader, peer: int | None) -> QuickWaits | None:
         """Let an asyncio loop read what comes from a peer, or from all."""
-        if peer is not None:
+        if peer is not None and peer != ANY_RANK:
             return self._streams[peer].connection.watch_from(reader)
         reads = [stream.connection.watch_from(reader) is not None for stream in self._streams.values()]
         return self._quick_waits if all(reads) else None
@@ -99,6 +101,9 @@ class StreamMesh(StreamOwner):
     def stream_stuck(self, rank: int, name: str) -> None:
         reason = f"rank {self._context.rank} gave up a {name} that was already moving data to or from rank {rank}"
         self._context.report_lost(self._context.rank, reason)
+
+    def take_any(self, rank: int, key: int) -> Receive | None:
+        return self.any_receives.take(rank, key)
 
     def finish(self, timeout_s: float) -> Operation[None]:
         """Wait for what was sent, say BYE, and wait until every peer has read all; at most ``timeout_s``."""
@@ -119,6 +124,7 @@ class StreamMesh(StreamOwner):
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         """Fail and close everything. ``keep_arrived``: messages that are complete can still be received."""
+        self.any_receives.abort(error)
         for stream in self._streams.values():
             stream.abort(error, keep_arrived=keep_arrived)
 
@@ -131,7 +137,7 @@ class StreamMesh(StreamOwner):
             bytes_sent=sum(stream.bytes_sent for stream in streams),
             bytes_received=sum(stream.bytes_received for stream in streams),
             collectives=num_collectives,
-            receives_waiting=sum(depth[0] for depth in depths),
+            receives_waiting=sum(depth[0] for depth in depths) + len(self.any_receives),
             messages_waiting=sum(depth[1] for depth in depths),
             sends_waiting=sum(depth[2] for depth in depths),
         )

@@ -217,7 +217,7 @@ class MovingStream(MessageStream):
         space = header.flags & FLAG_COLLECTIVE
         message = Message(meta[SIZE.size :], size_bytes, space)
         key = key_of(space, header.tag)
-        return self._inbox.arrive(key, header.seq, message, size_bytes, eager=False, transferring=True)
+        return self._arrive(key, header.seq, message, size_bytes, eager=False, transferring=True)
 
     def _move_in(self, number: int, arrival: Arrival[Receive, Message]) -> None:
         if arrival.dropped:  # the sender waits until its payload has moved: take it all the same

@@ -97,6 +97,9 @@ class NcclChannel(StreamChannel):
     def recv(self, tensor: Tensor, src: int, tag: int) -> Operation[None]:
         return super().recv(self._order.after_now([tensor])[0], src, tag)
 
+    def recv_any(self, tensor: Tensor, tag: int) -> Operation[int]:
+        return super().recv_any(self._order.after_now([tensor])[0], tag)
+
     def send_tensors(self, payload: Payload, dst: int, tag: int) -> Operation[None]:
         return super().send_tensors(self._order.payload_after_now(payload), dst, tag)
 

@@ -369,7 +369,7 @@ class SharedStream(MessageStream):
             space = header.flags & FLAG_COLLECTIVE
             message = Message(meta, size_bytes, space)
             key = key_of(space, header.tag)
-            return self._inbox.arrive(key, header.seq, message, size_bytes, eager=eager, transferring=True)
+            return self._arrive(key, header.seq, message, size_bytes, eager=eager, transferring=True)
         arrival = self._inbox.begin(header.seq, eager=eager)
         if arrival is None or arrival.size_bytes != size_bytes:
             raise ProtocolError(f"payload of message {header.seq}, which was not announced so")

@@ -15,7 +15,7 @@ from ..errors import CollectiveMismatchError, ProtocolError, TensorMismatchError
 from ..wire.connection import Connection
 from ..wire.copying import copy_into
 from ..wire.frames import Header, Kind, pack_header
-from ..wire.operation import Operation
+from ..wire.operation import Operation, settler
 from .base import Payload
 from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Route
 from .ring import Piece
@@ -45,6 +45,13 @@ class StreamOwner:
     def stream_stuck(self, rank: int, name: str) -> None:
         """A cancelled operation of that name can be stopped only by breaking the world (a ``MovingStream``)."""
 
+    def take_any(self, rank: int, key: int) -> Receive | None:
+        """Return a receive from any rank for a message of this one; it is that stream's from now on.
+
+        Called with the read side held.
+        """
+        return None
+
 
 class Message:
     """What came: its description, and the buffer that it waits in if no receive was there."""
@@ -69,14 +76,18 @@ class Taken:
 
 
 class Receive:
-    """A receive that the caller waits for. ``tensor`` None: any payload."""
+    """A receive that the caller waits for. ``tensor`` None: any payload.
 
-    __slots__ = ("meta", "operation", "space", "taken", "tensor", "view")
+    ``source`` is the rank that a receive from any rank has got its message from, and then its result.
+    """
+
+    __slots__ = ("meta", "operation", "source", "space", "taken", "tensor", "view")
 
     def __init__(self, operation: Operation[object], space: int, meta: bytes | None, tensor: Tensor | None) -> None:
         self.operation, self.space, self.meta, self.tensor = operation, space, meta, tensor
         self.view = None if tensor is None else memory_of(tensor)
         self.taken: Taken | None = None
+        self.source: int | None = None
 
 
 class Send:
@@ -136,6 +147,11 @@ class MessageStream:
     def drained(self) -> Operation[None]:
         """Done when all that the peer ever sent has arrived."""
         return self._drained
+
+    @property
+    def slow_cancel_bytes(self) -> int:
+        """Cancelling an operation of more bytes than this may take long."""
+        return self._slow_cancel_bytes
 
     @property
     def connection(self) -> Connection:
@@ -209,6 +225,21 @@ class MessageStream:
         operation.slow_cancel = receive.view is not None and len(receive.view) > self._slow_cancel_bytes
         self.connection.run(partial(self._post, receive, key_of(space, tag)))
         return operation
+
+    def offer(self, key: int) -> Operation[None]:
+        """Let receives from any rank have what waits here; done when that has been seen to."""
+        seen: Operation[None] = Operation()
+
+        def see() -> None:
+            self._serve_any(key)
+            self.connection.defer(settler(seen))
+
+        self.connection.run(see)
+        return seen
+
+    def detach(self, receive: Receive) -> None:
+        """A receive from any rank that this stream has taken is cancelled: its memory is left alone afterwards."""
+        self._cancel_receive(receive)
 
     def give_up(self, tag: int) -> None:
         """A collective failed here: reject what peers still send for it."""
@@ -393,12 +424,28 @@ class MessageStream:
             self._arrived(met)
         self._act()
 
+    def _arrive(
+        self, key: int, seq: int, message: Message, size_bytes: int, *, eager: bool, transferring: bool
+    ) -> Arrival[Receive, Message]:
+        arrival = self._inbox.arrive(key, seq, message, size_bytes, eager=eager, transferring=transferring)
+        if arrival.posted is None and not arrival.dropped and message.space == USER:
+            self._serve_any(key)  # now, so that the payload is read into place
+        return arrival
+
+    def _serve_any(self, key: int) -> None:
+        """Give the messages that wait on a tag to the receives from any rank, if there are some."""
+        while self._inbox.has_unmet(key) and (self._error is None or (self._kept and self._inbox.has_complete(key))):
+            receive = self._owner.take_any(self.rank, key)
+            if receive is None:
+                return
+            self._post(receive, key)
+
     def _begin_message(self, header: Header, meta: bytes) -> memoryview | None:
         space = header.flags & FLAG_COLLECTIVE
         eager = not header.flags & FLAG_CREDITED
         message = Message(meta, header.payload_bytes, space)
         key = key_of(space, header.tag)
-        arrival = self._inbox.arrive(key, header.seq, message, header.payload_bytes, eager=eager, transferring=True)
+        arrival = self._arrive(key, header.seq, message, header.payload_bytes, eager=eager, transferring=True)
         target = None if arrival.dropped else self._destination(arrival)
         self._act()
         return target
@@ -410,7 +457,7 @@ class MessageStream:
         space = header.flags & FLAG_COLLECTIVE
         message = Message(meta[SIZE.size :], size_bytes, space)
         key = key_of(space, header.tag)
-        arrival = self._inbox.arrive(key, header.seq, message, size_bytes, eager=False, transferring=False)
+        arrival = self._arrive(key, header.seq, message, size_bytes, eager=False, transferring=False)
         if arrival.dropped:
             self._reject(header.seq)
 
@@ -455,12 +502,14 @@ class MessageStream:
         if arrival.posted is None:
             return
         receive, message = arrival.posted.receive, arrival.message
-        value: object = None
+        value: object = receive.source
         if receive.tensor is None:
             value = parse_layout(message.meta, message.size_bytes).build(self._buffer_of(message))
         else:
             self._hand_out(message, receive.tensor)
         self.connection.defer(partial(_succeed, receive.operation, value))
+        if message.space == USER:  # nobody else gets it any more: a cancel that comes before that has run is too late
+            receive.operation.settle(value)
 
     def _buffer_of(self, message: Message) -> Tensor:
         """Return the bytes of a message that waited, or that came for a receive of any payload."""
@@ -533,6 +582,10 @@ class MessageStream:
     def _act(self) -> None:
         """Carry out what the inbox decided."""
         inbox = self._inbox
+        if inbox.parted:
+            parted, inbox.parted = inbox.parted, []
+            for key in parted:
+                self._serve_any(key)
         if inbox.credits_to_give:
             for key in inbox.credits_to_give:
                 self.connection.queue(pack_header(Kind.CREDIT, flags=key & 1, tag=key >> 1))
@@ -603,4 +656,5 @@ def fail(operation: Operation[Any], error: Exception) -> None:
 
 
 def _succeed(operation: Operation[Any], value: object) -> None:
-    operation.succeed(value)
+    if not operation.succeed(value):
+        operation.tell()

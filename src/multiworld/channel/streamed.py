@@ -70,6 +70,9 @@ class StreamChannel(DataChannel):
     def recv(self, tensor: Tensor, src: int, tag: int) -> Operation[None]:
         return self._mesh.stream(src).recv(USER, tag, describe(tensor), tensor)  # type: ignore[return-value]
 
+    def recv_any(self, tensor: Tensor, tag: int) -> Operation[int]:
+        return self._mesh.any_receives.recv(tag, describe(tensor), tensor)
+
     def send_tensors(self, payload: Payload, dst: int, tag: int) -> Operation[None]:
         meta, segments, tensors = payload_segments(payload)
         return self._mesh.stream(dst).send(USER, tag, meta, segments, tensors)
@@ -142,8 +145,8 @@ class StreamChannel(DataChannel):
     def drained(self, rank: int) -> Operation[None]:
         return self._mesh.stream(rank).drained
 
-    def deliver_left(self, src: int, tag: int) -> bool:
-        return self._mesh.stream(src).has_complete(tag)
+    def deliver_left(self, src: int | None, tag: int) -> bool:
+        return any(self._mesh.stream(rank).has_complete(tag) for rank in (self._mesh.peers if src is None else [src]))
 
     def end_after_leave(self, error: Exception) -> None:
         self._mesh.abort(error, keep_arrived=True)

@@ -76,6 +76,25 @@ class Operation(Generic[T]):
     def succeed(self, value: T) -> bool:
         return self._complete(1, value, None)
 
+    def settle(self, value: T) -> bool:
+        """Succeed without calling anybody yet, which ``tell`` does: for those who hold something.
+
+        A cancel that comes in between comes too late.
+        """
+        with self._lock:
+            if self._state != 0:
+                return False
+            self._completer = threading.get_ident()
+            self._value, self._state, self.on_cancel = value, 1, None
+        return True
+
+    def tell(self) -> None:
+        """Call those who wait for an operation that was settled."""
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            self._tell(iter(callbacks))
+
     def fail(self, error: BaseException) -> bool:
         return self._complete(2, None, error)
 
@@ -106,6 +125,12 @@ class Operation(Generic[T]):
                 self._callbacks.append(callback)
                 return
         callback(self)
+
+    def discard_callback(self, callback: Callable[[Operation[T]], None]) -> None:
+        """Whoever waited no longer does; without effect once it is complete."""
+        with self._lock:
+            if self._callbacks is not None and callback in self._callbacks:
+                self._callbacks.remove(callback)
 
     def _complete(self, state: int, value: T | None, error: BaseException | None) -> bool:
         with self._lock:

@@ -120,16 +120,16 @@ def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | No
 
 
 def _block(operation: Operation[Any], help_with: Callable[[], None] | None) -> None:
-    if help_with is not None:
-        help_with()
-    if not operation.done:
-        done = threading.Event()
-        operation.add_callback(lambda _: done.set())
-        try:
+    try:
+        if help_with is not None:
+            help_with()
+        if not operation.done:
+            done = threading.Event()
+            operation.add_callback(lambda _: done.set())
             done.wait()
-        except BaseException:  # KeyboardInterrupt: the caller's memory must not be touched after it
-            operation.cancel(OperationCancelled())
-            raise
+    except BaseException:  # KeyboardInterrupt: the caller's memory must not be touched after it
+        operation.cancel(OperationCancelled())
+        raise
 
 
 def is_blocked_here() -> bool:

@@ -16,10 +16,10 @@ from ..wire.operation import Operation, StepsCancelled, drive, settler
 from ..wire.progress import ProgressThread
 from ..wire.waiting import on_progress_thread, pause
 from ..wire.worker import Worker
+from .join_request import JoinRequest
 from .membership import Membership
 from .peers import PeerInfo
 from .rendezvous import Invitation, Meeting, Rendezvous
-from .requests import JoinRequest
 from .switchboard import LinkError, Switchboard, WorldConnector
 from .world import World, WorldOwner
 

@@ -17,8 +17,8 @@ from ..wire.operation import Operation, StepsCancelled, drive
 from ..wire.progress import ProgressThread
 from ..wire.worker import Worker
 from .formation import Formation
+from .join_request import JoinRequest, after
 from .membership import Membership
-from .requests import JoinRequest, after
 from .state import WorldState
 from .stores import StoreDesk
 from .switchboard import Switchboard

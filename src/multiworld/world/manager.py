@@ -31,12 +31,12 @@ from ..wire.worker import Worker
 from .blocking import BlockingManager
 from .detector import Detector
 from .forerunner import ForerunnerManager
+from .join_request import check_request
 from .joining import Joining
 from .link import Link
 from .liveness import Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
-from .requests import check_request
 from .state import WorldChange, WorldState
 from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription
@@ -524,6 +524,8 @@ class WorldManager(ForerunnerManager):
     def on_fork(self) -> None:
         self._closed = Operation()
         self._closed.succeed(None)
+        for world in self._worlds.values():
+            world.abandon_after_fork()
         self._loop.abandon_after_fork()
 
 

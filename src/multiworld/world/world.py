@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..channel.base import ChannelStatistics, DataChannel, Payload, ReduceOp
+from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, ReduceOp
 from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
-from ..wire.operation import Operation
+from ..wire.operation import Operation, settler
 from ..wire.progress import ProgressThread
 from ..wire.waiting import outcome, run_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
@@ -95,6 +95,7 @@ class World:
         self._num_started = self._num_pending = self._num_timed_out = 0
         self._formed_at = time.monotonic()
         self._yielded_at = 0.0
+        self._abandoned = False
 
     def __repr__(self) -> str:
         return (
@@ -122,6 +123,14 @@ class World:
         message stays).
         """
         await self._wait(self.start_recv(tensor, src, tag, timeout_s), src)
+
+    async def recv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> int:
+        """Receive into ``tensor`` from whichever rank has a message, and return that rank.
+
+        Receives that name the rank come first. What one rank sent is received in its order, and ranks take turns. A
+        message that does not fit raises TensorMismatchError and stays; ``recv_tensors`` takes it.
+        """
+        return await self._wait(self.start_recv_any(tensor, tag, timeout_s), ANY_RANK)
 
     async def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         """Send a tensor, a list or a ``dict[str, Tensor]``; the receiver need not know dtypes and shapes."""
@@ -222,6 +231,15 @@ class World:
         self._arguments.check_tag(tag)
         return self._start("recv", lambda channel: channel.recv(target, src, tag), timeout_s, finish, left=(src, tag))
 
+    def start_recv_any(self, tensor: Tensor, tag: int, timeout_s: float | None) -> Operation[int]:
+        if self.world_size == 1:
+            raise ValueError(f"world {self.name!r} has no other rank to receive from")
+        target, finish = self._arguments.incoming(tensor, "tensor")
+        self._arguments.check_tag(tag)
+        return self._start(
+            "recv_any", lambda channel: channel.recv_any(target, tag), timeout_s, finish, left=(None, tag)
+        )
+
     def start_send_tensors(self, payload: Payload, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
         ready = self._arguments.payload(payload)
         self._arguments.check_peer(dst, "dst")
@@ -306,6 +324,27 @@ class World:
             return wait_blocking(operation)
         return wait_blocking(operation, help_with=lambda: channel.help(operation, peer, timeout_s))
 
+    def wait_for(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> bool:
+        """Block the calling thread until the operation is done or the time is over; False: it goes on.
+
+        It goes on, too, when the thread is interrupted.
+        """
+        waiter: Operation[None] = Operation()
+        settle = settler(waiter)
+        operation.add_callback(settle)
+        timer = None if timeout_s is None else self._loop.call_later(timeout_s, settle)
+        try:
+            self.wait_thread(waiter, peer, None)
+        finally:
+            operation.discard_callback(settle)
+            if timer is not None:
+                timer.cancel()
+        return operation.done
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have the progress thread call this: for those who must not take a lock, as a finalizer."""
+        self._loop.call_soon(call)
+
     def leave_blocking(self, timeout_s: float | None) -> None:
         self._owner.leave_world_blocking(self, timeout_s)
 
@@ -320,7 +359,7 @@ class World:
         issue: Callable[[DataChannel], Operation[T]],
         timeout_s: float | None,
         finish: Callable[[], None] | None = None,
-        left: tuple[int, int] | None = None,
+        left: tuple[int | None, int] | None = None,
     ) -> Operation[T]:
         if timeout_s is not None and not timeout_s > 0:
             raise ValueError(f"timeout_s must be a positive number of seconds or None, got {timeout_s!r}")
@@ -350,7 +389,7 @@ class World:
         operation.add_callback(lambda _: self.rounds.end(number))
         return operation
 
-    def _check_open(self, left: tuple[int, int] | None) -> DataChannel:
+    def _check_open(self, left: tuple[int | None, int] | None) -> DataChannel:
         if self._state is WorldState.ACTIVE:
             assert self._channel is not None
             return self._channel
@@ -399,6 +438,15 @@ class World:
         return outcome(operation) if operation.done else await wait_async(operation, quick_waits)
 
     # ---- how the manager drives it
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether this is the copy of it in a forked child."""
+        return self._abandoned
+
+    def abandon_after_fork(self) -> None:
+        """In a forked child, where nothing moves any more: operations raise. No lock is safe to take here."""
+        self._abandoned, self._state = True, WorldState.CLOSED
 
     @property
     def channel(self) -> DataChannel | None:
@@ -459,36 +507,32 @@ class World:
 def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
     """Return an operation that is done when ``finish`` (a copy into the caller's memory layout) has run.
 
-    Cancelled, it does not run any more once the cancel has returned.
+    Cancelled, it does not run any more once the cancel has returned; but what had come by then is delivered.
     """
-    copying = threading.Lock()
-    cancelled = False
+    finishing = threading.Lock()
 
     def detach() -> None:
-        nonlocal cancelled
-        cancelled = True
         operation.cancel(_Detached())
-        with copying:
-            return
-
-    outer: Operation[T] = Operation(detach)
-    outer.slow_cancel = operation.slow_cancel
+        complete(operation)
 
     def complete(_: Operation[T]) -> None:
-        error = operation.error
-        if error is None:
-            with copying:
-                if cancelled:
-                    return
+        with finishing:
+            if outer.done:
+                return
+            error = operation.error
+            if error is None:
                 try:
                     finish()
+                    outer.settle(operation.result())
                 except Exception as raised:  # it belongs to the caller
                     error = raised
         if error is not None:
             outer.fail(error)
         else:
-            outer.succeed(operation.result())
+            outer.tell()
 
+    outer: Operation[T] = Operation(detach)
+    outer.slow_cancel = operation.slow_cancel
     operation.add_callback(complete)
     return outer
 
