@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from multiworld.channel import registry
+from multiworld.channel.auto import AutoChannel
 from multiworld.channel.base import ChannelSupport
 from multiworld.channel.nccl import NcclChannel
 from multiworld.channel.registry import available, channel_names, find_channel
-from multiworld.channel.tcp import TcpChannel
 from multiworld.world.join_request import check_request
 
 CUDA = torch.device("cuda", 0)
@@ -33,7 +33,7 @@ class AbsentNccl(NcclChannel):
 
 def test_auto_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.OURS, "nccl", WorkingNccl)
-    assert find_channel("auto", torch.device("cpu")) is TcpChannel
+    assert find_channel("auto", torch.device("cpu")) is AutoChannel
     assert find_channel("auto", CUDA) is WorkingNccl
     assert find_channel("nccl", CUDA) is WorkingNccl
 
@@ -52,7 +52,7 @@ def test_a_device_that_a_channel_does_not_serve_is_refused(name: str, device: st
 
 
 def test_an_unknown_backend_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match="expected one of auto, tcp, gloo, mpi, nccl"):
+    with pytest.raises(ValueError, match="expected one of auto, shm, tcp, gloo, mpi, nccl"):
         find_channel("pigeon", torch.device("cpu"))
 
 
