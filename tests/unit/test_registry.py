@@ -56,6 +56,15 @@ def test_an_unknown_backend_is_refused_with_those_that_there_are() -> None:
         find_channel("pigeon", torch.device("cpu"))
 
 
+def test_a_class_that_is_not_registered_goes_by_its_place() -> None:
+    assert find_channel("multiworld.channel.tcp:TcpChannel", torch.device("cpu")) is TcpChannel
+    for place in ("no.such.module:Channel", "multiworld.channel.tcp:NoChannel", ":TcpChannel"):
+        with pytest.raises(ValueError, match=f"backend '{place}' cannot be imported"):
+            find_channel(place, torch.device("cpu"))
+    with pytest.raises(TypeError, match="not a DataChannel class"):
+        find_channel("multiworld.channel.tcp:StreamMesh", torch.device("cpu"))
+
+
 def test_every_channel_says_whether_it_works() -> None:
     assert set(channel_names()) == set(available())
     support = available()["nccl"]
