@@ -107,9 +107,8 @@ class Worker:
         has ended or its function has raised.
         """
         deadline = Deadline(timeout_s)
-        names = (event,) if isinstance(event, str) else event
         while True:
-            found = self.take_event(names, **fields)
+            found = self.take_event(event, **fields)
             if found is not None:
                 return found
             if deadline.expired:

@@ -66,7 +66,7 @@ class _Round:
 async def play_round(world: World, kind: str, number: int, numel: int = 1024) -> None:
     """Take part in round ``number`` of an operation on float32 tensors of ``numel`` elements, and check the result.
 
-    All ranks play the same kind (of ``KINDS`` or ``EXCHANGES``) and number. Raises ``WrongResultError``, or whatever the
+    All ranks play the same kind (of ``KINDS`` or ``EXCHANGES``) and number. Raises ``WrongResultError``, or what the
     operation raises. Exact for up to 8 ranks.
     """
     play = KINDS.get(kind) or EXCHANGES[kind]
