@@ -109,7 +109,8 @@ def reduced(tensors: Sequence[Tensor], op: Any) -> Tensor:
 
 def bits(tensor: Tensor) -> bytes:
     """Return the bytes of a tensor: equal exactly when all bits are."""
-    return bytes(memory_of(tensor.detach().contiguous()))
+    contiguous = tensor.detach().contiguous()  # kept alive while its memory is read
+    return bytes(memory_of(contiguous))
 
 
 def difference(found: Tensor, expected: Tensor) -> str:
