@@ -200,7 +200,7 @@ class MessageStream:
         return operation
 
     def give_up(self, tag: int) -> None:
-        """A collective failed here: reject what peers still send for it."""
+        """A collective failed here: reject what the peer still sends for it, and tell it that nothing more comes."""
         self.connection.run(partial(self._forget, tag))
 
     def has_complete(self, tag: int) -> bool:
@@ -270,8 +270,10 @@ class MessageStream:
             self._recalled(header)
         elif kind == Kind.RETURNED:
             self._inbox.returned(key_of(header.flags & FLAG_COLLECTIVE, header.tag), header.seq)
-        elif kind == Kind.REJECT:
+        elif kind == Kind.REJECT and header.seq:
             self._rejected(header.seq, meta)
+        elif kind == Kind.REJECT:
+            self._abandoned(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
         elif kind == Kind.BYE:
             self._bye()
         else:
@@ -363,6 +365,9 @@ class MessageStream:
             return
         if receive.operation.done:  # cancelled before its turn came
             return
+        if self._inbox.is_abandoned(key):
+            self._fail_abandoned(receive)
+            return
         large = receive.tensor is None or receive.view is None or len(receive.view) > self._eager_bytes
         met = self._inbox.post(key, receive, large=large)
         if isinstance(met, Arrival) and met.complete:
@@ -393,7 +398,18 @@ class MessageStream:
     def _forget(self, tag: int) -> None:
         for seq in self._inbox.forget(key_of(COLLECTIVE, tag)):
             self._reject(seq)
+        self.connection.queue(pack_header(Kind.REJECT, flags=COLLECTIVE, tag=tag))  # no message has the number 0
+        self.connection.defer(self.connection.flush)
         self._act()
+
+    def _abandoned(self, key: int) -> None:
+        """The peer gave up a collective: who waits for a message of it would wait for ever."""
+        for receive in self._inbox.abandon(key):
+            self._fail_abandoned(receive)
+
+    def _fail_abandoned(self, receive: Receive) -> None:
+        error = self._mismatch(receive.space, receive.meta or b"", b"")
+        self.connection.defer(partial(fail, receive.operation, error))
 
     def _reject(self, seq: int) -> None:
         self.connection.queue(pack_header(Kind.REJECT, seq=seq))
@@ -405,6 +421,8 @@ class MessageStream:
     def _complete(self, seq: int) -> None:
         arrival = self._inbox.complete(seq)
         if arrival is not None:
+            self.messages_received += 1
+            self.bytes_received += arrival.size_bytes
             self._arrived(arrival)
 
     def _destination(self, arrival: Arrival[Receive, Message]) -> memoryview | None:
@@ -419,8 +437,6 @@ class MessageStream:
         return memory_of(message.buffer) if message.size_bytes else None
 
     def _arrived(self, arrival: Arrival[Receive, Message]) -> None:
-        self.messages_received += 1
-        self.bytes_received += arrival.size_bytes
         if arrival.posted is None:
             return
         receive, message = arrival.posted.receive, arrival.message

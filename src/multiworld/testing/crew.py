@@ -49,7 +49,7 @@ class Call:
     """A command that a member was given."""
 
     def __init__(self, member: Member, name: str, fields: Mapping[str, Any]) -> None:
-        self.member, self.name, self.number = member, name, next(_call_numbers)
+        self.member, self.name, self.fields, self.number = member, name, fields, next(_call_numbers)
         member.worker.command(name, id=self.number, **fields)
 
     def __repr__(self) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "INTEGERS",
     "MOVABLE",
     "OPS",
+    "PERIOD",
     "REDUCIBLE",
     "allows",
     "any_tensor",
@@ -27,6 +28,7 @@ __all__ = [
     "premultiplied_sum",
     "random_tensor",
     "reduced",
+    "repeated",
     "rough_tensor",
 ]
 
@@ -34,6 +36,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
 REDUCIBLE = (*FLOATS, *INTEGERS, torch.bool, *COMPLEX)
+PERIOD = 65_537  # prime, so that what is out of place by a block does not look right
 OPS = (
     ReduceOp.SUM,
     ReduceOp.AVG,
@@ -65,8 +68,15 @@ def any_tensor(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     numel = torch.Size(shape).numel()
     high = 2 if dtype is torch.bool else 256
-    raw = torch.randint(0, high, (numel * dtype.itemsize,), dtype=torch.uint8, generator=generator)
+    size_bytes = numel * dtype.itemsize
+    raw = torch.randint(0, high, (min(size_bytes, PERIOD),), dtype=torch.uint8, generator=generator)
+    raw = repeated(raw, size_bytes)
     return raw.view(dtype).view(tuple(shape)) if numel else torch.empty(tuple(shape), dtype=dtype)
+
+
+def repeated(sample: Tensor, numel: int) -> Tensor:
+    """Return so many elements, those of ``sample`` again and again: drawing many would take long."""
+    return sample if sample.numel() >= numel else sample.repeat(-(-numel // max(1, sample.numel())))[:numel].clone()
 
 
 def random_tensor(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...channel.collectives import check_reduce_op, reduce_op_name
-from ..samples import COMPLEX, FLOATS, OPS, REDUCIBLE, difference, premultiplied_sum, reduced
+from ..samples import COMPLEX, FLOATS, OPS, PERIOD, REDUCIBLE, difference, premultiplied_sum, reduced, repeated
 
 __all__ = ["FACTOR", "Reduction", "reductions"]
 
@@ -38,15 +38,17 @@ class Reduction:
 
     def sample(self, numel: int, seed: int) -> Tensor:
         """Return elements of about 1, of both signs; integers of all sizes."""
-        generator = torch.Generator().manual_seed(seed)
+        return repeated(self._draw(min(numel, PERIOD), torch.Generator().manual_seed(seed)), numel)
+
+    def _draw(self, numel: int, generator: torch.Generator) -> Tensor:
         if self.dtype in COMPLEX:
             return torch.randn(numel, generator=generator, dtype=torch.complex128).to(self.dtype)
         if self.dtype in FLOATS:
             return torch.randn(numel, generator=generator, dtype=torch.float64).to(self.dtype)
         if self.dtype is torch.bool:
             return torch.randint(0, 2, (numel,), generator=generator).bool()
-        size = numel * self.dtype.itemsize
-        return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator).view(self.dtype)
+        size_bytes = numel * self.dtype.itemsize
+        return torch.randint(0, 256, (size_bytes,), dtype=torch.uint8, generator=generator).view(self.dtype)
 
     def wrong(self, found: Tensor, inputs: Sequence[Tensor]) -> str:
         """Say what is wrong with a result of these inputs, of all ranks; empty if nothing is."""

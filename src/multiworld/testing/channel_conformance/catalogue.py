@@ -1,4 +1,4 @@
-"""The checks: each one guarantee of a channel, named, with what its members or the examiner do to see whether it holds."""
+"""What a check is: one guarantee of a channel, named, with what members or the examiner do to see whether it holds."""
 
 from __future__ import annotations
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 import unittest
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..crew import Call, Crew, Member
 from ..deadlines import Deadline, scaled
-from ..processes import Report, WorkerFailedError
+from ..processes import Worker, WorkerFailedError
 from ..worker_group import WorkerGroup
 from .catalogue import Check, ConformanceError
 from .checks import CHECKS
@@ -48,6 +48,8 @@ class Examiner:
         self._crew: Crew | None = None
         self._numbers = itertools.count()
         self._missing: list[Member] = []  # replacements that may not be ready
+        self._all_ended = True  # all who played the last check have said so
+        self._shown: dict[str, int] = {}  # how much each member had written when the check began
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +66,7 @@ class Examiner:
         """
         check = CHECKS[name]
         self._skip(check)
+        self._shown = {worker.name: len(worker.stderr) for worker in self._started()}
         try:
             if check.script is not None:
                 check.script(self)
@@ -71,9 +74,10 @@ class Examiner:
                 for size in self._sizes(check):
                     self._perform(check, size)
         except Exception as error:
-            written = "" if isinstance(error, WorkerFailedError) else self._written()
-            self.close()  # whatever it left behind must not disturb the next check
-            raise ConformanceError(self._verdict(check, error) + written) from error
+            verdict = self._verdict(check, error)
+            if check.script is not None or not self._all_ended:
+                self.close()  # what they may still do must not disturb the next check
+            raise ConformanceError(verdict) from error
 
     def close(self) -> None:
         """Kill and reap all members. Idempotent; the next check starts new ones."""
@@ -160,6 +164,7 @@ class Examiner:
                 timeout_s=scaled(self.effort.check_timeout_s),
             )
             member.call("perform", **asdict(role))
+        self._all_ended = False
         failures = self._conduct(label, members)
         if failures:
             raise ConformanceError(_describe(failures, size))
@@ -189,6 +194,7 @@ class Examiner:
                 for member in members:
                     member.call("proceed", label=label, values=[met[rank] for rank in range(len(members))])
                 met.clear()
+        self._all_ended = True
         return failures
 
     # ---- verdicts
@@ -213,14 +219,16 @@ class Examiner:
         return (
             f"channel {self.subject.backend!r} breaks a promise: {check.promise}\n{error}\n"
             f"Again: python -m multiworld.testing.channel_conformance {self.subject.backend} "
-            f"--only {check.name} --seed {seed}"
+            f"--only {check.name} --seed {seed}{'' if isinstance(error, WorkerFailedError) else self._written()}"
         )
 
     def _written(self) -> str:
-        """Return what the members wrote to standard error: warnings of the channel, where a blocked member stands."""
-        workers = [] if self._workers is None else self._workers.workers
-        texts = [f"\n{worker.name} wrote:\n{worker.stderr[-SHOWN_CHARS:]}" for worker in workers if worker.stderr]
-        return "".join(texts)
+        """Return what members wrote to standard error: warnings of the channel, or where a blocked one stands."""
+        texts = {worker.name: worker.stderr[self._shown.get(worker.name, 0) :] for worker in self._started()}
+        return "".join(f"\n{name} wrote:\n{text[-SHOWN_CHARS:]}" for name, text in texts.items() if text)
+
+    def _started(self) -> list[Worker]:
+        return [] if self._workers is None else self._workers.workers
 
 
 def _describe(failures: Sequence[_Failure], size: int) -> str:

@@ -40,7 +40,8 @@ class ConformanceMember(MemberProgram):
         role = Role(**fields)
 
         async def exchange(value: Any) -> list[Any]:
-            meeting = self._meetings[role.label] = asyncio.get_running_loop().create_future()
+            meeting: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+            self._meetings[role.label] = meeting
             report("meeting", label=role.label, value=value)
             return await meeting
 

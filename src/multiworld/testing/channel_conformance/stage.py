@@ -170,9 +170,12 @@ class Stage:
             value = await operation
         except kinds as error:
             return error
+        except ConformanceError:
+            raise
         except (Exception, asyncio.CancelledError) as error:
             self.fail(f"{what} had to raise {_names(kinds)}, but raised {type(error).__name__}: {error}")
-        self.fail(f"{what} had to raise {_names(kinds)}, but succeeded{'' if value is None else f' with {value!r}'}")
+        result = "" if value is None else f" with {value!r}"
+        raise ConformanceError(f"{what} had to raise {_names(kinds)}, but succeeded{result}")
 
     async def in_time(self, operation: Coroutine[Any, Any, Any], bound_s: float, what: str) -> Any:
         """Return or raise what the operation does; fail if it takes longer."""
@@ -180,10 +183,17 @@ class Stage:
         began = time.monotonic()
         done, _ = await asyncio.wait([task], timeout=bound_s)
         if not done:
+            task.add_done_callback(_forget)
             self.fail(f"{what} had not ended {bound_s:g} s later: {self.pending.describe()}")
         took_s = time.monotonic() - began
         self.check(took_s < bound_s, f"{what} took {took_s:.3f} s, more than {bound_s:g} s")
         return task.result()
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more, so its error is no news."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _names(kinds: type[BaseException] | tuple[type[BaseException], ...]) -> str:

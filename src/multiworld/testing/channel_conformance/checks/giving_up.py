@@ -127,7 +127,7 @@ async def _give_up_all(stage: Stage, give_up: Callable[[Lonely], Coroutine[Any, 
     if stage.rank == 1:
         for answer in _answers(stage, world):
             try:
-                await stage.in_time(answer, STUCK_S + scaled(2.0), f"{answer.__name__}, which the peer had given up,")
+                await stage.in_time(answer, STUCK_S + scaled(2.0), "a collective that the peer had given up")
             except mw.CollectiveMismatchError:
                 continue
         late = [world.send(stage.full(numel, 5), 0, FIRST_TAG + index) for index, numel in enumerate((1000, LARGE, 7))]
@@ -192,8 +192,8 @@ async def a_send_that_nobody_receives_ends_at_its_deadline(stage: Stage) -> None
 
 @by_members(sizes=PAIR)
 async def a_receive_is_never_written_late(stage: Stage) -> None:
-    """At whatever moment a receive is cancelled or runs out of time, its tensor is the caller's then, and the message is
-    kept whole for the next receive.
+    """At whatever moment a receive is cancelled or runs out of time, its tensor is the caller's then, and the message
+    is kept whole for the next receive.
     """
     world = await stage.join()
     for attempt in range(stage.role.num_moments):
@@ -215,9 +215,7 @@ async def a_receive_is_never_written_late(stage: Stage) -> None:
             await stage.exchange(received)
             if not received and world.state is mw.WorldState.ACTIVE:
                 again = stage.full(numel, -1)
-                await _or_broken(
-                    stage, world, stage.in_time(world.recv(again, 1), scaled(5.0), f"the recv after {what}")
-                )
+                await _or_broken(stage, stage.in_time(world.recv(again, 1), scaled(5.0), f"the recv after {what}"))
                 if world.state is mw.WorldState.ACTIVE:
                     stage.check_full(again, attempt, f"the recv after {what}")
             stage.check_full(buffer, SENTINEL, f"{what} wrote into its tensor afterwards")
@@ -254,23 +252,20 @@ async def a_send_that_is_given_up_is_whole_or_not_at_all(stage: Stage) -> None:
         numel = stage.chance.choice((20_000, 300_000, LARGE, LARGE))
         delay_s, by_deadline = stage.chance.uniform(0.0002, 0.006), stage.chance.random() < 0.5
         what = f"a send of {numel} float32 that was given up after {delay_s * 1e3:.2f} ms"
+        tag = 1 + attempt
         if stage.rank == 0:
             await _send_or_give_up(
                 stage, world, stage.full(numel, attempt), delay_s, by_deadline=by_deadline, what=what
             )
-            await _or_broken(stage, world, world.send(stage.full(numel, -attempt - 1), 1, tag=1 + attempt))
-            await _or_broken(stage, world, world.send(stage.full(1, 0), 1, tag=0))
+            await _or_broken(stage, world.send(stage.full(numel, -attempt - 1), 1, tag))
         else:
-            target, end = stage.full(numel, SENTINEL), stage.full(1, 1)
-            receiving = asyncio.ensure_future(_or_broken(stage, world, world.recv(target, 0, tag=1 + attempt)))
-            await _or_broken(stage, world, world.recv(end, 0, tag=0))
-            await asyncio.wait([receiving])
-            if receiving.result():
+            target = stage.full(numel, SENTINEL)
+            if await _or_broken(stage, world.recv(target, 0, tag)):
                 value = float(target[0].item())
                 stage.check(value in (attempt, -attempt - 1), f"a recv got {value:g}, which was never sent")
                 stage.check_full(target, value, f"{what} arrived in part")
                 if value == attempt:  # then the one behind it is still to come
-                    await _or_broken(stage, world, world.recv(target, 0, tag=1 + attempt))
+                    await _or_broken(stage, world.recv(target, 0, tag))
         world = await stage.standing(world)
 
 
@@ -348,7 +343,7 @@ async def _result(task: asyncio.Task[Any]) -> Any:
     return task.result()
 
 
-async def _or_broken(stage: Stage, world: mw.World, operation: Coroutine[Any, Any, Any]) -> bool:
+async def _or_broken(stage: Stage, operation: Coroutine[Any, Any, Any]) -> bool:
     """Return whether it succeeded; a world that giving up may cost may be broken instead."""
     try:
         await operation

@@ -62,7 +62,7 @@ async def every_size_arrives(stage: Stage) -> None:
 
 @by_members(sizes=PAIR)
 async def tensors_of_any_layout_arrive(stage: Stage) -> None:
-    """Tensors that are views, transposed, conjugated, or leaves that require gradients are sent and received as well."""
+    """Tensors that are views, transposed, conjugated, or leaves that require gradients are sent and received too."""
     world = await stage.join()
     base = torch.arange(240.0, device=stage.device).reshape(4, 6, 10)
     waves = torch.complex(base, -base)

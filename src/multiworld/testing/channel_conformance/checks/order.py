@@ -117,7 +117,7 @@ async def threads_and_tasks_share_a_world(stage: Stage) -> None:
 
 @by_members(sizes=SEVERAL)
 async def collectives_match_in_the_order_of_their_calls(stage: Stage) -> None:
-    """Collectives of many tasks at once match by the order of their calls, whatever their sizes, and beside messages."""
+    """Collectives of many tasks at once match by the order of their calls, whatever their sizes and beside messages."""
     world = await stage.join()
     numels = [stage.chance.choice(NUMELS) for _ in range(40)]
     after, before = (stage.rank + 1) % stage.size, (stage.rank - 1) % stage.size
