@@ -558,6 +558,7 @@ class MessageStream:
             self.connection.defer(partial(fail, receive.operation, error))
         with self._issue_lock:
             sends, self._unsent = self._unsent, set()
+            self._outbox = Outbox(eager_bytes=self._eager_bytes)  # a broken world may stay for long, its tensors not
         for send in sends:
             send.operation.on_cancel = None
             self.connection.defer(partial(fail, send.operation, error))

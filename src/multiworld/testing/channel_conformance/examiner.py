@@ -190,6 +190,10 @@ class Examiner:
                 rank = playing.pop(worker)
                 if report["failure"] is not None:
                     failures.append(_Failure(report.at, rank, report["failure"]))
+            if failures:  # then those who wait for the others do so in vain
+                for rank in met:
+                    members[rank].call("dismiss", label=label)
+                met.clear()
             if len(met) == len(members):
                 for member in members:
                     member.call("proceed", label=label, values=[met[rank] for rank in range(len(members))])

@@ -29,7 +29,7 @@ async def run(**options: Any) -> None:
 
 
 class ConformanceMember(MemberProgram):
-    """The commands ``perform`` and ``proceed``."""
+    """The commands ``perform``, ``proceed`` and ``dismiss``."""
 
     def __init__(self, manager: mw.WorldManager) -> None:
         super().__init__(manager)
@@ -56,6 +56,10 @@ class ConformanceMember(MemberProgram):
     async def proceed(self, label: str, values: list[Any]) -> None:
         """All members have met, and gave these values."""
         self._meetings.pop(label).set_result(values)
+
+    async def dismiss(self, label: str) -> None:
+        """Another member has failed, so they never meet."""
+        self._meetings.pop(label).set_exception(ConformanceError("waited for it"))
 
 
 async def _failure(stage: Stage) -> str | None:
