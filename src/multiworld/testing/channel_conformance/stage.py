@@ -159,6 +159,17 @@ class Stage:
             low, high = found.min().item(), found.max().item()
             self.fail(f"{what}: values from {low:g} to {high:g}, where all had to be {value:g}")
 
+    async def receive_full(self, world: mw.World, numel: int, value: float, src: int, tag: int, what: str) -> None:
+        """Receive float32, and fail unless it is the message whose every element has that value."""
+        target = self.full(numel, -1)
+        try:
+            await world.recv(target, src, tag=tag)
+        except mw.TensorMismatchError as error:
+            raise ConformanceError(
+                f"{what} got another message: it offered {error.expected}, and met {error.actual}"
+            ) from error
+        self.check_full(target, value, f"{what} got another message")
+
     async def must_raise(
         self,
         operation: Coroutine[Any, Any, Any],

@@ -30,6 +30,8 @@ class PendingCalls:
     def describe(self) -> str:
         now = time.monotonic()
         texts = [f"{text} for {now - at:.1f} s" for at, text in self._calls.values()]
+        if not texts:
+            return "none of its operations"
         return ", ".join(texts[:6]) + (f" and {len(texts) - 6} more" if len(texts) > 6 else "")
 
 

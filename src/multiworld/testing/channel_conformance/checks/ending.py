@@ -22,6 +22,7 @@ from .giving_up import LARGE, SENTINEL, Lonely, lonely_operations
 __all__ = ["CHECKS"]
 
 NUM_CYCLES = 8
+RETURNED_S = 2.0
 CYCLE_NUMEL = 2_500_000  # 10 MB
 KEPT_BYTES = 48 << 20  # what an allocator may keep; eight tensors are 80 MB
 
@@ -139,7 +140,7 @@ async def everything_is_given_back(stage: Stage) -> None:
         await _use_once(stage, f"cycle {number}", abort=number % 2 == 1)
     await stage.meet()
     try:
-        after = await check_returned_async(before)
+        after = await check_returned_async(before, timeout_s=RETURNED_S)
     except LeakError as error:
         stage.fail(f"after {NUM_CYCLES} worlds that were left or aborted: {error}")
     grown = after.resident_bytes - before.resident_bytes

@@ -213,6 +213,8 @@ async def a_receive_is_never_written_late(stage: Stage) -> None:
                 stage.check_full(buffer, attempt, "a recv that was done just before it was given up")
             buffer.fill_(SENTINEL)
             await stage.exchange(received)
+            await asyncio.sleep(0.005)
+            stage.check_full(buffer, SENTINEL, f"{what} wrote into its tensor afterwards")
             if not received and world.state is mw.WorldState.ACTIVE:
                 again = stage.full(numel, -1)
                 await _or_broken(stage, stage.in_time(world.recv(again, 1), scaled(5.0), f"the recv after {what}"))

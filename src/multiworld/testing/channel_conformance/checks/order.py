@@ -27,9 +27,8 @@ async def messages_of_a_tag_keep_their_order(stage: Stage) -> None:
     numels = {stream: [stage.chance.choice(NUMELS) for _ in range(num_messages)] for stream in streams}
 
     async def receive(src: int, tag: int, number: int) -> None:
-        target = stage.full(numels[src, stage.rank, tag][number], -1)
-        await world.recv(target, src, tag=tag)
-        stage.check_full(target, number, f"recv number {number} on tag {tag} from rank {src} got another message")
+        what = f"recv number {number} on tag {tag} from rank {src}"
+        await stage.receive_full(world, numels[src, stage.rank, tag][number], number, src, tag, what)
 
     operations: dict[tuple[str, int, int], list[Any]] = {}
     for src, dst, tag in streams:
@@ -62,13 +61,9 @@ async def tags_do_not_block_each_other(stage: Stage) -> None:
         await asyncio.gather(*large)
     else:
         for _ in range(10):
-            target = stage.full(10, -1)
-            await world.recv(target, 0, tag=3)
-            stage.check_full(target, 2, "recv on tag 3, behind large messages on others, got another message")
+            await stage.receive_full(world, 10, 2, 0, 3, "recv on tag 3, behind large messages on others,")
         for tag in (2, 1):
-            target = stage.full(3_000_000, -1)
-            await world.recv(target, 0, tag=tag)
-            stage.check_full(target, 1, f"recv of the large message on tag {tag}")
+            await stage.receive_full(world, 3_000_000, 1, 0, tag, f"recv of the large message on tag {tag}")
 
 
 @by_members(sizes=PAIR)
