@@ -122,7 +122,10 @@ class DataChannel(ABC):
 
     @abstractmethod
     def connect(self, timeout_s: float) -> Operation[None]:
-        """Connect to all ranks; called once, on any thread."""
+        """Connect to all ranks; called once, on any thread.
+
+        OSError: a rank could not be reached. The join goes on with the next generation then, until its time is over.
+        """
 
     @abstractmethod
     def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:

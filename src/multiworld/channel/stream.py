@@ -25,7 +25,7 @@ __all__ = ["COLLECTIVE", "SLOW_CANCEL_BYTES", "USER", "Message", "MessageStream"
 logger = logging.getLogger(__name__)
 
 USER, COLLECTIVE = 0, 1  # two spaces of tags
-FLAG_COLLECTIVE, FLAG_CREDITED = 1, 2
+FLAG_COLLECTIVE, FLAG_CREDITED, FLAG_ASKED = 1, 2, 8
 EAGER_BYTES = 512 * 1024
 SMALL_BYTES = 2 * 1024  # worth copying into one write with its header
 SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
@@ -40,6 +40,9 @@ class StreamOwner:
 
     def stream_lost(self, rank: int, reason: str) -> None:
         """The connection ended without a BYE."""
+
+    def stream_asked(self, rank: int, seq: int, signature: bytes) -> None:
+        """The peer waits in the collective of that number, which is ``signature`` there."""
 
     def stream_stuck(self, rank: int, name: str) -> None:
         """A cancelled operation of that name can be stopped only by breaking the world (a ``MovingStream``)."""
@@ -203,6 +206,11 @@ class MessageStream:
         """A collective failed here: reject what the peer still sends for it, and tell it that nothing more comes."""
         self.connection.run(partial(self._forget, tag))
 
+    def disagree(self, seq: int, signature: bytes, *, asking: bool) -> None:
+        """Say what a collective is here: to ask whether it is the same there, or because it is not."""
+        flags = COLLECTIVE | (FLAG_ASKED if asking else 0)
+        self.connection.send(pack_header(Kind.REJECT, flags=flags, meta_bytes=len(signature), tag=seq) + signature)
+
     def has_complete(self, tag: int) -> bool:
         return self._inbox.has_complete(key_of(USER, tag))
 
@@ -272,8 +280,10 @@ class MessageStream:
             self._inbox.returned(key_of(header.flags & FLAG_COLLECTIVE, header.tag), header.seq)
         elif kind == Kind.REJECT and header.seq:
             self._rejected(header.seq, meta)
+        elif kind == Kind.REJECT and header.flags & FLAG_ASKED:
+            self.connection.defer(partial(self._owner.stream_asked, self.rank, header.tag, meta))
         elif kind == Kind.REJECT:
-            self._abandoned(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
+            self._abandoned(key_of(header.flags & FLAG_COLLECTIVE, header.tag), meta)
         elif kind == Kind.BYE:
             self._bye()
         else:
@@ -402,13 +412,13 @@ class MessageStream:
         self.connection.defer(self.connection.flush)
         self._act()
 
-    def _abandoned(self, key: int) -> None:
-        """The peer gave up a collective: who waits for a message of it would wait for ever."""
+    def _abandoned(self, key: int, meta: bytes) -> None:
+        """The peer gave a collective up, or called another one: who waits for a message of it would wait for ever."""
         for receive in self._inbox.abandon(key):
-            self._fail_abandoned(receive)
+            self._fail_abandoned(receive, meta)
 
-    def _fail_abandoned(self, receive: Receive) -> None:
-        error = self._mismatch(receive.space, receive.meta or b"", b"")
+    def _fail_abandoned(self, receive: Receive, meta: bytes = b"") -> None:
+        error = self._mismatch(receive.space, receive.meta or b"", meta)
         self.connection.defer(partial(fail, receive.operation, error))
 
     def _reject(self, seq: int) -> None:
