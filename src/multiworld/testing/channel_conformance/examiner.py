@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ...channel.registry import available
 from ..crew import Call, Crew, Member
 from ..deadlines import Deadline, scaled
 from ..processes import Worker, WorkerFailedError
@@ -207,7 +208,7 @@ class Examiner:
         return [size for size in self.subject.world_sizes if size in check.sizes]
 
     def _skip(self, check: Check) -> None:
-        support = self.subject.channel().support()
+        support = available().get(self.subject.backend) or self.subject.channel().support()
         if not support.works:
             raise unittest.SkipTest(f"{support.name} does not work here: {support.reason}")
         if check.name in self.subject.skip:

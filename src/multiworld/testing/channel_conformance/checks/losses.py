@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS"]
 
+STORE_HOST = 0  # losing this member would stop the others from joining
 WITHIN_S = 0.15
 NUMELS: Mapping[str, Sequence[int]] = {"send": (1, 300_000, 2_500_000), "all_reduce": (1, 5_000, 300_000, 2_500_000)}
 """Sizes of some kinds; the others play ``USUAL_NUMELS``."""
@@ -33,7 +34,7 @@ def a_killed_member_breaks_its_worlds(examiner: Examiner) -> None:
         worlds = {kind: examiner.new_name(kind) for kind in (*KINDS, *EXCHANGES, "waiting")}
         for world in worlds.values():
             examiner.form(world, members)
-        victim = chance.choice([member for member in members if member != 0])  # who serves the store
+        victim = chance.choice([member for member in members if member != STORE_HOST])
         lost = members.index(victim)
         pending = _wait_in_all_ways(examiner, worlds["waiting"], members, lost)
         plays = [
@@ -58,7 +59,7 @@ def a_kill_disturbs_no_other_world(examiner: Examiner) -> None:
     """When a member is killed, the worlds of the others that it was not in go on."""
     chance = examiner.chance("disturb")
     victim, *others = examiner.cast(3, chance)
-    if victim == 0:
+    if victim == STORE_HOST:
         victim, others[0] = others[0], victim
     broken, healthy = examiner.new_name("broken"), examiner.new_name("healthy")
     examiner.form(broken, [others[0], victim, others[1]])
@@ -94,8 +95,9 @@ def a_stopped_member_is_given_up_and_fenced(examiner: Examiner) -> None:
     when it goes on, it is fenced: its operations raise, and nothing of it reaches the new generation.
     """
     size = min(3, examiner.subject.num_members - 1)
-    chance = examiner.chance("stop")
-    *others, stopped, newcomer = examiner.cast(size + 1, chance)
+    *others, stopped, newcomer = examiner.cast(size + 1, examiner.chance("stop"))
+    if stopped == STORE_HOST:
+        stopped, newcomer = newcomer, stopped
     world, crew, rank = examiner.new_name("fenced"), examiner.crew, size - 1
     examiner.form(world, [*others, stopped])
     away = crew[stopped]
@@ -134,8 +136,8 @@ def a_stopped_member_is_given_up_and_fenced(examiner: Examiner) -> None:
 def a_kill_while_a_world_forms_costs_only_time(examiner: Examiner) -> None:
     """When a member is killed while a world is formed, the others form it with its replacement."""
     chance = examiner.chance("forming")
-    first, second, victim = (0, *chance.sample(range(1, examiner.subject.num_members), 2))
-    world, members = examiner.new_name("forming"), [first, second, victim]
+    *members, victim = STORE_HOST, *chance.sample(range(1, examiner.subject.num_members), 2)
+    world, members = examiner.new_name("forming"), [*members, victim]
     joins = [examiner.join(world, rank, members, "join_until_it_works") for rank in (0, 1)]
     examiner.join(world, 2, members, "join")
     delay_s = chance.uniform(0, 0.02)
