@@ -239,5 +239,5 @@ class Examiner:
 def _describe(failures: Sequence[_Failure], size: int) -> str:
     first, *others = sorted(failures, key=lambda failure: failure.at)
     lines = [f"rank {first.rank} of {size}: {first.text}"]
-    lines += [f"then rank {failure.rank}: {failure.text.splitlines()[0]}" for failure in others]
+    lines += [f"then rank {failure.rank}: {failure.text.splitlines()[0]}" for failure in others if failure.text]
     return "\n".join(lines)

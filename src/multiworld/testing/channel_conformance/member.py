@@ -58,8 +58,8 @@ class ConformanceMember(MemberProgram):
         self._meetings.pop(label).set_result(values)
 
     async def dismiss(self, label: str) -> None:
-        """Another member has failed, so they never meet."""
-        self._meetings.pop(label).set_exception(ConformanceError("waited for it"))
+        """Another member has failed, so they never meet. That is its failure, and none of this one."""
+        self._meetings.pop(label).set_exception(ConformanceError(""))
 
 
 async def _failure(stage: Stage) -> str | None:

@@ -199,7 +199,8 @@ async def a_receive_is_never_written_late(stage: Stage) -> None:
     for attempt in range(stage.role.num_moments):
         numel = stage.chance.choice((1, 20_000, 300_000, LARGE, LARGE))
         delay_s, by_deadline = stage.chance.uniform(0.0002, 0.006), stage.chance.random() < 0.5
-        what = f"a recv of {numel} float32 that was given up after {delay_s * 1e3:.2f} ms"
+        how = "ran out of time" if by_deadline else "was cancelled"
+        what = f"a recv of {numel} float32 that {how} after {delay_s * 1e3:.2f} ms"
         if stage.rank == 1:
             sending = asyncio.ensure_future(world.send(stage.full(numel, attempt), 0))
             await asyncio.sleep(0)
@@ -253,7 +254,8 @@ async def a_send_that_is_given_up_is_whole_or_not_at_all(stage: Stage) -> None:
     for attempt in range(stage.role.num_moments):
         numel = stage.chance.choice((20_000, 300_000, LARGE, LARGE))
         delay_s, by_deadline = stage.chance.uniform(0.0002, 0.006), stage.chance.random() < 0.5
-        what = f"a send of {numel} float32 that was given up after {delay_s * 1e3:.2f} ms"
+        how = "ran out of time" if by_deadline else "was cancelled"
+        what = f"a send of {numel} float32 that {how} after {delay_s * 1e3:.2f} ms"
         tag = 1 + attempt
         if stage.rank == 0:
             await _send_or_give_up(
