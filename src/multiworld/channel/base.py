@@ -86,9 +86,12 @@ class DataChannel(ABC):
 
     Every method returns at once with an Operation. The world checks arguments, deadlines and devices before it calls,
     and fails all operations when it breaks; the channel must make ``Operation.cancel`` safe: when it returns, the
-    caller's tensors are no longer read or written. Point-to-point operations match per (peer, tag, direction) in the
-    order of the calls, collectives in the order of theirs. Tensors are contiguous and on the world's device. Outputs of
-    a collective do not overlap, but one may be the caller's own input, as in ``all_gather(tensors, tensors[rank])``.
+    caller's tensors are no longer read or written. ``Operation.on_undo`` of a receive that has succeeded puts its
+    message back, for a task that was cancelled before it heard of it.
+
+    Point-to-point operations match per (peer, tag, direction) in the order of the calls, collectives in the order of
+    theirs. Tensors are contiguous and on the world's device. Outputs of a collective do not overlap, but one may be the
+    caller's own input, as in ``all_gather(tensors, tensors[rank])``.
 
     ``multiworld.testing.channel_conformance`` checks all of this for any channel.
     """

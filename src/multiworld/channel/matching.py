@@ -199,6 +199,18 @@ class Inbox(Generic[R, M]):
                 return arrival
         return None
 
+    def put_back(self, tag: int, seq: int, message: M, size_bytes: int) -> Arrival[R, M] | None:
+        """A message that was received waits again, before those behind it. Return the receive that meets it, if any."""
+        if tag in self._forgotten:
+            return None
+        arrival: Arrival[R, M] = Arrival(tag, seq, message, eager=False, size_bytes=size_bytes, complete=True)
+        self._by_seq[seq] = arrival
+        state = self._tag(tag)
+        state.arrived.append(arrival)
+        met = self._meet_again(state)
+        self._settle(tag, state)
+        return met
+
     def withdraw_message(self, seq: int) -> Arrival[R, M] | None:
         """The sender took an announced message back. Return the complete one that a receive now meets, if any."""
         arrival = self._by_seq.get(seq)

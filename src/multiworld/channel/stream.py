@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -72,12 +73,13 @@ class Taken:
 class Receive:
     """A receive that the caller waits for. ``tensor`` None: any payload."""
 
-    __slots__ = ("meta", "operation", "space", "taken", "tensor", "view")
+    __slots__ = ("finish", "meta", "operation", "space", "taken", "tensor", "view")
 
     def __init__(self, operation: Operation[object], space: int, meta: bytes | None, tensor: Tensor | None) -> None:
         self.operation, self.space, self.meta, self.tensor = operation, space, meta, tensor
         self.view = None if tensor is None else memory_of(tensor)
         self.taken: Taken | None = None
+        self.finish: Callable[[], None] | None = None  # its message has come, and the caller is about to hear of it
 
 
 class Send:
@@ -458,7 +460,25 @@ class MessageStream:
         elif message.buffer is not None and receive.view is not None and message.size_bytes:
             assert receive.tensor is not None
             self._fill(receive.tensor, message.buffer)
-        self.connection.defer(partial(_succeed, receive.operation, value))
+        if message.space == USER:
+            undo = partial(self._give_back, arrival.tag, arrival.seq, message, receive.tensor)
+            receive.operation.on_undo = undo
+        receive.finish = partial(_succeed, receive.operation, value)
+        self.connection.defer(receive.finish)
+
+    def _give_back(self, key: int, seq: int, message: Message, tensor: Tensor | None) -> None:
+        """Nobody has heard that this message was received: let it wait for the next receive."""
+        if message.buffer is None and tensor is not None and message.size_bytes:
+            message.buffer = self._allocate(message.size_bytes)
+            self._fill(message.buffer, tensor)
+        self.connection.run_and_wait(partial(self._put_back, key, seq, message))
+
+    def _put_back(self, key: int, seq: int, message: Message) -> None:
+        if self._error is None or self._kept:
+            met = self._inbox.put_back(key, seq, message, message.size_bytes)
+            if met is not None:
+                self._arrived(met)
+            self._act()
 
     def _allocate(self, size_bytes: int) -> Tensor:
         """Return memory for a message that nobody has given any for, ``[size_bytes]`` uint8."""
@@ -477,6 +497,9 @@ class MessageStream:
 
     def _copy_taken(self, receive: Receive) -> None:
         """Not with the read side held: it may be much, and the progress thread would wait."""
+        if receive.finish is not None:  # too late: else the message would be lost between the two
+            receive.finish()
+            return
         taken = receive.taken
         if taken is None:
             return

@@ -10,7 +10,7 @@ from .hosts import Host, HostError, Network
 from .hosts import available as hosts_available
 from .processes import Report, Worker, WorkerFailedError
 from .relay import Relay
-from .resources import LeakError, Resources, check_returned, check_returned_async, measure
+from .resources import LeakError, Resources, check_returned, check_returned_async, measure, trim
 from .worker_group import WorkerGroup
 
 __all__ = [
@@ -40,5 +40,6 @@ __all__ = [
     "measure",
     "scaled",
     "shown_on_failure",
+    "trim",
     "wait_until",
 ]

@@ -89,10 +89,8 @@ class WorkerGroup:
                 if report is not None:
                     return worker, report
             if deadline.expired:
-                names = ", ".join(worker.name for worker in among)
-                raise among[0].failure(
-                    f"did not report {event!r} within {deadline.timeout_s:g} s, as none of {names} did"
-                )
+                reason = f"did not report {event!r} within {deadline.timeout_s:g} s"
+                raise among[0].failure(reason + "".join(f", nor did {worker.name!r}" for worker in among[1:]))
             wait_for_news(among, deadline.remaining_s())
 
     def describe(self) -> str:

@@ -19,7 +19,7 @@ from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
-from ..wire.waiting import run_in_thread, wait_async, wait_blocking
+from ..wire.waiting import cancel_async, run_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
@@ -391,7 +391,11 @@ class World:
             now = time.monotonic()
             if now - self._yielded_at > YIELD_EVERY_S:
                 self._yielded_at = now
-                await asyncio.sleep(0)
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    await cancel_async(operation)
+                    raise
         return await wait_async(operation)
 
     # ---- how the manager drives it
@@ -483,6 +487,7 @@ def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
         if error is not None:
             outer.fail(error)
         else:
+            outer.on_undo = operation.on_undo
             outer.succeed(operation.result())
 
     operation.add_callback(complete)

@@ -13,7 +13,7 @@ import multiworld as mw
 
 from ...bounds import KILL_S, PENDING_S
 from ...deadlines import scaled
-from ...resources import LeakError, check_returned_async, measure
+from ...resources import LeakError, check_returned_async, measure, trim
 from ...tasks import together
 from ..catalogue import PAIR, SEVERAL, by_members
 from ..stage import Stage
@@ -24,7 +24,7 @@ __all__ = ["CHECKS"]
 NUM_CYCLES = 8
 RETURNED_S = 2.0
 CYCLE_NUMEL = 2_500_000  # 10 MB
-KEPT_BYTES = 48 << 20  # what an allocator may keep; eight tensors are 80 MB
+KEPT_BYTES = 24 << 20  # of eight times 10 MB each way
 
 
 @by_members(sizes=PAIR)
@@ -135,15 +135,17 @@ async def everything_is_given_back(stage: Stage) -> None:
     """Worlds that were left or aborted leave no thread, descriptor, child or memory behind."""
     await _use_once(stage, "warm-up", abort=False)
     await stage.meet()
+    trim()
     before = measure()
     for number in range(NUM_CYCLES):
         await _use_once(stage, f"cycle {number}", abort=number % 2 == 1)
     await stage.meet()
     try:
-        after = await check_returned_async(before, timeout_s=RETURNED_S)
+        await check_returned_async(before, timeout_s=RETURNED_S)
     except LeakError as error:
         stage.fail(f"after {NUM_CYCLES} worlds that were left or aborted: {error}")
-    grown = after.resident_bytes - before.resident_bytes
+    trim()
+    grown = measure().resident_bytes - before.resident_bytes
     stage.check(grown < KEPT_BYTES, f"{NUM_CYCLES} worlds that moved 10 MB each left {grown >> 20} MB of memory in use")
     await stage.meet()
 

@@ -14,6 +14,7 @@ import multiworld as mw
 
 from ...bounds import CANCEL_S
 from ...deadlines import scaled
+from ...tasks import together
 from ..catalogue import PAIR, SEVERAL, by_members
 from ..stage import Stage
 
@@ -246,6 +247,35 @@ async def _receive_or_give_up(
 
 
 @by_members(sizes=PAIR)
+async def a_message_that_nobody_heard_of_stays(stage: Stage) -> None:
+    """A receive whose task is cancelled when the message is there, but before the task has heard of it, leaves the
+    message to the next receive, in its place in the order.
+    """
+    world = await stage.join()
+    for numel in (1, 5_000, LARGE):
+        for any_payload in (False, True):
+            if stage.rank == 1:
+                await stage.meet()
+                await together(*(world.send(stage.full(numel, value), 0) for value in (1, 2)))
+                await stage.meet()
+                continue
+            operation = world.recv_tensors(1) if any_payload else world.recv(stage.full(numel, -1), 1)
+            receiving = asyncio.ensure_future(operation)
+            await asyncio.sleep(0)
+            await stage.meet()
+            time.sleep(0.05)  # noqa: ASYNC251 - the message comes while the event loop cannot tell anybody
+            receiving.cancel()
+            await asyncio.wait([receiving])
+            expected = (1, 2) if receiving.cancelled() else (2,)
+            for value in expected:
+                what = (
+                    f"recv number {value} of {numel} float32, after one that was cancelled when its message was there,"
+                )
+                await stage.in_time(stage.receive_full(world, numel, value, 1, 0, what), scaled(5.0), what)
+            await stage.meet()
+
+
+@by_members(sizes=PAIR)
 async def a_send_that_is_given_up_is_whole_or_not_at_all(stage: Stage) -> None:
     """At whatever moment a send is cancelled or runs out of time, its tensor is not read any more then, and its message
     arrives whole or not at all.
@@ -363,6 +393,7 @@ CHECKS = [
     a_cancelled_task_ends_its_operation,
     a_send_that_nobody_receives_ends_at_its_deadline,
     a_receive_is_never_written_late,
+    a_message_that_nobody_heard_of_stays,
     a_send_that_is_given_up_is_whole_or_not_at_all,
     collectives_may_be_given_up_at_any_moment,
 ]
