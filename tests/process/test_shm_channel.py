@@ -177,11 +177,11 @@ def shared(kind: Kind, meta: bytes = b"", **fields: int) -> bytes:
 
 HOSTILE = {
     "a piece of no message": shared(Kind.PIECE, tag=64, seq=9999),
-    "a message that says not where it lies": shared(Kind.MESSAGE, b"short", flags=8, seq=1),
+    "a message that says not where it lies": shared(Kind.MESSAGE, b"short", flags=16, seq=1),
     "a message beyond the end of the memory": shared(
         Kind.MESSAGE,
         (1000).to_bytes(8, "little") + RING_BYTES.to_bytes(8, "little") + (1000).to_bytes(4, "little"),
-        flags=8,
+        flags=16,
     ),
     "memory without a descriptor": shared(Kind.SHARE),
     "a release of what was never sent": shared(Kind.RELEASE, seq=77),

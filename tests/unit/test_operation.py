@@ -153,6 +153,31 @@ async def test_a_cancelled_task_has_cancelled_its_operation_when_it_ends() -> No
     assert isinstance(operation.error, OperationCancelled)
 
 
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_success_that_a_cancelled_task_never_heard_of_is_taken_back(slow: bool) -> None:
+    operation: Operation[None] = Operation()
+    undone: list[int] = []
+    operation.on_undo, operation.slow_cancel = lambda: undone.append(1), slow
+    task = asyncio.create_task(wait_async(operation))
+    await asyncio.sleep(0)
+    operation.succeed(None)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert undone == [1]
+
+
+def test_only_a_success_is_taken_back() -> None:
+    undone: list[int] = []
+    for end in (lambda operation: operation.fail(ValueError()), lambda operation: None):
+        operation: Operation[None] = Operation()
+        operation.on_undo = lambda: undone.append(1)
+        end(operation)
+        operation.cancel_or_undo(KeyError())
+        assert operation.error is not None
+    assert undone == []
+
+
 async def test_one_error_that_ends_many_operations_is_raised_as_a_copy_in_each() -> None:
     error = WorldClosedError("w", 7)
     error.__cause__ = cause = Sorry()

@@ -90,12 +90,20 @@ class DataChannel(ABC):
 
     Every method returns at once with an Operation. The world checks arguments, deadlines and devices before it calls,
     and fails all operations when it breaks; the channel must make ``Operation.cancel`` safe: when it returns, the
-    caller's tensors are no longer read or written. Point-to-point operations match per (peer, tag, direction) in the
-    order of the calls.
+    caller's tensors are no longer read or written. ``Operation.on_undo`` of a receive that has succeeded puts its
+    message back, for a task that was cancelled before it heard of it.
+
+    Point-to-point operations match per (peer, tag, direction) in the order of the calls, collectives in the order of
+    theirs. Tensors are contiguous and on the world's device. Outputs of a collective do not overlap, but one may be the
+    caller's own input, as in ``all_gather(tensors, tensors[rank])``.
+
+    ``multiworld.testing.channel_conformance`` checks all of this for any channel.
     """
 
     name: ClassVar[str]
     device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    cancel_costs_world: ClassVar[bool] = False
+    """Whether an operation whose data is moving already can be stopped only by breaking the world."""
 
     def __init__(self, context: ChannelContext) -> None:
         self.context = context
@@ -105,9 +113,26 @@ class DataChannel(ABC):
         """Say whether the channel can work here, without side effects."""
         return ChannelSupport(cls.name, True)
 
+    @classmethod
+    def can_move(cls, dtype: torch.dtype) -> bool:
+        """Say whether tensors of that type can be sent. Those that cannot raise TypeError, before anything is sent."""
+        return True
+
+    @classmethod
+    def can_reduce(cls, op: str, dtype: torch.dtype) -> bool:
+        """Say whether it has that ``torch.distributed.ReduceOp`` (``"SUM"``, ``"AVG"`` …) for elements of that type.
+
+        What it has not raises TypeError before anything is sent. The world refuses by itself what makes no sense at
+        all, such as the bits of a float.
+        """
+        return True
+
     @abstractmethod
     def connect(self, timeout_s: float) -> Operation[None]:
-        """Connect to all ranks; called once, on any thread."""
+        """Connect to all ranks; called once, on any thread.
+
+        OSError: a rank could not be reached. The join goes on with the next generation then, until its time is over.
+        """
 
     @abstractmethod
     def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:

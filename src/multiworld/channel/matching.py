@@ -96,6 +96,7 @@ class Inbox(Generic[R, M]):
         self._consumed_bytes = 0
         self._leftovers: dict[int, None] = {}  # tags that were idle with credits given
         self._forgotten: dict[int, None] = {}
+        self._abandoned: dict[int, None] = {}
         self.credits_to_give: list[int] = []  # tags; the shell sends and clears them
         self.credits_to_recall: list[int] = []  # likewise
         self.mismatches: list[Mismatch[R, M]] = []  # the shell fails and clears them
@@ -219,6 +220,18 @@ class Inbox(Generic[R, M]):
                 return arrival
         return None
 
+    def put_back(self, tag: int, seq: int, message: M, size_bytes: int) -> Arrival[R, M] | None:
+        """A message that was received waits again, before those behind it. Return the receive that meets it, if any."""
+        if tag in self._forgotten:
+            return None
+        arrival: Arrival[R, M] = Arrival(tag, seq, message, eager=False, size_bytes=size_bytes, complete=True)
+        self._by_seq[seq] = arrival
+        state = self._tag(tag)
+        state.arrived.append(arrival)
+        met = self._meet_again(state)
+        self._settle(tag, state)
+        return met
+
     def withdraw_message(self, seq: int) -> Arrival[R, M] | None:
         """The sender took an announced message back. Return the complete one that a receive now meets, if any."""
         arrival = self._by_seq.get(seq)
@@ -263,6 +276,25 @@ class Inbox(Generic[R, M]):
 
     def is_forgotten(self, tag: int) -> bool:
         return tag in self._forgotten
+
+    def abandon(self, tag: int) -> list[R]:
+        """The sender sends nothing more on this tag. Return the receives that wait there in vain."""
+        self._abandoned[tag] = None
+        if len(self._abandoned) > MAX_FORGOTTEN:
+            del self._abandoned[next(iter(self._abandoned))]
+        state = self._tags.get(tag)
+        if state is None:
+            return []
+        receives = [posted.receive for posted in state.posted]
+        state.wanted -= sum(posted.large for posted in state.posted)
+        state.posted.clear()
+        self._settle(tag, state)
+        return receives
+
+    def is_abandoned(self, tag: int) -> bool:
+        """Whether a receive on this tag would wait in vain."""
+        state = self._tags.get(tag)
+        return tag in self._abandoned and not (state is not None and state.arrived)
 
     def discard(self, size_bytes: int) -> None:
         """An eager message is dropped unread: its bytes leave the window."""

@@ -37,6 +37,7 @@ class StreamMesh(StreamOwner):
         self.world, self.generation = context.world, context.generation
         self._context = context
         self._local, self._or_else_tcp = local, or_else_tcp
+        self.on_asked: Callable[[int, int, bytes], None] = lambda *_: None  # as ``StreamOwner.stream_asked``
         peers = [rank for rank in range(context.world_size) if rank != context.rank]
         make = MessageStream if make_stream is None else make_stream
         self._streams = {rank: make(self, rank) for rank in peers}
@@ -97,6 +98,16 @@ class StreamMesh(StreamOwner):
 
     def stream_lost(self, rank: int, reason: str) -> None:
         self._context.report_lost(rank, reason)
+
+    def stream_asked(self, rank: int, seq: int, signature: bytes) -> None:
+        self.on_asked(rank, seq, signature)
+
+    def ask(self, seq: int, signature: bytes) -> None:
+        for stream in self._streams.values():
+            stream.disagree(seq, signature, asking=True)
+
+    def contradict(self, rank: int, seq: int, signature: bytes) -> None:
+        self._streams[rank].disagree(seq, signature, asking=False)
 
     def stream_stuck(self, rank: int, name: str) -> None:
         reason = f"rank {self._context.rank} gave up a {name} that was already moving data to or from rank {rank}"

@@ -45,7 +45,7 @@ __all__ = ["SharedStream"]
 
 logger = logging.getLogger(__name__)
 
-FLAG_SHARED = 8
+FLAG_SHARED = 16
 PIECE_BYTES = RING_BYTES // 8
 INLINE_BYTES = 16 * 1024  # up to here a copy through the socket costs less than the ring's frames
 FILL_BYTES = 1024 * 1024  # what a sending thread copies itself before the progress thread takes over

@@ -26,7 +26,7 @@ __all__ = ["COLLECTIVE", "SLOW_CANCEL_BYTES", "USER", "Message", "MessageStream"
 logger = logging.getLogger(__name__)
 
 USER, COLLECTIVE = 0, 1  # two spaces of tags
-FLAG_COLLECTIVE, FLAG_CREDITED = 1, 2
+FLAG_COLLECTIVE, FLAG_CREDITED, FLAG_ASKED = 1, 2, 8
 EAGER_BYTES = 512 * 1024
 SMALL_BYTES = 16 * 1024  # worth copying into one write with its header
 SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
@@ -41,6 +41,9 @@ class StreamOwner:
 
     def stream_lost(self, rank: int, reason: str) -> None:
         """The connection ended without a BYE."""
+
+    def stream_asked(self, rank: int, seq: int, signature: bytes) -> None:
+        """The peer waits in the collective of that number, which is ``signature`` there."""
 
     def stream_stuck(self, rank: int, name: str) -> None:
         """A cancelled operation of that name can be stopped only by breaking the world (a ``MovingStream``)."""
@@ -242,8 +245,13 @@ class MessageStream:
         self._cancel_receive(receive)
 
     def give_up(self, tag: int) -> None:
-        """A collective failed here: reject what peers still send for it."""
+        """A collective failed here: reject what the peer still sends for it, and tell it that nothing more comes."""
         self.connection.run(partial(self._forget, tag))
+
+    def disagree(self, seq: int, signature: bytes, *, asking: bool) -> None:
+        """Say what a collective is here: to ask whether it is the same there, or because it is not."""
+        flags = COLLECTIVE | (FLAG_ASKED if asking else 0)
+        self.connection.send(pack_header(Kind.REJECT, flags=flags, meta_bytes=len(signature), tag=seq) + signature)
 
     def has_complete(self, tag: int) -> bool:
         return self._inbox.has_complete(key_of(USER, tag))
@@ -312,8 +320,12 @@ class MessageStream:
             self._recalled(header)
         elif kind == Kind.RETURNED:
             self._inbox.returned(key_of(header.flags & FLAG_COLLECTIVE, header.tag), header.seq)
-        elif kind == Kind.REJECT:
+        elif kind == Kind.REJECT and header.seq:
             self._rejected(header.seq, meta)
+        elif kind == Kind.REJECT and header.flags & FLAG_ASKED:
+            self.connection.defer(partial(self._owner.stream_asked, self.rank, header.tag, meta))
+        elif kind == Kind.REJECT:
+            self._abandoned(key_of(header.flags & FLAG_COLLECTIVE, header.tag), meta)
         elif kind == Kind.BYE:
             self._bye()
         else:
@@ -418,6 +430,9 @@ class MessageStream:
             return
         if receive.operation.done:  # cancelled before its turn came
             return
+        if self._inbox.is_abandoned(key):
+            self._fail_abandoned(receive)
+            return
         large = receive.tensor is None or receive.view is None or len(receive.view) > self._eager_bytes
         met = self._inbox.post(key, receive, large=large)
         if isinstance(met, Arrival) and met.complete:
@@ -464,7 +479,18 @@ class MessageStream:
     def _forget(self, tag: int) -> None:
         for seq in self._inbox.forget(key_of(COLLECTIVE, tag)):
             self._reject(seq)
+        self.connection.queue(pack_header(Kind.REJECT, flags=COLLECTIVE, tag=tag))  # no message has the number 0
+        self.connection.defer(self.connection.flush)
         self._act()
+
+    def _abandoned(self, key: int, meta: bytes) -> None:
+        """The peer gave a collective up, or called another one: who waits for a message of it would wait for ever."""
+        for receive in self._inbox.abandon(key):
+            self._fail_abandoned(receive, meta)
+
+    def _fail_abandoned(self, receive: Receive, meta: bytes = b"") -> None:
+        error = self._mismatch(receive.space, receive.meta or b"", meta)
+        self.connection.defer(partial(fail, receive.operation, error))
 
     def _reject(self, seq: int) -> None:
         self.connection.queue(pack_header(Kind.REJECT, seq=seq))
@@ -507,9 +533,10 @@ class MessageStream:
             value = parse_layout(message.meta, message.size_bytes).build(self._buffer_of(message))
         else:
             self._hand_out(message, receive.tensor)
+        if message.space == USER:
+            receive.operation.on_undo = partial(self._give_back, arrival.tag, arrival.seq, message, receive.tensor)
+            receive.operation.settle(value)  # nobody else gets it any more: a cancel that comes now is too late
         self.connection.defer(partial(_succeed, receive.operation, value))
-        if message.space == USER:  # nobody else gets it any more: a cancel that comes before that has run is too late
-            receive.operation.settle(value)
 
     def _buffer_of(self, message: Message) -> Tensor:
         """Return the bytes of a message that waited, or that came for a receive of any payload."""
@@ -520,6 +547,22 @@ class MessageStream:
         """Let a complete message be in the tensor of its receive."""
         if message.buffer is not None and message.size_bytes:
             self._fill(tensor, message.buffer)
+
+    def _give_back(self, key: int, seq: int, message: Message, tensor: Tensor | None) -> None:
+        """Nobody has heard that this message was received: let it wait for the next receive."""
+        if message.buffer is None and tensor is not None and message.size_bytes:
+            message.buffer = self._allocate(message.size_bytes)
+            self._fill(message.buffer, tensor)
+        self.connection.run_and_wait(partial(self._put_back, key, seq, message))
+
+    def _put_back(self, key: int, seq: int, message: Message) -> None:
+        if self._error is None or self._kept:
+            met = self._inbox.put_back(key, seq, message, message.size_bytes)
+            if met is not None:
+                self._arrived(met)
+            else:
+                self._serve_any(key)
+            self._act()
 
     def _allocate(self, size_bytes: int) -> Tensor:
         """Return memory for a message that nobody has given any for, ``[size_bytes]`` uint8."""
@@ -642,6 +685,7 @@ class MessageStream:
             self.connection.defer(partial(fail, receive.operation, error))
         with self._issue_lock:
             sends, self._unsent = self._unsent, set()
+            self._outbox = Outbox(eager_bytes=self._eager_bytes)  # a broken world may stay for long, its tensors not
         for send in sends:
             send.operation.on_cancel = None
             self.connection.defer(partial(fail, send.operation, error))

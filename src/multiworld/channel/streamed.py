@@ -13,6 +13,7 @@ from torch import Tensor
 from ..wire.operation import Operation, drive
 from ..wire.spinning import QuickWaits
 from . import collectives
+from .asking import OpenCollectives
 from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
 from .host_memory import HostMemory
@@ -50,17 +51,23 @@ class StreamChannel(DataChannel):
         self._mesh, self._shared = mesh, memory
         self._collective_seqs = itertools.count(1)
         self._num_collectives = 0
+        self._open = OpenCollectives(context.loop, mesh)
+        mesh.on_asked = self._open.asked
 
     def _collective(self, call: Collective) -> Operation[None]:
         """Carry out a collective by its steps; those of one world do not mix."""
         self._num_collectives += 1
-        seq = next(self._collective_seqs)
-        port = StreamPort(self.context, self._mesh, seq, call.signature.encode(), self._shared)
+        seq, signature = next(self._collective_seqs), call.signature.encode()
+        port = StreamPort(self.context, self._mesh, seq, signature, self._shared)
         operation = drive(call.steps(port, call.tensors))
         port.operation = operation
         operation.slow_cancel = sum(tensor.nbytes for tensor in call.tensors) > SLOW_CANCEL_BYTES
         operation.add_callback(port.close)
+        self._open.begin(seq, signature, operation)
         return operation
+
+    def connect(self, timeout_s: float) -> Operation[None]:
+        return self._mesh.connect(timeout_s)
 
     # ---- point to point
 

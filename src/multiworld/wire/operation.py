@@ -23,6 +23,9 @@ class Operation(Generic[T]):
     ``on_cancel`` is called by ``cancel`` before the operation fails: it must make sure that nothing touches the
     caller's memory after it has returned. Threads that cancel at once all call it, so that none returns before that.
     With ``slow_cancel`` that may take many milliseconds: a thread that must not stall leaves it to another.
+
+    ``on_undo``, if there is one, takes back a success of which the caller never heard, because its task was cancelled
+    in that very moment: a receive gives its message back. It must hold no reference to the operation.
     """
 
     __slots__ = (
@@ -34,6 +37,7 @@ class Operation(Generic[T]):
         "_state",
         "_value",
         "on_cancel",
+        "on_undo",
         "slow_cancel",
     )
 
@@ -46,6 +50,7 @@ class Operation(Generic[T]):
         self._completer = 0
         self._callbacks: list[Callable[[Operation[T]], None]] | None = None
         self.on_cancel = on_cancel
+        self.on_undo: Callable[[], None] | None = None
         self.slow_cancel = False
 
     @property
@@ -115,6 +120,14 @@ class Operation(Generic[T]):
             except Exception:  # a defect, or no memory; who waits must not wait for ever
                 logger.exception("detaching a cancelled operation failed")
         return self.fail(error) or self._error is error
+
+    def cancel_or_undo(self, error: BaseException) -> None:
+        """End the operation as if it had never been, for a caller who will not look at how it ended."""
+        if not self.cancel(error) and self._state == 1 and self.on_undo is not None:
+            try:
+                self.on_undo()
+            except Exception:  # a defect, or no memory; the caller goes on all the same
+                logger.exception("taking back an operation that had succeeded failed")
 
     def add_callback(self, callback: Callable[[Operation[T]], None]) -> None:
         """Call ``callback(self)`` once complete: at once if it is, else on the thread that completes it."""

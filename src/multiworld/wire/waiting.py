@@ -19,6 +19,7 @@ __all__ = [
     "OperationCancelled",
     "blocked_threads",
     "blocking_call",
+    "cancel_async",
     "is_blocked_here",
     "on_progress_thread",
     "outcome",
@@ -40,7 +41,8 @@ class OperationCancelled(Exception):
 async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = None) -> T:
     """Await from an asyncio task.
 
-    Cancelling the task cancels the operation: afterwards the caller's memory is untouched. While ``quick_waits`` pay,
+    Cancelling the task cancels the operation: afterwards the caller's memory is untouched, and a message that has come
+    in that very moment is given back. While ``quick_waits`` pay,
     the loop goes round for a moment, with all its other tasks, before it may sleep.
     """
     if not operation.done:
@@ -52,18 +54,19 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
             if not operation.done:
                 await _completion(operation)
         except asyncio.CancelledError:
-            await _cancel(operation)
+            await cancel_async(operation)
             raise
         if quick_waits is not None:
             quick_waits.waited(time.perf_counter() - began)
     return outcome(operation)
 
 
-async def _cancel(operation: Operation[Any]) -> None:
+async def cancel_async(operation: Operation[Any]) -> None:
+    """The task that awaits the operation is cancelled. Takes no time on this thread, however much is to be done."""
     if not operation.slow_cancel:
-        operation.cancel(OperationCancelled())
+        operation.cancel_or_undo(OperationCancelled())
         return
-    await wait_to_the_end(run_in_thread(partial(operation.cancel, OperationCancelled()), "multiworld-cancel"))
+    await wait_to_the_end(run_in_thread(partial(operation.cancel_or_undo, OperationCancelled()), "multiworld-cancel"))
 
 
 async def wait_to_the_end(operation: Operation[T]) -> T:
@@ -128,7 +131,7 @@ def _block(operation: Operation[Any], help_with: Callable[[], None] | None) -> N
             operation.add_callback(lambda _: done.set())
             done.wait()
     except BaseException:  # KeyboardInterrupt: the caller's memory must not be touched after it
-        operation.cancel(OperationCancelled())
+        operation.cancel_or_undo(OperationCancelled())
         raise
 
 

@@ -101,7 +101,7 @@ class Formation:
         try:
             await self._connect(world, meeting, store, invitation, watch)
             return world
-        except (WorldBrokenError, DialError, ProtocolError, LinkError, StoreError) as error:
+        except (WorldBrokenError, DialError, ProtocolError, LinkError, StoreError, OSError) as error:
             self.last_failure = str(error)
             logger.info("world %s generation %d was not formed: %s", world.name, world.generation, error)
             return None
