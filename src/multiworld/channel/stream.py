@@ -107,8 +107,6 @@ class Send:
 
 _SENT: Operation[None] = Operation()
 _SENT.succeed(None)
-_RECEIVED: Operation[Any] = Operation()
-_RECEIVED.succeed(None)
 
 
 def _fits(receive: Receive, message: Message) -> bool:
@@ -220,8 +218,9 @@ class MessageStream:
         """Receive into ``tensor``, whose description ``meta`` must equal the message's; both None: any payload."""
         if tensor is not None and self._inbox.has_complete(key_of(space, tag)):  # a look, without the read side
             assert meta is not None
-            if self.connection.run_now(partial(self._receive_at_once, key_of(space, tag), meta, tensor)):
-                return _RECEIVED
+            received: Operation[Any] = Operation()
+            if self.connection.run_now(partial(self._receive_at_once, received, key_of(space, tag), meta, tensor)):
+                return received
         operation: Operation[Payload] = Operation()
         receive = Receive(operation, space, meta, tensor)  # type: ignore[arg-type]
         operation.on_cancel = partial(self._cancel_receive, receive)
@@ -411,7 +410,7 @@ class MessageStream:
 
     # ---- receiving
 
-    def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> bool:
+    def _receive_at_once(self, operation: Operation[Any], key: int, meta: bytes, tensor: Tensor) -> bool:
         """Receive a message that is here and complete. False: it has to go the usual way."""
         if self._error is not None:
             return False
@@ -421,6 +420,8 @@ class MessageStream:
         if arrival is None:
             return False
         self._hand_out(arrival.message, tensor)
+        operation.on_undo = partial(self._give_back, key, arrival.seq, arrival.message, tensor)
+        operation.succeed(None)
         self._act()
         return True
 

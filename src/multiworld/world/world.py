@@ -19,7 +19,7 @@ from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import outcome, run_in_thread, wait_async, wait_blocking
+from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
@@ -95,7 +95,6 @@ class World:
         self._num_started = self._num_pending = self._num_timed_out = 0
         self._formed_at = time.monotonic()
         self._yielded_at = 0.0
-        self._must_yield = False
         self._abandoned = False
 
     def __repr__(self) -> str:
@@ -117,16 +116,12 @@ class World:
 
     async def send(self, tensor: Tensor, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         """Send a tensor of any dtype and shape; returns when its memory may be changed again."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_send(tensor, dst, tag, timeout_s), dst)
 
     async def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout_s: float | None = None) -> None:
         """Receive into ``tensor``, which must have the dtype and shape that was sent (else TensorMismatchError, and the
         message stays).
         """
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_recv(tensor, src, tag, timeout_s), src)
 
     async def recv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> int:
@@ -135,84 +130,60 @@ class World:
         Receives that name the rank come first. What one rank sent is received in its order, and ranks take turns. A
         message that does not fit raises TensorMismatchError and stays; ``recv_tensors`` takes it.
         """
-        if self._must_yield:
-            await self._yield()
         return await self._wait(self.start_recv_any(tensor, tag, timeout_s), ANY_RANK)
 
     async def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         """Send a tensor, a list or a ``dict[str, Tensor]``; the receiver need not know dtypes and shapes."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_send_tensors(payload, dst, tag, timeout_s), dst)
 
     async def recv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Payload:
         """Receive what ``send_tensors`` (or ``send``) sent, in new tensors."""
-        if self._must_yield:
-            await self._yield()
         return await self._wait(self.start_recv_tensors(src, tag, timeout_s), src)
 
     # ---- collectives: torch.distributed's semantics, all ranks in the same order
 
     async def broadcast(self, tensor: Tensor, src: int, timeout_s: float | None = None) -> None:
         """Copy the tensor of rank ``src`` into that of every rank."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_broadcast(tensor, src, timeout_s))
 
     async def all_reduce(self, tensor: Tensor, op: Any = ReduceOp.SUM, timeout_s: float | None = None) -> None:
         """Reduce over all ranks, in place; every rank gets the same bits."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_all_reduce(tensor, op, timeout_s))
 
     async def reduce(self, tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, timeout_s: float | None = None) -> None:
         """Reduce into the tensor of rank ``dst``; the others' stay as they are."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_reduce(tensor, dst, op, timeout_s))
 
     async def all_gather(self, tensor_list: list[Tensor], tensor: Tensor, timeout_s: float | None = None) -> None:
         """Gather every rank's tensor into ``tensor_list`` (``[world_size]``, in rank order)."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_all_gather(tensor_list, tensor, timeout_s))
 
     async def gather(
         self, tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0, timeout_s: float | None = None
     ) -> None:
         """Gather every rank's tensor into ``gather_list`` on rank ``dst`` (None elsewhere)."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_gather(tensor, gather_list, dst, timeout_s))
 
     async def scatter(
         self, tensor: Tensor, scatter_list: list[Tensor] | None = None, src: int = 0, timeout_s: float | None = None
     ) -> None:
         """Fill each rank's tensor with its part of ``scatter_list`` on rank ``src`` (None elsewhere)."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_scatter(tensor, scatter_list, src, timeout_s))
 
     async def reduce_scatter(
         self, output: Tensor, input_list: list[Tensor], op: Any = ReduceOp.SUM, timeout_s: float | None = None
     ) -> None:
         """Reduce the lists element by element over all ranks; rank i gets element i."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_reduce_scatter(output, input_list, op, timeout_s))
 
     async def all_to_all(
         self, output_list: list[Tensor], input_list: list[Tensor], timeout_s: float | None = None
     ) -> None:
         """Send element i of ``input_list`` to rank i, and receive from it into element i of ``output_list``."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_all_to_all(output_list, input_list, timeout_s))
 
     async def barrier(self, timeout_s: float | None = None) -> None:
         """Wait until every rank has come here."""
-        if self._must_yield:
-            await self._yield()
         await self._wait(self.start_barrier(timeout_s))
 
     # ---- life
@@ -457,19 +428,18 @@ class World:
             now = time.monotonic()
             if now - self._yielded_at > YIELD_EVERY_S:
                 self._yielded_at = now
-                self._must_yield = True
+                if channel is not None:
+                    channel.help_loop(asyncio.get_running_loop(), peer)
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    await cancel_async(operation)
+                    raise
             return outcome(operation)
         if channel is None:
             return await wait_async(operation)
         quick_waits = channel.help_loop(asyncio.get_running_loop(), peer)
         return outcome(operation) if operation.done else await wait_async(operation, quick_waits)
-
-    async def _yield(self) -> None:
-        """Let other tasks run before the next operation: a task whose operations all end at once never waits."""
-        self._must_yield = False
-        if self._channel is not None:
-            self._channel.help_loop(asyncio.get_running_loop(), None)
-        await asyncio.sleep(0)
 
     # ---- how the manager drives it
 
