@@ -15,6 +15,8 @@ from tests.examples.test_docs import ROOT, code_blocks
 
 NUM_DEVICES = torch.cuda.device_count()
 CHANNELS = {
+    "Shm": Subject("shm"),
+    "Auto": Subject("auto"),
     "Tcp": Subject("tcp"),
     "Gloo": Subject("gloo"),
     "Nccl": Subject("nccl", device="cuda:{member}", world_sizes=range(1, max(2, min(NUM_DEVICES, 5)) + 1)),

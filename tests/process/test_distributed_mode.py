@@ -23,7 +23,7 @@ from tests.process.one_process import in_thread
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-BACKENDS = ["tcp", "gloo"]
+BACKENDS = ["shm", "gloo"]
 
 
 def free_url() -> str:

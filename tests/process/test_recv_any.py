@@ -18,7 +18,7 @@ from tests.process.one_process import in_thread, worlds
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-BACKENDS = ["tcp", "gloo"]
+BACKENDS = ["shm", "tcp", "gloo"]
 LARGE = 200_000  # float32: waits for a receive before it travels
 HUGE = 3_000_000  # and gloo moves it beside the connection
 

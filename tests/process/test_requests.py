@@ -19,7 +19,7 @@ from tests.process.one_process import in_thread, worlds
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-BACKENDS = ["tcp", "gloo"]
+BACKENDS = ["shm", "gloo"]
 LARGE = 3_000_000  # float32: more than goes without a receive, and more than gloo takes inline
 
 

@@ -56,16 +56,13 @@ class TrainingMember(Member):
         self._gloo: dist.ProcessGroup | None = None
         self._batches = [_batch(rank, number) for number in range(NUM_BATCHES)]
 
-    async def open(self, backends: list[str]) -> list[str]:
-        """Set up a replica over raw Gloo, and one over a world of each backend; return the backends that can."""
+    async def open(self, backends: list[str]) -> None:
+        """Set up a replica over raw Gloo, and one over a world of each backend."""
         self._gloo = self.form_gloo("training")
         self._trainings[RAW] = Training(raw_gloo.as_process_group(self._gloo, self.gloo_store))
         for backend in backends:
             world = await self.form_world(f"training-{backend}", backend)
-            process_group = getattr(world, "process_group", None)
-            if process_group is not None:
-                self._trainings[backend] = Training(process_group())
-        return [backend for backend in backends if backend in self._trainings]
+            self._trainings[backend] = Training(world.process_group())
 
     async def train(self, lane: str, count: int) -> float:
         """Make ``count`` steps; return the seconds of one."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,11 @@ from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
 from .state import WorldChange, WorldState, advance, allows
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from .process_group import WorldProcessGroup
 
 __all__ = ["World", "WorldOwner", "WorldStatistics"]
 
@@ -96,6 +101,8 @@ class World:
         self._formed_at = time.monotonic()
         self._yielded_at = 0.0
         self._abandoned = False
+        self._group: WorldProcessGroup | None = None
+        self._forming_group = threading.Lock()
 
     def __repr__(self) -> str:
         return (
@@ -185,6 +192,34 @@ class World:
     async def barrier(self, timeout_s: float | None = None) -> None:
         """Wait until every rank has come here."""
         await self._wait(self.start_barrier(timeout_s))
+
+    # ---- PyTorch's own distributed features on a world
+
+    def process_group(self, timeout_s: float = 30.0) -> WorldProcessGroup:
+        """Return the world as a c10d process group, which DDP, FSDP, DTensor, pipelining and checkpoints take.
+
+        The first call is a collective one, and blocks, for at most ``timeout_s``; later ones return the same group.
+        There need not be a default group; if there is one, form it before. The group ends with the world.
+        """
+        from .process_group import form_process_group
+
+        with self._forming_group:
+            group = self._group
+            if group is None:
+                group = form_process_group(self, timeout_s)
+                with self._lock:
+                    closed = self._state is WorldState.CLOSED
+                    self._group = None if closed else group
+                if closed:
+                    group.close()
+            group.introduce()  # again, where destroy_process_group() of the default group has destroyed all
+        return group
+
+    def device_mesh(self, dim_name: str | None = None, timeout_s: float = 30.0) -> DeviceMesh:
+        """Return the ranks as a DeviceMesh of one dimension over ``process_group``, with or without a default group."""
+        from .group_mesh import WorldMesh
+
+        return WorldMesh(self.process_group(timeout_s), dim_name)
 
     # ---- life
 
@@ -505,6 +540,10 @@ class World:
             if self._channel is not None:
                 self._channel.abort(closed)
             self._broken.fail(closed)
+            with self._lock:
+                group, self._group = self._group, None
+            if group is not None:
+                group.close()
         return True
 
 

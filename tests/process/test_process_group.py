@@ -1,0 +1,515 @@
+"""Every operation of c10d on the group of a world; what c10d knows of it; and that nothing is left of it.
+
+The ranks are threads of this process, each with a manager.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import Tensor
+from torch._C._distributed_c10d import BarrierOptions, HashStore, _make_nccl_premul_sum, _resolve_process_group
+from torch.distributed import ReduceOp
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+import multiworld as mw
+from multiworld.testing import scaled
+from multiworld.world.process_group import WorldProcessGroup
+
+pytestmark = [
+    pytest.mark.usefixtures("no_leaks"),
+    pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning"),
+]
+
+T = TypeVar("T")
+BACKENDS = ["shm", "gloo"]
+SIZE = 3
+JOIN_S = 30.0
+
+
+def each(work: Callable[[int], T], size: int = SIZE) -> list[T]:
+    """Do the work of all ranks at once; return the results, or raise the first error while others may go on."""
+    threads = ThreadPoolExecutor(size)
+    try:
+        futures = [threads.submit(work, rank) for rank in range(size)]
+        done, _ = wait(futures, scaled(JOIN_S), return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+        return [future.result(0) for future in futures]
+    finally:
+        threads.shutdown(wait=False)
+
+
+@contextmanager
+def worlds_of(size: int, backend: str = "tcp") -> Iterator[list[mw.World]]:
+    managers = [mw.WorldManager() for _ in range(size)]
+    try:
+        url = managers[0].serve_store("tcp://127.0.0.1:0")
+        yield each(lambda rank: managers[rank].blocking.join("w", rank, size, url, backend), size)
+    finally:
+        for manager in managers:
+            manager.close()
+
+
+@pytest.fixture(params=BACKENDS)
+def groups(request: pytest.FixtureRequest) -> Iterator[list[WorldProcessGroup]]:
+    with worlds_of(SIZE, request.param) as worlds:
+        yield each(lambda rank: worlds[rank].process_group())
+
+
+Operation = Callable[[int, WorldProcessGroup], tuple[Any, Any]]
+OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(function: Operation) -> Operation:
+    """What it returns for (rank, group) is (what came out, what should have)."""
+    OPERATIONS[function.__name__] = function
+    return function
+
+
+@operation
+def all_reduce(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    outcomes = []
+    for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT):
+        tensor = torch.tensor([rank + 1.0])
+        dist.all_reduce(tensor, op, group=group)
+        outcomes.append(tensor.item())
+    return outcomes, [6.0, 2.0, 1.0, 3.0, 6.0]
+
+
+@operation
+def all_reduce_of_bits_and_premultiplied(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    bits, scaled_sum = torch.tensor([1 << rank]), torch.ones(1)
+    dist.all_reduce(bits, ReduceOp.BOR, group=group)
+    dist.all_reduce(scaled_sum, _make_nccl_premul_sum(0.5), group=group)
+    return [bits.item(), scaled_sum.item()], [7, 1.5]
+
+
+@operation
+def all_reduce_of_a_leaf_a_view_and_nothing(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    leaf, matrix, nothing = torch.ones(2, requires_grad=True), torch.zeros(3, 4), torch.empty(0, 5)
+    matrix[:, 1] = rank
+    dist.all_reduce(leaf, group=group)
+    dist.all_reduce(matrix[:, 1:3], group=group)
+    dist.all_reduce(nothing, group=group)
+    return [leaf.tolist(), matrix.tolist()], [[3.0, 3.0], [[0.0, 3.0, 0.0, 0.0]] * 3]
+
+
+@operation
+def broadcast_and_reduce(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    sent, reduced = torch.tensor([float(rank)]), torch.tensor([rank + 1.0])
+    dist.broadcast(sent, src=1, group=group)
+    dist.broadcast(sent.clone(), group_src=1, group=group)
+    dist.reduce(reduced, dst=2, group=group)
+    return [sent.item(), reduced.item()], [1.0, 6.0 if rank == 2 else rank + 1.0]
+
+
+@operation
+def all_gather(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    rows = [torch.empty(2) for _ in range(SIZE)]
+    flat, stacked, strided = torch.empty(2 * SIZE), torch.empty(SIZE, 2), torch.empty(SIZE, 3)[:, :2]
+    own = torch.full((2,), float(rank))
+    dist.all_gather(rows, own, group=group)
+    dist.all_gather_into_tensor(flat, own, group=group)
+    for output in (stacked, strided):
+        dist.all_gather_into_tensor(output, own, group=group)
+    expected = [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+    outcome = [[row.tolist() for row in rows], flat.view(SIZE, 2).tolist(), stacked.tolist(), strided.tolist()]
+    return outcome, [expected] * 4
+
+
+@operation
+def all_gather_into_a_tensor_that_holds_the_input(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    """As FSDP does."""
+    whole = torch.zeros(2 * SIZE)
+    own = whole[2 * rank : 2 * rank + 2]
+    own.fill_(rank)
+    dist.all_gather_into_tensor(whole, own, group=group)
+    return whole.tolist(), [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+
+
+@operation
+def gather_and_scatter(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    rows = [torch.empty(1) for _ in range(SIZE)] if rank == 1 else None
+    part = torch.empty(1)
+    dist.gather(torch.tensor([float(rank)]), rows, dst=1, group=group)
+    dist.scatter(part, [torch.tensor([10.0 * index]) for index in range(SIZE)] if rank == 1 else None, 1, group)
+    return [[row.item() for row in rows or ()], part.item()], [[0.0, 1.0, 2.0] if rank == 1 else [], 10.0 * rank]
+
+
+@operation
+def reduce_scatter(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    outputs = [torch.empty(2) for _ in range(3)]
+    whole = torch.arange(6.0)
+    dist.reduce_scatter(outputs[0], list(torch.split(whole, 2)), group=group)
+    dist.reduce_scatter_tensor(outputs[1], whole, group=group)
+    dist.reduce_scatter_tensor(outputs[2], whole.view(3, 2), op=ReduceOp.AVG, group=group)
+    expected = [6.0 * rank, 6.0 * rank + 3]
+    return [output.tolist() for output in outputs], [expected, expected, [2.0 * rank, 2.0 * rank + 1]]
+
+
+@operation
+def all_to_all(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    single, uneven = torch.empty(SIZE), torch.empty((rank + 1) * SIZE, 2)
+    rows = [torch.empty(1) for _ in range(SIZE)]
+    dist.all_to_all_single(single, torch.arange(3.0) + 10 * rank, group=group)
+    parts = [torch.full((dst + 1, 2), 10.0 * rank + dst) for dst in range(SIZE)]
+    dist.all_to_all_single(uneven, torch.cat(parts), [rank + 1] * SIZE, [1, 2, 3], group=group)
+    dist.all_to_all(rows, [torch.tensor([10.0 * rank + dst]) for dst in range(SIZE)], group=group)
+    came = [10.0 * src + rank for src in range(SIZE)]
+    expected = [came, [value for value in came for _ in range(rank + 1)], came]
+    return [single.tolist(), uneven[:, 1].tolist(), [row.item() for row in rows]], expected
+
+
+@operation
+def all_to_all_with_empty_parts(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    """Only rank 0 sends, only to rank 2."""
+    output = torch.empty(2 if rank == 2 else 0)
+    own = torch.tensor([5.0, 6.0]) if rank == 0 else torch.empty(0)
+    outgoing, incoming = [0, 0, 2 if rank == 0 else 0], [2 if rank == 2 else 0, 0, 0]
+    dist.all_to_all_single(output, own, incoming, outgoing, group=group)
+    return output.tolist(), [5.0, 6.0] if rank == 2 else []
+
+
+@operation
+def barrier(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    work = dist.barrier(group=group, async_op=True)
+    assert work is not None
+    return [work.wait(), dist.barrier(group=group)], [True, None]
+
+
+@operation
+def objects(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    everyone: list[Any] = [None] * SIZE
+    gathered: list[Any] | None = [None] * SIZE if rank == 2 else None
+    sent, part = [{"from": rank}], [None]
+    dist.all_gather_object(everyone, {"rank": rank}, group=group)
+    dist.gather_object(rank, gathered, dst=2, group=group)
+    dist.broadcast_object_list(sent, src=1, group=group)
+    dist.scatter_object_list(part, ["a", "b", "c"] if rank == 0 else None, src=0, group=group)
+    expected = [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [0, 1, 2] if rank == 2 else None, [{"from": 1}], ["abc"[rank]]]
+    return [everyone, gathered, sent, part], expected
+
+
+@operation
+def send_and_receive(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    """Two messages to the next rank, received in the other order by their tags; the world's own are another matter."""
+    left, right = (rank - 1) % SIZE, (rank + 1) % SIZE
+    mine = group.world.start_send(torch.tensor([-1.0]), right, 0, None)
+    tensors = [torch.empty(1) for _ in range(3)]
+    ops = [
+        dist.P2POp(dist.isend, torch.tensor([rank + 0.1]), right, group, tag=1),
+        dist.P2POp(dist.isend, torch.tensor([rank + 0.2]), group_peer=right, group=group, tag=0),
+        dist.P2POp(dist.irecv, tensors[0], left, group, tag=0),
+        dist.P2POp(dist.irecv, tensors[1], group_peer=left, group=group, tag=1),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    group.world.blocking.recv(tensors[2], left)
+    assert mine.error is None
+    return [tensor.item() for tensor in tensors], [pytest.approx(left + 0.2), pytest.approx(left + 0.1), -1.0]
+
+
+@operation
+def receive_from_anybody(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    if rank:
+        dist.send(torch.tensor([10.0 * rank]), 0, group)
+        return None, None
+    tensor, came = torch.empty(1), {}
+    for _ in range(2):
+        src = dist.recv(tensor, group=group)
+        came[src] = tensor.item()
+    return came, {1: 10.0, 2: 20.0}
+
+
+@operation
+def functional_collectives(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    """They go through C++, which finds the group by its name."""
+    own, whole = torch.full((2,), float(rank)), torch.arange(6.0)
+    results: list[Any] = [
+        functional.all_reduce(own, "sum", group),
+        functional.all_gather_tensor(own, 0, group),
+        functional.reduce_scatter_tensor(whole, "avg", 0, group),
+        functional.all_to_all_single(torch.arange(3.0) + 10 * rank, None, None, group),
+        functional.broadcast(own, 1, group),
+        *functional.all_reduce_coalesced([own, own + 1], "max", group),
+        *functional.all_gather_into_tensor_coalesced([own, own + 1], group),
+        *functional.reduce_scatter_tensor_coalesced([whole, whole], "sum", [0, 0], group),
+    ]
+    gathered, scattered = [0.0, 0.0, 1.0, 1.0, 2.0, 2.0], [6.0 * rank, 6.0 * rank + 3]
+    expected = [
+        [3.0, 3.0],
+        gathered,
+        [2.0 * rank, 2.0 * rank + 1],
+        [10.0 * src + rank for src in range(SIZE)],
+        [1.0, 1.0],
+        [2.0, 2.0],
+        [3.0, 3.0],
+        gathered,
+        [value + 1 for value in gathered],
+        scattered,
+        scattered,
+    ]
+    return [_waited(result).tolist() for result in results], expected
+
+
+@operation
+def coalesced(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    tensors = [torch.full((length,), float(rank)) for length in (1, 2, 3)]
+    with dist._coalescing_manager(group, async_ops=True) as fast:  # type: ignore[attr-defined]
+        for tensor in tensors[:2]:
+            dist.all_reduce(tensor, group=group)
+    fast.wait()
+    with dist._coalescing_manager(group, device=torch.device("cpu"), async_ops=True) as slow:  # type: ignore[attr-defined]
+        dist.all_reduce(tensors[2], group=group)
+    slow.wait()
+    rows = [[torch.empty(1), torch.empty(2)] for _ in range(SIZE)]
+    dist.all_gather_coalesced(rows, [torch.full((1,), float(rank)), torch.full((2,), rank + 0.5)], group=group)
+    gathered = [[tensor[0].item() for tensor in row] for row in rows]
+    return [[t[0].item() for t in tensors], gathered], [[3.0] * 3, [[0.0, 0.5], [1.0, 1.5], [2.0, 2.5]]]
+
+
+@operation
+def a_work_that_is_looked_at_before_and_after(rank: int, group: WorldProcessGroup) -> tuple[Any, Any]:
+    tensor = torch.ones(4)
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    assert work is not None
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    assert work.get_future() is work.get_future()
+    work.wait(timedelta(seconds=JOIN_S))
+    seen = [work.is_completed(), work.is_success(), work.exception(), work.result()[0].tolist()]
+    return [seen, doubled.wait().tolist()], [[True, True, None, [3.0] * 4], [6.0] * 4]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_gives_what_it_should(groups: list[WorldProcessGroup], name: str) -> None:
+    for outcome, expected in each(lambda rank: OPERATIONS[name](rank, groups[rank])):
+        assert outcome == expected
+
+
+def test_the_group_says_what_it_is(groups: list[WorldProcessGroup]) -> None:
+    for rank, group in enumerate(groups):
+        assert (group.rank(), group.size(), dist.get_world_size(group)) == (rank, SIZE, SIZE)
+        assert dist.get_process_group_ranks(group) == list(range(SIZE))
+        assert [dist.get_global_rank(group, other) for other in range(SIZE)] == list(range(SIZE))
+        assert dist.get_backend(group) == f"multiworld-{group.world.backend}" == group.name()
+        assert _resolve_process_group(c10d.GroupName(group.group_name)) is group
+        assert group.world.process_group() is group
+    assert len({group.group_name for group in groups}) == SIZE
+    assert not dist.is_initialized()
+
+
+@contextmanager
+def default_group() -> Iterator[None]:
+    """One of this process alone."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def test_the_end_of_the_default_group_is_not_that_of_others() -> None:
+    with worlds_of(2) as worlds:
+        before = each(lambda rank: worlds[rank].process_group(), 2)
+        with default_group():
+            assert dist.get_world_size() == 1
+        assert not c10d._world.pg_map, "destroy_process_group() forgets all groups"
+        assert each(lambda rank: worlds[rank].process_group(), 2) == before
+        sums = each(lambda rank: functional.all_reduce(torch.ones(1), "sum", before[rank]).tolist(), 2)
+        assert sums == [[2.0], [2.0]]
+
+
+def test_one_group_can_be_destroyed_and_asked_for_again() -> None:
+    with worlds_of(2) as worlds:
+        groups = each(lambda rank: worlds[rank].process_group(), 2)
+        dist.destroy_process_group(groups[0])
+        assert groups[1] in c10d._world.pg_map
+        assert groups[0] not in c10d._world.pg_map
+        assert worlds[0].process_group() is groups[0]
+        assert groups[0] in c10d._world.pg_map
+
+
+def test_only_the_ranks_that_a_default_group_does_not_know_have_other_numbers() -> None:
+    with default_group(), worlds_of(2) as worlds:
+        groups = each(lambda rank: worlds[rank].process_group(), 2)
+        for rank, group in enumerate(groups):
+            assert dist.get_rank(group) == rank
+            numbers = dist.get_process_group_ranks(group)
+            assert [dist.get_group_rank(group, number) for number in numbers] == [0, 1]
+            mesh = DeviceMesh.from_group(group, "cpu")
+            assert mesh.get_local_rank() == rank
+            assert mesh.get_coordinate() == (rank,)
+        meshes = [world.device_mesh() for world in worlds]
+        assert meshes[0] != meshes[1]
+        assert meshes[0] == worlds[0].device_mesh()
+        assert hash(meshes[0]) == hash(worlds[0].device_mesh())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_of_a_group_is_left_after_many_generations(backend: str) -> None:
+    """Left, aborted and rejoined in turn."""
+    managers = [mw.WorldManager() for _ in range(2)]
+    url = managers[0].serve_store("tcp://127.0.0.1:0")
+    try:
+        for cycle in range(12):
+            gone = each(partial(_live, managers, url, backend, cycle % 3, threading.Barrier(2, timeout=scaled(10))), 2)
+            assert _known_to_c10d() == [0] * 6
+            gc.collect()
+            assert [ref() for ref in gone] == [None, None]
+    finally:
+        for manager in managers:
+            manager.close()
+
+
+def _live(
+    managers: list[mw.WorldManager], url: str, backend: str, how: int, both: threading.Barrier, rank: int
+) -> weakref.ref[Any]:
+    """Join, use and leave; both ranks take each step together."""
+    manager = managers[rank].blocking
+    world = manager.join("w", rank, 2, url, backend)
+    if how == 1:
+        _use(world)
+        both.wait()
+        world = manager.rejoin("w")
+    group = weakref.ref(_use(world))
+    both.wait()
+    if how == 2 and rank == 0:
+        world.abort()
+    elif how == 2:
+        world.blocking.wait_broken()
+    world.blocking.leave()
+    return group
+
+
+def _use(world: mw.World) -> WorldProcessGroup:
+    group = world.process_group()
+    world.device_mesh()
+    work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+    assert work is not None
+    work.get_future().wait()
+    _waited(functional.all_reduce(torch.ones(1), "sum", group))
+    wrapped = DistributedDataParallel(torch.nn.Linear(1, 1), process_group=group)  # its hooks end with it
+    wrapped(torch.ones(1)).sum().backward()
+    return group
+
+
+def _waited(tensor: Tensor) -> Tensor:
+    waited: Tensor = functional.wait_tensor(tensor)  # type: ignore[no-untyped-call]
+    return waited
+
+
+def _known_to_c10d() -> list[int]:
+    known = c10d._world
+    tables: Sequence[Any] = (
+        known.pg_map,
+        known.pg_names,
+        known.pg_group_ranks,
+        known.pg_backend_config,
+        known.pg_to_tag,
+        known.tags_to_pg,
+    )
+    return [len(table) for table in tables]
+
+
+def test_a_world_that_is_over_makes_no_group() -> None:
+    with worlds_of(2) as worlds:
+        worlds[0].abort()
+        worlds[1].blocking.wait_broken()
+        with pytest.raises(mw.WorldClosedError):
+            worlds[0].process_group()
+        with pytest.raises(mw.WorldBrokenError):
+            worlds[1].process_group()
+
+
+def test_forming_a_group_that_the_others_do_not_ask_for_ends_in_time() -> None:
+    with worlds_of(2) as worlds, pytest.raises(mw.OperationTimeoutError):
+        worlds[0].process_group(timeout_s=0.05)
+
+
+@pytest.mark.parametrize("how", ["wait", "options", "set_timeout"])
+def test_a_deadline_ends_an_operation_and_leaves_the_world(how: str) -> None:
+    with worlds_of(2) as worlds:
+        group, _ = each(lambda rank: worlds[rank].process_group(), 2)
+        short = timedelta(milliseconds=50)
+
+        def run(_: int) -> None:
+            if how == "wait":
+                group.recv([torch.empty(1)], 1).wait(short)
+            elif how == "options":
+                options = BarrierOptions()
+                options.timeout = short
+                group.barrier(options).wait()
+            else:
+                group.set_timeout(short)
+                group.recv([torch.empty(1)], 1).wait()
+
+        with pytest.raises(mw.OperationTimeoutError):
+            each(run, 1)
+        assert worlds[0].state is mw.WorldState.ACTIVE
+
+
+def test_what_is_pending_when_the_world_is_left_ends_too() -> None:
+    with worlds_of(2) as worlds:
+        group, _ = each(lambda rank: worlds[rank].process_group(), 2)
+        tensor = torch.zeros(1)
+        work = group.recv([tensor], 1)
+        future = work.get_future()
+        worlds[0].abort()
+        for end in (work.wait, future.wait):
+            with pytest.raises(mw.WorldClosedError):
+                end()
+        assert isinstance(work.exception(), mw.WorldClosedError)
+        assert work.is_completed()
+        assert not work.is_success()
+        with pytest.raises(mw.WorldClosedError):
+            group.broadcast([tensor])
+
+
+def test_what_is_chained_to_a_future_may_block_and_holds_up_no_tensors() -> None:
+    with worlds_of(2) as worlds:
+        groups = each(lambda rank: worlds[rank].process_group(), 2)
+        may_go_on = threading.Event()
+        first = groups[0].allreduce([torch.ones(1)])
+        blocked = first.get_future().then(lambda _: may_go_on.wait(JOIN_S))
+        assert _all_reduced(groups[1]).item() == 2.0
+        assert [tensor.item() for tensor in each(lambda rank: _all_reduced(groups[rank]), 2)] == [2.0, 2.0]
+        assert not blocked.done()
+        may_go_on.set()
+        assert blocked.wait() is True
+
+
+def _all_reduced(group: WorldProcessGroup) -> Tensor:
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor, group=group)
+    return tensor
+
+
+def test_what_cannot_be_raises_before_anything_is_sent(groups: list[WorldProcessGroup]) -> None:
+    group, tensor = groups[0], torch.ones(4)
+    for call, error, text in (
+        (lambda: group.allreduce([tensor, tensor]), ValueError, "expected one tensor"),
+        (lambda: dist.all_gather_into_tensor(tensor, tensor, group=group), ValueError, "3 ranks x 4 = 12"),
+        (lambda: dist.all_to_all_single(tensor, tensor, group=group), ValueError, "divide by 3"),
+        (lambda: dist.all_to_all_single(tensor, tensor, [1, 1, 1], [4, 0, 0], group=group), ValueError, "add up to 4"),
+        (lambda: dist.broadcast(tensor, src=3, group=group), ValueError, "3 is not part of group"),
+        (lambda: group.send([tensor], 1, -1), ValueError, "tag=-1"),
+        (lambda: dist.all_reduce(tensor.to_sparse(), group=group), TypeError, "dense"),
+    ):
+        with pytest.raises(error, match=text):
+            call()
+    assert each(lambda rank: _all_reduced(groups[rank]).item()) == [3.0] * SIZE
