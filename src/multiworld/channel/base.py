@@ -127,6 +127,11 @@ class DataChannel(ABC):
         """
         return True
 
+    @classmethod
+    def refusal(cls, elsewhere: Sequence[int]) -> str:
+        """Say why it cannot serve a world with these ranks on other hosts than ours; empty if it can, as by default."""
+        return ""
+
     @abstractmethod
     def connect(self, timeout_s: float) -> Operation[None]:
         """Connect to all ranks; called once, on any thread.

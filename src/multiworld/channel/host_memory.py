@@ -94,23 +94,29 @@ class HostMemory:
             if self._offered or self._error is not None:
                 return
             self._offered = True
-            try:
-                self.own, descriptor = SharedRegion.create(self._size_bytes)
-            except OSError as error:
-                self._warn(f"cannot make shared memory: {error}")
-                descriptor = -1
-        for rank, lender in self._lenders.items():
-            if descriptor < 0 or not lender.can_lend():
+            lenders = {rank: lender for rank, lender in self._lenders.items() if lender.can_lend()}
+            descriptor = self._make() if lenders else None
+        for rank in self._lenders:
+            if descriptor is None or rank not in lenders:
                 self._answers[rank].succeed(False)
-                continue
+        if descriptor is None:
+            return
+        for rank, lender in lenders.items():
             try:
                 copy = os.dup(descriptor)
             except OSError as error:
                 self.answered(rank, f"cannot hand shared memory over: {error}")
             else:
                 lender.lend(copy)
-        if descriptor >= 0:
-            os.close(descriptor)
+        os.close(descriptor)
+
+    def _make(self) -> int | None:
+        try:
+            self.own, descriptor = SharedRegion.create(self._size_bytes)
+        except OSError as error:
+            self._warn(f"cannot make shared memory: {error}")
+            return None
+        return descriptor
 
     def answered(self, rank: int, problem: str) -> None:
         """A peer has mapped our memory, or has a problem."""

@@ -24,11 +24,12 @@ from ..wire.connection import Connection
 from ..wire.copying import copied
 from ..wire.frames import Header, Kind, pack_header
 from .host_memory import FORGET_S, RING_BYTES, HostMemory
-from .matching import Arrival
+from .matching import Arrival, Outbox
 from .ring import Piece, RingReads, RingSpace
 from .shared_region import SharedRegion
 from .stream import (
     COLLECTIVE,
+    EAGER_BYTES,
     FLAG_COLLECTIVE,
     FLAG_CREDITED,
     USER,
@@ -102,7 +103,11 @@ class SharedStream(MessageStream):
         self._num_taken = 0
 
     def opened(self, connection: Connection) -> None:
-        connection.takes_descriptors = connection.is_local
+        if connection.is_local:
+            connection.takes_descriptors = True
+        else:  # the same as a stream of the tcp channel, on both sides
+            self._eager_bytes = EAGER_BYTES
+            self._outbox = Outbox(eager_bytes=EAGER_BYTES)
         super().opened(connection)
 
     # ---- sending

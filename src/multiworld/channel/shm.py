@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from typing import ClassVar
 
-from ..errors import JoinRefusedError
-from ..wire.operation import Operation
 from .base import ChannelContext, ChannelSupport
 from .host_channel import HostChannel
 from .host_memory import RING_BYTES
@@ -38,13 +37,12 @@ class ShmChannel(HostChannel):
         os.close(descriptor)
         return ChannelSupport(cls.name, True)
 
-    def connect(self, timeout_s: float) -> Operation[None]:
-        context = self.context
-        away = [rank for rank in self._mesh.peers if not context.connector.shares_host(rank)]
-        if away:
-            refused: Operation[None] = Operation()
-            ranks = f"rank{'s' if len(away) > 1 else ''} {', '.join(map(str, away))}"
-            reason = f"backend 'shm' needs all members on one host, but {ranks} cannot share memory with this process"
-            refused.fail(JoinRefusedError(context.world, f"{reason}; use backend 'auto' or 'tcp'"))
-            return refused
-        return self._mesh.connect(timeout_s)
+    @classmethod
+    def refusal(cls, elsewhere: Sequence[int]) -> str:
+        if not elsewhere:
+            return ""
+        ranks = f"rank{'s' if len(elsewhere) > 1 else ''} {', '.join(map(str, elsewhere))}"
+        return (
+            f"backend 'shm' needs all members on one host, but {ranks} cannot share memory with this process; "
+            "use backend 'auto' or 'tcp'"
+        )
