@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from multiworld.channel import registry
 from multiworld.testing import check_returned, hosts_available, measure, scaled
+from multiworld.wire import watch
 from multiworld.wire.listener import Pending
 
 T = TypeVar("T")
@@ -57,16 +58,19 @@ def _in_folder(item: pytest.Item, folder: str) -> bool:
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
     """Fail the test when it leaves threads, descriptors or children of this process behind."""
-    _start_torch_threads()
+    _start_what_stays()
     before = measure()
     yield
     check_returned(before)
 
 
 @functools.cache
-def _start_torch_threads() -> None:
-    """Let torch start the threads that it keeps for large tensors, so that they are there before and after."""
+def _start_what_stays() -> None:
+    """Let torch start the threads that it keeps for large tensors, and this thread have the descriptor that wakes it
+    from a blocking wait: so that they are there before and after.
+    """
     torch.ones(4_000_000).add_(1).sum()
+    assert watch._thread.waker.fd
 
 
 @pytest.fixture

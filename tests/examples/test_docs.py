@@ -93,6 +93,14 @@ def test_the_leader_of_the_tutorial_goes_on_in_the_next_generation(tmp_path: Pat
         assert answers == [f"{number} -> {float(number**2)}" for number in range(100)]
 
 
+def test_the_ring_of_process_group_mode(tmp_path: Path) -> None:
+    path = program(tmp_path, "docs/process-group-mode.md", "ring.py")
+    with WorkerGroup() as workers:
+        first, second = start(workers, path, "0"), start(workers, path, "1")
+        assert (first.wait(), second.wait()) == (0, 0)
+        assert first.stdout == "rank 0 got [1.0, 1.0, 1.0, 1.0] from rank 1\n"
+
+
 def test_the_program_for_multiworld_0_2_in_the_migration_guide(tmp_path: Path) -> None:
     page = "docs/migrating.md"
     (code,) = (code for _, code in code_blocks(ROOT / page) if "initialize_world" in code)

@@ -17,6 +17,7 @@ EXPECTED = {
     "die_and_rejoin.py": "PeerDiedError",
     "multi_host.py": "rank 2 of 3",
     "plain_torch_vs_worlds.py": "worlds: rank 2 was killed",
+    "process_group_mode.py": "all ranks agree after the loss",
     "rhombus.py": "each answered once, all equal",
     "several_worlds.py": "green and blue go on: [20.0, 20.0]",
 }

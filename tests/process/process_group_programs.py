@@ -29,7 +29,7 @@ import multiworld as mw
 from multiworld.testing.member_program import describe_error
 from multiworld.testing.worker import report, wait_command
 
-BACKENDS = ["tcp", "gloo"]
+BACKENDS = ["shm", "gloo"]
 """What all tests of process groups run over."""
 
 Default = Literal["none", "own", "shared"]

@@ -42,6 +42,24 @@ def test_p2p_measures_every_size_beside_raw_gloo() -> None:
 
 @pytest.mark.timeout(scaled(180))
 @pytest.mark.usefixtures("no_leaks")
+def test_channels_measures_the_whole_table() -> None:
+    lines = _bench("channels", backends=("tcp",))
+    for kind, sizes in (("", ("40 kB", "4 MB")), ("round trip ", ("4 B",)), ("2 ranks, all_reduce ", ("4 B", "64 MB"))):
+        for size in sizes:
+            for api in ("asyncio", "blocking"):
+                assert lines[f"{kind}{size}, tcp, {api}"]["ratio"] > 0
+    assert lines["64 MB, tcp, blocking, of memcpy"]["ratio"] > 0
+    assert lines["4 ranks, reduce_scatter 4 MB, tcp, blocking"]["ratio"] > 0
+    assert lines["memory of an idle world, tcp, used"]["value"] < 64  # not the tensor
+    assert lines["memory while moving 64 MB, tcp"]["value"] < 64
+    over_veth = lines["over veth: round trip 4 kB, tcp, blocking"]
+    assert over_veth["value"] is not None or over_veth["note"].startswith("not measured: ")
+    step = lines["DDP step, tcp"]
+    assert step["value"] is not None or step["note"].startswith("not measured: ")
+
+
+@pytest.mark.timeout(scaled(180))
+@pytest.mark.usefixtures("no_leaks")
 def test_the_other_benchmarks_measure_too() -> None:
     lines = _bench("join", "detect", "scale", backends=("tcp",))
     assert lines["join, tcp"]["reference"] > 0

@@ -17,7 +17,7 @@ from tests.bounds import CANCEL_S, STALL_S
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
-BACKENDS = ["tcp", "gloo"]
+BACKENDS = ["shm", "tcp", "gloo"]
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from tests.process import exit_programs
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-@pytest.mark.parametrize("backend", ["tcp", "gloo"])
+@pytest.mark.parametrize("backend", ["shm", "tcp", "gloo"])
 @pytest.mark.parametrize(
     "program",
     [

@@ -11,7 +11,7 @@ from tests.bounds import KILL_S, PENDING_S
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-BACKENDS = ["tcp", "gloo"]
+BACKENDS = ["shm", "tcp", "gloo"]
 
 
 def assert_pending_failed_in_time(call: Call, member: Member, world: str, killed_at: float, victim: int) -> None:

@@ -109,6 +109,20 @@ def test_waiting_ends_at_the_deadline_and_at_the_end_of_the_worker() -> None:
             worker.command("too late")
 
 
+def test_the_first_report_of_several_workers_is_found() -> None:
+    with WorkerGroup() as workers:
+        quiet, loud = (workers.start(kit_programs.echo, name, times=1, name=name) for name in ("quiet", "loud"))
+        loud.command("speak")
+        worker, report = workers.await_first(("told", "returned"), among=[quiet, loud])
+        assert (worker, report.event, report["name"]) == (loud, "told", "speak")
+        other = workers.start(kit_programs.echo, "other", times=1, name="other")
+        with pytest.raises(WorkerFailedError, match=r"'other' did not report 'never' within .* s, nor did 'quiet'"):
+            workers.await_first("never", timeout_s=0.05, among=[other, quiet])
+        loud.wait()
+        with pytest.raises(WorkerFailedError, match="worker 'loud' ended before it reported 'never'"):
+            workers.await_first("never", among=[quiet, loud])
+
+
 def test_a_worker_waits_for_a_command_no_longer_than_it_says() -> None:
     with WorkerGroup() as workers:
         workers.start(kit_programs.wait_for_nothing).await_event("timed out")

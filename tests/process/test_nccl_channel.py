@@ -205,6 +205,28 @@ async def test_many_messages_on_several_tags_keep_their_order() -> None:
         assert [target[0].item() for target in targets] == list(map(float, range(60)))
 
 
+async def test_a_receive_from_any_rank_gets_what_one_of_them_sends_and_can_be_given_up(fabric: Fabric) -> None:
+    async with worlds(3) as (here, *others):
+        targets = [torch.zeros(1000) for _ in range(4)]
+        receives = [asyncio.create_task(here.recv_any(target)) for target in targets]
+        sends = [world.send(torch.full((1000,), float(world.rank)), 0) for world in others for _ in range(2)]
+        await asyncio.wait_for(asyncio.gather(*receives, *sends), scaled(WAIT_S))
+        sources = [receive.result() for receive in receives]
+        assert sorted(sources) == [1, 1, 2, 2]
+        assert all(bool((target == source).all()) for target, source in zip(targets, sources, strict=True))
+        target = torch.full((1000,), 7.0)
+        with pytest.raises(mw.OperationTimeoutError):
+            await here.recv_any(target, timeout_s=0.05)  # nobody has sent: it costs nothing
+        assert here.state is mw.WorldState.ACTIVE
+        fabric.held = True
+        results = await asyncio.gather(
+            others[0].send(torch.ones(1000), 0), here.recv_any(target, timeout_s=0.1), return_exceptions=True
+        )
+        assert isinstance(results[1], mw.OperationTimeoutError)
+        assert isinstance(results[0], mw.WorldBrokenError)
+        assert bool((target == 7.0).all())
+
+
 async def test_a_receive_that_does_not_fit_fails_alone_and_the_message_waits() -> None:
     async with worlds() as (here, there):
         sending = asyncio.create_task(here.send(torch.arange(4.0), 1))

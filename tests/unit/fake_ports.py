@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from multiworld.channel.collectives import Barrier, MessageBarrier, SharedSpace
 from multiworld.wire.operation import Operation, drive
 
 Steps = Coroutine[Operation[Any], None, None]
@@ -67,6 +68,7 @@ class FakeNetwork:
         self._routes: dict[tuple[int, int], FakeRoute] = defaultdict(FakeRoute)
         self._work: list[tuple[Callable[[], None], Operation[None]]] = []
         self.ports = [FakePort(self, rank) for rank in range(size)]
+        self.space = FakeSpace(size)
 
     def run(self, call: Callable[..., Steps], *args: object, **options: object) -> None:
         """Run ``call(port, *args)`` on all ranks to the end: all must succeed, and nothing be left."""
@@ -133,6 +135,18 @@ class FakeNetwork:
         received.succeed(None)
 
 
+class FakeSpace:
+    """Memory that all ranks share, small enough that the tests need several pieces; it begins as garbage."""
+
+    def __init__(self, size: int) -> None:
+        self.half_bytes = 64 * max(size, 3)
+        self._areas = torch.full((size, 2, self.half_bytes), GARBAGE, dtype=torch.uint8)
+
+    def area(self, rank: int, half: int, like: Tensor, offset_bytes: int = 0) -> Tensor:
+        assert offset_bytes + like.nbytes <= self.half_bytes, "a piece that is larger than its half"
+        return self._areas[rank, half, offset_bytes : offset_bytes + like.nbytes].view(like.dtype)
+
+
 class FakePort:
     """One rank's side of one collective call."""
 
@@ -155,6 +169,16 @@ class FakePort:
         operation: Operation[None] = Operation()
         self._network.route(src, self.rank).receives.append((tensor, operation))
         return operation
+
+    def share(self) -> Operation[SharedSpace | None]:
+        operation: Operation[SharedSpace | None] = Operation()
+        operation.succeed(self._network.space)
+        return operation
+
+    async def barrier(self) -> Barrier:
+        barrier = MessageBarrier(self)
+        await barrier.meet()
+        return barrier
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
         operation: Operation[None] = Operation()

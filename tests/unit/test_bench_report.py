@@ -91,6 +91,7 @@ def test_table_is_aligned_and_leaves_out_columns_that_nothing_fills() -> None:
         (1.234, "1.23 B"),
         (0.1234, "0.123 B"),
         (2, "2 B"),
+        (0.00012345, "1.23e-04 B"),
     ],
 )
 def test_figures_have_three_digits(value: float, text: str) -> None:
@@ -100,6 +101,18 @@ def test_figures_have_three_digits(value: float, text: str) -> None:
 def test_last_line_names_what_failed() -> None:
     assert report_text(_report(FAST)).endswith("Every figure is within its bound.\n")
     assert "Outside their bounds: 2 (400 kB; 4 B), of which 1 by" in report_text(_report(SLOW, LATE))
+
+
+def test_what_could_not_be_measured_is_told_and_fails_nothing() -> None:
+    missing = Line.not_measured("over veth", "network namespaces need root")
+    report = _report(FAST, missing)
+    assert report.passes
+    assert missing.holds is None
+    rows = section_text(report.sections[0]).splitlines()
+    assert "| not measured: network namespaces need root |" in _squeezed(rows[-1])
+    assert report_text(report).endswith("Every figure is within its bound. Not measured: 1.\n")
+    assert report_text(_report(SLOW, missing)).endswith("which fail --check. Not measured: 1.\n")
+    assert report.as_json()["sections"][0]["lines"][1]["value"] is None
 
 
 def test_json_says_what_holds() -> None:

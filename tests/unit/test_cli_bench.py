@@ -44,7 +44,9 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> _Bench:
 
 def test_without_a_name_everything_is_measured(runner: _Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main([]) == 0
-    assert runner.calls == [(["p2p", "collectives", "join", "detect", "scale"], Options(rounds=9, trials=30))]
+    assert runner.calls == [
+        (["channels", "p2p", "collectives", "join", "detect", "scale"], Options(rounds=9, trials=30))
+    ]
     captured = capsys.readouterr()
     assert "| descriptors" in captured.out
     assert captured.err == "p2p: measuring\n"

@@ -51,6 +51,14 @@ def test_table_gives_the_reason_for_each_channel_that_does_not_work() -> None:
     assert "nccl does not work: this build of torch has no CUDA" in [" ".join(line) for line in lines]
 
 
+def test_table_says_what_a_channel_that_works_needs_besides() -> None:
+    def registered() -> Mapping[str, doctor.Support]:
+        return {"tcp": _Support(works=True), "mpi": _Support(works=True, reason="for processes of mpiexec")}
+
+    text = doctor.render(doctor.diagnose(registered))
+    assert "mpi works, for processes of mpiexec" in [" ".join(line.split()) for line in text.splitlines()]
+
+
 def test_table_is_aligned() -> None:
     text = doctor.render(doctor.diagnose(_healthy))
     rows = [line for line in text.splitlines() if line.startswith("  ")]

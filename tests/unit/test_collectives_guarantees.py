@@ -14,10 +14,20 @@ from multiworld.channel.collectives import TUNING, Tuning
 from multiworld.channel.collectives.chunks import split_evenly
 from multiworld.channel.collectives.tree import Tree, binomial_tree, chain
 
-from .collective_cases import ALWAYS_LARGE, ALWAYS_SMALL, COMPLEX, FLOATS, TINY, bits, random_tensor, rough_tensor
+from .collective_cases import (
+    ALWAYS_FLAT,
+    ALWAYS_LARGE,
+    ALWAYS_SMALL,
+    COMPLEX,
+    FLOATS,
+    TINY,
+    bits,
+    random_tensor,
+    rough_tensor,
+)
 from .fake_ports import FakeFailure, FakeNetwork, Steps, each, only
 
-TUNINGS = pytest.mark.parametrize("tuning", [ALWAYS_SMALL, ALWAYS_LARGE], ids=["small", "large"])
+TUNINGS = pytest.mark.parametrize("tuning", [ALWAYS_SMALL, ALWAYS_LARGE, ALWAYS_FLAT], ids=["small", "large", "flat"])
 
 
 @TUNINGS
@@ -91,9 +101,9 @@ def test_parameters_and_inference_tensors_are_reduced_in_place() -> None:
         frozen = [torch.ones(40_000) for _ in range(3)]
     leaves = [torch.nn.Parameter(torch.ones(40_000)) for _ in range(3)]
     for tensors in (frozen, leaves):
-        for tuning in (ALWAYS_SMALL, ALWAYS_LARGE):
+        for tuning in (ALWAYS_SMALL, ALWAYS_LARGE, ALWAYS_FLAT):
             FakeNetwork(3).run(collectives.all_reduce, each(tensors), tuning=tuning)
-    assert [tensor[0].item() for tensor in (*frozen, *leaves)] == [9.0] * 6
+    assert [tensor[0].item() for tensor in (*frozen, *leaves)] == [27.0] * 6
     assert all(leaf.is_leaf and leaf.requires_grad for leaf in leaves)
 
 

@@ -12,7 +12,17 @@ from torch.distributed import ReduceOp
 from multiworld.channel import collectives
 from multiworld.channel.collectives import Tuning
 
-from .collective_cases import ALWAYS_LARGE, ALWAYS_SMALL, DTYPES, OPS, allows, premultiplied_sum, random_tensor, reduced
+from .collective_cases import (
+    ALWAYS_FLAT,
+    ALWAYS_LARGE,
+    ALWAYS_SMALL,
+    DTYPES,
+    OPS,
+    allows,
+    premultiplied_sum,
+    random_tensor,
+    reduced,
+)
 from .fake_ports import FakeNetwork, FakePort, each, only
 
 SHAPE = (3, 50)
@@ -25,7 +35,7 @@ def network(request: pytest.FixtureRequest) -> Network:
     return lambda size: FakeNetwork(size, seed=seed, rendezvous=request.param != "in order")
 
 
-@pytest.fixture(params=[ALWAYS_SMALL, ALWAYS_LARGE], ids=["small", "large"])
+@pytest.fixture(params=[ALWAYS_SMALL, ALWAYS_LARGE, ALWAYS_FLAT], ids=["small", "large", "flat"])
 def tuning(request: pytest.FixtureRequest) -> Tuning:
     tuning = request.param
     assert isinstance(tuning, Tuning)

@@ -45,6 +45,40 @@ def test_callbacks_run_once_on_completion_or_at_once_after_it() -> None:
         operation.result()
 
 
+def test_a_settled_operation_is_complete_before_anybody_is_told() -> None:
+    detached: list[str] = []
+    operation: Operation[int] = Operation(lambda: detached.append("detached"))
+    seen: list[int] = []
+    operation.add_callback(lambda done: seen.append(done.result()))
+    assert operation.settle(1)
+    assert not operation.settle(2)
+    assert not operation.cancel(Sorry())
+    assert not operation.fail(Sorry())
+    assert operation.done
+    assert operation.completed_here
+    assert not seen
+    assert not detached
+    operation.tell()
+    operation.tell()
+    assert seen == [1]
+    operation.add_callback(lambda done: seen.append(done.result() + 1))
+    assert seen == [1, 2]
+
+
+def test_a_discarded_callback_is_not_called() -> None:
+    operation: Operation[int] = Operation()
+    seen: list[str] = []
+    kept, discarded = (lambda _: seen.append("kept")), (lambda _: seen.append("discarded"))
+    operation.discard_callback(discarded)
+    for callback in (kept, discarded):
+        operation.add_callback(callback)
+    operation.discard_callback(discarded)
+    operation.discard_callback(discarded)
+    operation.succeed(1)
+    operation.discard_callback(kept)
+    assert seen == ["kept"]
+
+
 def test_many_threads_complete_an_operation_once() -> None:
     for _ in range(50):
         operation: Operation[int] = Operation()
@@ -117,6 +151,31 @@ async def test_a_cancelled_task_has_cancelled_its_operation_when_it_ends() -> No
         await task
     assert detached.is_set()
     assert isinstance(operation.error, OperationCancelled)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_success_that_a_cancelled_task_never_heard_of_is_taken_back(slow: bool) -> None:
+    operation: Operation[None] = Operation()
+    undone: list[int] = []
+    operation.on_undo, operation.slow_cancel = lambda: undone.append(1), slow
+    task = asyncio.create_task(wait_async(operation))
+    await asyncio.sleep(0)
+    operation.succeed(None)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert undone == [1]
+
+
+def test_only_a_success_is_taken_back() -> None:
+    undone: list[int] = []
+    for end in (lambda operation: operation.fail(ValueError()), lambda operation: None):
+        operation: Operation[None] = Operation()
+        operation.on_undo = lambda: undone.append(1)
+        end(operation)
+        operation.cancel_or_undo(KeyError())
+        assert operation.error is not None
+    assert undone == []
 
 
 async def test_one_error_that_ends_many_operations_is_raised_as_a_copy_in_each() -> None:

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from multiworld.channel import registry
+from multiworld.channel.auto import AutoChannel
 from multiworld.channel.base import ChannelSupport
 from multiworld.channel.nccl import NcclChannel
 from multiworld.channel.registry import available, channel_names, find_channel
 from multiworld.channel.tcp import TcpChannel
-from multiworld.world.requests import check_request
+from multiworld.world.join_request import check_request
 
 CUDA = torch.device("cuda", 0)
 
@@ -33,7 +34,7 @@ class AbsentNccl(NcclChannel):
 
 def test_auto_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.OURS, "nccl", WorkingNccl)
-    assert find_channel("auto", torch.device("cpu")) is TcpChannel
+    assert find_channel("auto", torch.device("cpu")) is AutoChannel
     assert find_channel("auto", CUDA) is WorkingNccl
     assert find_channel("nccl", CUDA) is WorkingNccl
 
@@ -52,8 +53,17 @@ def test_a_device_that_a_channel_does_not_serve_is_refused(name: str, device: st
 
 
 def test_an_unknown_backend_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match="expected one of auto, tcp, gloo, nccl"):
+    with pytest.raises(ValueError, match="expected one of auto, shm, tcp, gloo, mpi, nccl"):
         find_channel("pigeon", torch.device("cpu"))
+
+
+def test_a_class_that_is_not_registered_goes_by_its_place() -> None:
+    assert find_channel("multiworld.channel.tcp:TcpChannel", torch.device("cpu")) is TcpChannel
+    for place in ("no.such.module:Channel", "multiworld.channel.tcp:NoChannel", ":TcpChannel"):
+        with pytest.raises(ValueError, match=f"backend '{place}' cannot be imported"):
+            find_channel(place, torch.device("cpu"))
+    with pytest.raises(TypeError, match="not a DataChannel class"):
+        find_channel("multiworld.channel.tcp:StreamMesh", torch.device("cpu"))
 
 
 def test_every_channel_says_whether_it_works() -> None:

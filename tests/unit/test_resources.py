@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import mmap
 import os
 import subprocess
 import sys
@@ -9,7 +11,16 @@ import threading
 
 import pytest
 
-from multiworld.testing import Deadline, LeakError, check_returned, measure, scaled, wait_until
+from multiworld.testing import (
+    Deadline,
+    LeakError,
+    check_returned,
+    check_returned_async,
+    measure,
+    scaled,
+    trim,
+    wait_until,
+)
 from multiworld.testing.deadlines import SCALE_VARIABLE
 
 
@@ -46,6 +57,26 @@ def test_a_child_is_seen_and_one_that_ends_in_time_is_no_leak() -> None:
     with child, pytest.raises(LeakError, match="children"):
         check_returned(before, timeout_s=0.05)
     check_returned(before)
+
+
+async def test_shared_memory_is_named_and_may_be_given_back_while_the_loop_runs() -> None:
+    before = measure()
+    fd = os.memfd_create("leaked")
+    os.truncate(fd, 4096)
+    shared = mmap.mmap(fd, 4096)
+    os.close(fd)
+    with pytest.raises(LeakError, match=r"shared memory .*memfd:leaked"):
+        await check_returned_async(before, timeout_s=0.05)
+    asyncio.get_running_loop().call_later(0.03, shared.close)
+    await check_returned_async(before)
+
+
+def test_what_is_free_is_given_back_to_the_system() -> None:
+    blocks = [bytearray(100_000) for _ in range(500)]
+    held = measure().resident_bytes
+    del blocks
+    trim()
+    assert measure().resident_bytes < held
 
 
 def test_one_variable_scales_all_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:

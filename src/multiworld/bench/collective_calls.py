@@ -2,40 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..world.world import World
+from .collective_data import ROOT, given, gotten
+from .known_data import fill, holds, spoil
 
-__all__ = ["GLOO_CALLS", "WORLD_CALLS", "Tensors"]
+__all__ = ["GLOO_CALLS", "Collectives", "Tensors", "call"]
 
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
 ITEM_BYTES = 4
-ROOT = 0
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """What one rank gives to and gets from a collective: ``mine`` [numel], ``inputs`` and ``outputs`` world_size of it.
+    """What a rank gives to and gets from a collective: ``mine`` [numel] and lists of world_size such."""
 
-    Zeros: reducing them in place over and over stays finite.
-    """
-
+    rank: int
     mine: Tensor
     inputs: list[Tensor]
     outputs: list[Tensor]
 
     @classmethod
-    def make(cls, size_bytes: int, world_size: int) -> Tensors:
+    def make(cls, size_bytes: int, rank: int, world_size: int) -> Tensors:
+        """Allocate them; what a collective has no use for is never touched."""
         numel = size_bytes // ITEM_BYTES
         return cls(
-            torch.zeros(numel),
-            [torch.zeros(numel) for _ in range(world_size)],
-            [torch.zeros(numel) for _ in range(world_size)],
+            rank,
+            torch.empty(numel),
+            [torch.empty(numel) for _ in range(world_size)],
+            [torch.empty(numel) for _ in range(world_size)],
         )
+
+    def prepare(self, kind: str) -> None:
+        """Write what this rank gives, and spoil what it is to get."""
+        gives, gets = given(kind, self.rank, len(self.inputs)), gotten(kind, self.rank, len(self.inputs), 1)
+        if gives.mine is not None:
+            fill(self.mine, gives.mine)
+        elif gets.mine is not None:
+            spoil(self.mine)
+        for tensor, factor in zip(self.inputs, gives.parts, strict=False):
+            fill(tensor, factor)
+        for tensor, _ in zip(self.outputs, gets.parts, strict=False):
+            spoil(tensor)
+
+    def hold(self, kind: str, count: int) -> bool:
+        """Whether this rank got what ``count`` calls give."""
+        gets = gotten(kind, self.rank, len(self.inputs), count)
+        right = gets.mine is None or holds(self.mine, gets.mine)
+        return right and all(map(holds, self.outputs, gets.parts))
 
 
 def _gloo_gather(group: dist.ProcessGroup, tensors: Tensors) -> dist.Work:
@@ -75,22 +96,42 @@ GLOO_CALLS: Mapping[str, Callable[[dist.ProcessGroup, Tensors], dist.Work]] = {
 }
 
 
-def _gather(world: World, tensors: Tensors) -> Awaitable[None]:
-    return world.gather(tensors.mine, tensors.outputs if world.rank == ROOT else None, ROOT)
+class Collectives(Protocol[T_co]):
+    """What ``World`` and ``world.blocking`` have in common; ``T_co`` is what is awaited, or None."""
+
+    def broadcast(self, tensor: Tensor, src: int) -> T_co: ...
+    def all_reduce(self, tensor: Tensor) -> T_co: ...
+    def reduce(self, tensor: Tensor, dst: int) -> T_co: ...
+    def all_gather(self, tensor_list: list[Tensor], tensor: Tensor) -> T_co: ...
+    def gather(self, tensor: Tensor, gather_list: list[Tensor] | None, dst: int) -> T_co: ...
+    def scatter(self, tensor: Tensor, scatter_list: list[Tensor] | None, src: int) -> T_co: ...
+    def reduce_scatter(self, output: Tensor, input_list: list[Tensor]) -> T_co: ...
+    def all_to_all(self, output_list: list[Tensor], input_list: list[Tensor]) -> T_co: ...
+    def barrier(self) -> T_co: ...
 
 
-def _scatter(world: World, tensors: Tensors) -> Awaitable[None]:
-    return world.scatter(tensors.mine, tensors.inputs if world.rank == ROOT else None, ROOT)
+def call(api: Collectives[T], kind: str, tensors: Tensors) -> T:
+    """Call a collective by its name."""
+    result: T = WORLD_CALLS[kind](api, tensors)
+    return result
 
 
-WORLD_CALLS: Mapping[str, Callable[[World, Tensors], Awaitable[None]]] = {
-    "broadcast": lambda world, tensors: world.broadcast(tensors.mine, ROOT),
-    "all_reduce": lambda world, tensors: world.all_reduce(tensors.mine),
-    "reduce": lambda world, tensors: world.reduce(tensors.mine, ROOT),
-    "all_gather": lambda world, tensors: world.all_gather(tensors.outputs, tensors.mine),
+def _gather(api: Collectives[T], tensors: Tensors) -> T:
+    return api.gather(tensors.mine, tensors.outputs if tensors.rank == ROOT else None, ROOT)
+
+
+def _scatter(api: Collectives[T], tensors: Tensors) -> T:
+    return api.scatter(tensors.mine, tensors.inputs if tensors.rank == ROOT else None, ROOT)
+
+
+WORLD_CALLS: Mapping[str, Callable[[Collectives[Any], Tensors], Any]] = {
+    "broadcast": lambda api, tensors: api.broadcast(tensors.mine, ROOT),
+    "all_reduce": lambda api, tensors: api.all_reduce(tensors.mine),
+    "reduce": lambda api, tensors: api.reduce(tensors.mine, ROOT),
+    "all_gather": lambda api, tensors: api.all_gather(tensors.outputs, tensors.mine),
     "gather": _gather,
     "scatter": _scatter,
-    "reduce_scatter": lambda world, tensors: world.reduce_scatter(tensors.mine, tensors.inputs),
-    "all_to_all": lambda world, tensors: world.all_to_all(tensors.outputs, tensors.inputs),
-    "barrier": lambda world, tensors: world.barrier(),
+    "reduce_scatter": lambda api, tensors: api.reduce_scatter(tensors.mine, tensors.inputs),
+    "all_to_all": lambda api, tensors: api.all_to_all(tensors.outputs, tensors.inputs),
+    "barrier": lambda api, tensors: api.barrier(),
 }

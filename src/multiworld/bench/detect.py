@@ -11,7 +11,7 @@ from .report import Line
 from .samples import percentile
 from .team import Team, Teammate
 
-__all__ = ["ABOUT", "measure"]
+__all__ = ["ABOUT", "BACKENDS", "measure"]
 
 ABOUT = (
     "Worlds of three processes with default settings; the victim is each rank in turn, and hosts the store every other "
@@ -19,6 +19,7 @@ ABOUT = (
     "over all. Pending are two receives and an all_reduce on each survivor. Raw Gloo: of a receive from the victim, "
     "pending in the same processes at the same time; idle it notices nothing."
 )
+BACKENDS = ("tcp", "gloo")
 PROGRAM = "multiworld.bench.detect_member:run"
 WORLD_SIZE = 3
 NUM_SURVIVORS = WORLD_SIZE - 1
@@ -73,9 +74,7 @@ class Ward:
     def __init__(self, team: Team) -> None:
         self._team = team
         self._survivors = team.members
-        endpoints = team.lead("serve")
-        team.all("meet", **endpoints)
-        self._endpoints = endpoints
+        self._endpoints = team.meet()
 
     def victims(self, count: int) -> Iterator[Teammate]:
         """Yield new processes, each to be used for one fault."""

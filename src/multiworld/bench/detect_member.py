@@ -38,13 +38,13 @@ class DetectMember(Member):
 
     async def serve_worlds(self) -> str:
         """Host a store here, which dies with this process; the same one each time."""
-        self.own_store_url = self.own_store_url or self.manager.serve_store(f"tcp://{raw_gloo.LOOPBACK}:0")
+        self.own_store_url = self.own_store_url or self.manager.serve_store(f"tcp://{self.address}:0")
         return self.own_store_url
 
     async def join(self, name: str, rank: int, world_size: int, store_url: str, backend: str, raw: bool) -> None:
         """Join a world and, if ``raw``, a raw Gloo group of the same ranks."""
         if raw:
-            self._group = raw_gloo.make_group(self.gloo_store, name, rank, world_size)
+            self._group = raw_gloo.make_group(self.gloo_store, name, rank, world_size, self.address)
         self._world = await self.manager.join(name, rank, world_size, store_url, backend=backend)
         self._broken = asyncio.create_task(self._watch(self._world))
 

@@ -6,13 +6,14 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from .alternation import RAW
 from .bounds import Bound
 from .options import Options
 from .report import Line
 from .samples import Pairs, joint_spans, median, percentile
 from .team import Team
 
-__all__ = ["ABOUT", "measure"]
+__all__ = ["ABOUT", "BACKENDS", "measure"]
 
 WINDOW_S = 0.1  # with one join each: as beside ten joins a second
 ABOUT = (
@@ -21,6 +22,7 @@ ABOUT = (
     f"between the same two processes, in windows of {WINDOW_S:g} s; in every second one they form a further "
     "world; each such window is compared with the mean of those before and after it."
 )
+BACKENDS = ("tcp", "gloo")
 PROGRAM = "multiworld.bench.join_member:run"
 NUM_JOINS, QUICK_JOINS = 200, 20
 NUM_FIRST, QUICK_FIRST = 30, 4
@@ -34,13 +36,12 @@ BESIDE_PER_STREAM = 20
 MARGIN = 0.2  # how much longer a stream is planned than its windows, which end with it
 WARM_UP, CALIBRATION = 500, 500
 RECEIVER = 1
-RAW = "raw"
 
 
 def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     """Return a line for each backend and for what another world's traffic loses."""
     with Team(PROGRAM, 2) as team:
-        team.all("meet", **team.lead("serve"))
+        team.meet()
         team.all("open", traffic_backend="tcp", size_bytes=TRAFFIC_BYTES)
         note("further worlds between two processes")
         lines = _further(team, options)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch.distributed as dist
@@ -27,6 +26,10 @@ class Lane(Protocol):
         """Make ``count`` round trips; return how long each took, in seconds."""
 
 
+class Waitable(Protocol):
+    def wait(self) -> object: ...
+
+
 class GlooLane:
     """Raw Gloo. Its calls block, so they block the event loop; nothing else runs on that meanwhile."""
 
@@ -35,23 +38,30 @@ class GlooLane:
 
     async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
         issue = self._group.send if self._leads else self._group.recv
-        pending: deque[dist.Work] = deque()
-        for number in range(count):
-            if len(pending) == len(buffers):
-                pending.popleft().wait()
-            pending.append(issue([buffers[number % len(buffers)]], self._peer, 0))
-        for work in pending:
-            work.wait()
+        _stream_blocking(lambda buffer: issue([buffer], self._peer, 0), buffers, count)
 
     async def echo(self, tensor: Tensor, count: int) -> list[float]:
         first, second = (self._group.send, self._group.recv) if self._leads else (self._group.recv, self._group.send)
-        times = []
-        for _ in range(count):
-            began = time.perf_counter()
-            first([tensor], self._peer, 0).wait()
-            second([tensor], self._peer, 0).wait()
-            times.append(time.perf_counter() - began)
-        return times
+        tensors = [tensor]
+        return _echo_blocking(
+            lambda: first(tensors, self._peer, 0).wait(), lambda: second(tensors, self._peer, 0).wait(), count
+        )
+
+
+class BlockingLane:
+    """A world's blocking API, as raw Gloo is used: one thread, with as many requests under way as there are buffers."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._leads, self._peer = world, world.rank == 0, 1 - world.rank
+
+    async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
+        issue = self._world.blocking.isend if self._leads else self._world.blocking.irecv
+        _stream_blocking(lambda buffer: issue(buffer, self._peer), buffers, count)
+
+    async def echo(self, tensor: Tensor, count: int) -> list[float]:
+        api = self._world.blocking
+        first, second = (api.send, api.recv) if self._leads else (api.recv, api.send)
+        return _echo_blocking(lambda: first(tensor, self._peer), lambda: second(tensor, self._peer), count)
 
 
 class AsyncLane:
@@ -80,31 +90,24 @@ class AsyncLane:
             await move(buffer, self._peer)
 
 
-class BlockingLane:
-    """A world's blocking API: streams from as many threads as there are buffers, round trips from the main thread."""
+def _stream_blocking(issue: Callable[[Tensor], Waitable], buffers: Sequence[Tensor], count: int) -> None:
+    pending: deque[Waitable] = deque()
+    for number in range(count):
+        if len(pending) == len(buffers):
+            pending.popleft().wait()
+        pending.append(issue(buffers[number % len(buffers)]))
+    for request in pending:
+        request.wait()
 
-    def __init__(self, world: World) -> None:
-        self._world, self._leads, self._peer = world.blocking, world.rank == 0, 1 - world.rank
 
-    async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
-        with ThreadPoolExecutor(len(buffers)) as threads:
-            for _ in threads.map(self._repeat, buffers, _shares(count, len(buffers))):
-                pass
-
-    async def echo(self, tensor: Tensor, count: int) -> list[float]:
-        first, second = (self._world.send, self._world.recv) if self._leads else (self._world.recv, self._world.send)
-        times = []
-        for _ in range(count):
-            began = time.perf_counter()
-            first(tensor, self._peer)
-            second(tensor, self._peer)
-            times.append(time.perf_counter() - began)
-        return times
-
-    def _repeat(self, buffer: Tensor, count: int) -> None:
-        move = self._world.send if self._leads else self._world.recv
-        for _ in range(count):
-            move(buffer, self._peer)
+def _echo_blocking(first: Callable[[], object], second: Callable[[], object], count: int) -> list[float]:
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        first()
+        second()
+        times.append(time.perf_counter() - began)
+    return times
 
 
 def _shares(count: int, num_parts: int) -> list[int]:

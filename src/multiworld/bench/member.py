@@ -22,26 +22,25 @@ class Member:
     def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
         self.manager, self.rank, self.size = manager, rank, size
         self.gloo_store: Any = None
-        self.store_url = ""
+        self.address = self.store_url = ""
 
-    async def serve(self) -> dict[str, Any]:
-        """Host both stores on rank 0, for ``meet``."""
-        if self.rank != 0:
-            return {}
-        self.gloo_store = raw_gloo.serve_store()
+    async def serve(self, address: str) -> dict[str, Any]:
+        """Host both stores on an address of this machine; return what ``meet`` is to be told."""
+        self.gloo_store = raw_gloo.serve_store(address)
         return {
+            "gloo_address": address,
             "gloo_port": self.gloo_store.port,
-            "store_url": self.manager.serve_store(f"tcp://{raw_gloo.LOOPBACK}:0"),
+            "store_url": self.manager.serve_store(f"tcp://{address}:0"),
         }
 
-    async def meet(self, gloo_port: int, store_url: str) -> None:
-        """Connect to the stores of rank 0."""
-        if self.rank != 0:
-            self.gloo_store = raw_gloo.connect_store(gloo_port)
-        self.store_url = store_url
+    async def meet(self, gloo_address: str, gloo_port: int, store_url: str, address: str = "") -> None:
+        """Connect to the stores. ``address``: where others reach this process, if that is another."""
+        if self.gloo_store is None:
+            self.gloo_store = raw_gloo.connect_store(gloo_address, gloo_port)
+        self.address, self.store_url = address or gloo_address, store_url
 
     def form_gloo(self, name: str) -> torch.distributed.ProcessGroup:
-        return raw_gloo.make_group(self.gloo_store, name, self.rank, self.size)
+        return raw_gloo.make_group(self.gloo_store, name, self.rank, self.size, self.address)
 
     async def form_world(self, name: str, backend: str) -> mw.World:
         return await self.manager.join(name, self.rank, self.size, self.store_url, backend=backend)

@@ -6,18 +6,25 @@ from dataclasses import dataclass
 
 __all__ = ["Options"]
 
+PAIRS_PER_ROUND = 3  # the speed of a shared machine changes within a second: short slices, and many of them
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """``rounds``: alternations of every comparison. ``trials``: faults of each kind that ``detect`` injects.
 
-    ``backends``: the channels to compare with raw Gloo; any that is installed.
+    ``backends``: the channels to compare with raw Gloo, any that is installed; empty: those of each benchmark.
     """
 
     quick: bool = False
     rounds: int = 9
     trials: int = 30
-    backends: tuple[str, ...] = ("tcp", "gloo")
+    backends: tuple[str, ...] = ()
+
+    @property
+    def num_pairs(self) -> int:
+        """How many short slices of each lane to take, each with one of the reference."""
+        return self.rounds * (1 if self.quick else PAIRS_PER_ROUND)
 
     def __post_init__(self) -> None:
         for name in ("rounds", "trials"):

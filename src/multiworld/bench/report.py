@@ -15,11 +15,14 @@ __all__ = ["Line", "Report", "Section"]
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One measured figure. ``reference``, ``ratio`` and ``difference`` are None where raw Gloo has no counterpart."""
+    """One measured figure. ``reference``, ``ratio`` and ``difference`` are None where raw Gloo has no counterpart.
+
+    ``value`` is None where it could not be measured; the note says why.
+    """
 
     name: str
     unit: str
-    value: float
+    value: float | None
     reference: float | None = None
     ratio: float | None = None
     ratio_quartiles: tuple[float, float] | None = None
@@ -51,6 +54,11 @@ class Line:
             details=details or {},
             note=note,
         )
+
+    @classmethod
+    def not_measured(cls, name: str, reason: str) -> Line:
+        """Report that there is no figure, and why."""
+        return cls(name=name, unit="", value=None, note=f"not measured: {reason}")
 
     @property
     def holds(self) -> bool | None:
@@ -96,6 +104,11 @@ class Report:
     def failures(self) -> list[Line]:
         """The lines outside their bounds."""
         return [line for section in self.sections for line in section.lines if line.holds is False]
+
+    @property
+    def missing(self) -> list[Line]:
+        """The lines that could not be measured."""
+        return [line for section in self.sections for line in section.lines if line.value is None]
 
     @property
     def passes(self) -> bool:

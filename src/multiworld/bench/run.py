@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from .machine import describe_machine
 from .options import Options
@@ -13,13 +14,14 @@ from .report import Report, Section
 __all__ = ["BENCHMARKS", "run"]
 
 BENCHMARKS = {
+    "channels": "what our channels must reach: messages, collectives, memory and a DDP step, beside raw Gloo",
     "p2p": "throughput and round trips between two processes",
     "collectives": "every collective on 2 and 4 ranks",
     "join": "time to form a world, and what other worlds feel of it",
     "detect": "time until every survivor knows that a member was killed or stopped",
     "scale": "threads, descriptors, memory and idle time of 256 worlds in one process",
 }
-"""Each is a module of this package with ABOUT and ``measure(options, note) -> list[Line]``."""
+"""Each is a module of this package with ABOUT, BACKENDS and ``measure(options, note) -> list[Line]``."""
 
 
 def run(names: Sequence[str], options: Options, note: Callable[[str], None]) -> Report:
@@ -29,6 +31,7 @@ def run(names: Sequence[str], options: Options, note: Callable[[str], None]) -> 
     for name in names:
         module = importlib.import_module(f"{__package__}.{name}")
         began = time.monotonic()
-        lines = module.measure(options, lambda text, name=name: note(f"{name}: {text}"))
+        chosen = replace(options, backends=options.backends or module.BACKENDS)
+        lines = module.measure(chosen, lambda text, name=name: note(f"{name}: {text}"))
         sections.append(Section(name=name, about=module.ABOUT, took_s=time.monotonic() - began, lines=lines))
     return Report(machine=machine, quick=options.quick, sections=sections)

@@ -42,6 +42,11 @@ class Pairs:
                 f"{len(self.ours)} samples of ours and {len(self.reference)} of the reference are no pairs"
             )
 
+    @classmethod
+    def of(cls, samples: Sequence[tuple[float, float]]) -> Pairs:
+        """Take them as (ours, reference)."""
+        return cls([ours for ours, _ in samples], [reference for _, reference in samples])
+
     @property
     def ratios(self) -> list[float]:
         """Ours over the reference, pair by pair."""

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .alternation import RAW
 from .bounds import Bound
 from .options import Options
 from .report import Line
 from .team import Team
 
-__all__ = ["ABOUT", "measure"]
+__all__ = ["ABOUT", "BACKENDS", "measure"]
 
 NUM_WORLDS, QUICK_WORLDS = 256, 32
 NUM_RECEIVES, QUICK_RECEIVES = 1_000, 100
 IDLE_S, QUICK_IDLE_S = 10.0, 1.0
-RAW = "raw"
 CALLED_FOR = {"gloo"}  # of these a world holds all that it ever does only after large payloads
 ABOUT = (
     f"Two processes that share {NUM_WORLDS} worlds; figures of one of them. Threads, descriptors and memory are what "
     "each world after the first adds, on gloo 6 s after large payloads both ways; raw Gloo: each group, on one "
     "store. Idle time includes that of helper processes."
 )
+BACKENDS = ("tcp", "gloo")
 PROGRAM = "multiworld.bench.scale_member:run"
 THREADS: Mapping[str, float] = {"tcp": 0, "gloo": 3}
 MAX_DESCRIPTORS = 2
@@ -36,14 +37,14 @@ def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     num_worlds = QUICK_WORLDS if options.quick else NUM_WORLDS
     note(f"{num_worlds} raw Gloo groups")
     with Team(PROGRAM, 2) as team:
-        team.all("meet", **team.lead("serve"))
+        team.meet()
         raw = _grow(team, RAW, num_worlds)
         raw["idle"] = _idle_percent(team, options)
     lines = []
     for backend in options.backends:
         note(f"{num_worlds} worlds, {backend}")
         with Team(PROGRAM, 2) as team:  # a new pair: memory that was given back would hide what is taken
-            team.all("meet", **team.lead("serve"))
+            team.meet()
             lines += _costs(team, backend, num_worlds, raw)
             note(f"idle, {backend}")
             lines += _idle(team, backend, num_worlds, raw["idle"], options)
@@ -104,10 +105,11 @@ def _costs(team: Team, backend: str, num_worlds: int, raw: Mapping[str, float]) 
 
 
 def _idle(team: Team, backend: str, num_worlds: int, raw_percent: float, options: Options) -> list[Line]:
+    idle_percent = _idle_percent(team, options)
     idle = Line(
         name=f"{backend}: {num_worlds} worlds idle",
         unit=CORE,
-        value=_idle_percent(team, options),
+        value=idle_percent,
         reference=raw_percent,
         bound=Bound.at_most(MAX_IDLE_PERCENT),
     )
@@ -123,7 +125,7 @@ def _idle(team: Team, backend: str, num_worlds: int, raw_percent: float, options
         Line(
             name=f"{backend}: {num_receives:,} receives pending, besides",
             unit=CORE,
-            value=max(0.0, pending - idle.value),
+            value=max(0.0, pending - idle_percent),
             bound=Bound.at_most(MAX_PENDING_PERCENT),
         ),
         Line(

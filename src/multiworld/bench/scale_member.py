@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import os
 import time
 from functools import partial
@@ -17,6 +15,8 @@ import torch.distributed as dist
 import multiworld as mw
 
 from ..testing import measure
+from .alternation import RAW
+from .held import give_freed_memory_back
 from .member import Member, obey
 
 __all__ = ["ScaleMember", "run"]
@@ -24,7 +24,6 @@ __all__ = ["ScaleMember", "run"]
 AT_A_TIME = 16
 LARGE_NUMEL = 2_500_000  # 10 MB
 SETTLE_S = 6.0  # threads that have nothing to do end after 5 s
-RAW = "raw"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -74,8 +73,7 @@ class ScaleMember(Member):
 
     async def held(self) -> dict[str, Any]:
         """Return what this process holds now, its children's memory not counted."""
-        gc.collect()
-        _give_freed_memory_back()
+        give_freed_memory_back()
         now = measure()
         return {"threads": now.threads, "descriptors": now.num_descriptors, "resident_bytes": now.resident_bytes}
 
@@ -100,13 +98,6 @@ class ScaleMember(Member):
                 await self._worlds[number % len(self._worlds)].send(torch.zeros(1), 0)
         await asyncio.gather(*self._receives)
         self._receives.clear()
-
-
-def _give_freed_memory_back() -> None:
-    """Let the allocator return what was freed: it may keep some of the large tensors' memory, or not."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
-    if trim is not None:
-        trim(0)
 
 
 def _used_s() -> float:

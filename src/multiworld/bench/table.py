@@ -27,8 +27,10 @@ def section_text(section: Section) -> str:
 
 
 def format_figure(value: float, unit: str = "") -> str:
-    """Return three significant digits without an exponent, and the unit."""
+    """Return three significant digits, without an exponent unless it is tiny, and the unit."""
     magnitude = abs(value)
+    if 0 < magnitude < 0.001:
+        return f"{value:.2e} {unit}".rstrip()
     decimals = 0 if magnitude >= 100 or value == int(value) else 1 if magnitude >= 10 else 2 if magnitude >= 1 else 3
     return f"{value:,.{decimals}f} {unit}".rstrip()
 
@@ -40,7 +42,7 @@ def _row(line: Line) -> tuple[str, ...]:
         ratio += f" ({low:.2f}–{high:.2f})"
     return (
         line.name,
-        format_figure(line.value, line.unit),
+        "" if line.value is None else format_figure(line.value, line.unit),
         "" if line.reference is None else format_figure(line.reference, line.unit),
         ratio,
         "" if line.bound is None else line.bound.text(line.unit),
@@ -72,11 +74,13 @@ def _cell(text: str, column: int, widths: dict[int, int]) -> str:
 
 
 def _verdict(report: Report) -> str:
+    missing = f" Not measured: {len(report.missing)}." if report.missing else ""
     failed = report.failures
     if not failed:
-        return "Every figure is within its bound."
+        return f"Every figure is within its bound.{missing}"
     gating = sum(line.gates for line in failed)
     names = "; ".join(line.name for line in failed)
     return (
         f"Outside their bounds: {len(failed)} ({names}), of which {gating} by a ratio or a count, which fail --check."
+        f"{missing}"
     )

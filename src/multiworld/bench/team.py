@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ..testing import Worker, WorkerFailedError, WorkerGroup
+from ..testing import Host, Worker, WorkerFailedError, WorkerGroup
 
 __all__ = ["Team", "Teammate"]
 
+LOOPBACK = "127.0.0.1"
 START_S = 120.0
 ANSWER_S = 300.0
 
@@ -42,11 +44,11 @@ class Team:
     If one of them failed, what each did and wrote goes to standard error first.
 
     ``program`` is a ``module:function`` that takes ``rank`` and ``size``, reports ``ready``, and answers each command
-    with ``done`` and its ``number``.
+    with ``done`` and its ``number``. With simulated ``hosts``, one per rank, each member runs on its own.
     """
 
-    def __init__(self, program: str, size: int) -> None:
-        self._program, self._size = program, size
+    def __init__(self, program: str, size: int, hosts: Sequence[Host] = ()) -> None:
+        self._program, self._size, self._hosts = program, size, hosts
         self._workers = WorkerGroup()
         self.members: list[Teammate] = []
 
@@ -67,9 +69,16 @@ class Team:
 
     def hire(self, ranks: range) -> list[Teammate]:
         """Start processes beside the members, and return once they are ready."""
-        workers = [self._workers.start(self._program, name=f"rank{rank}", rank=rank, size=self._size) for rank in ranks]
+        workers = [self._start(rank) for rank in ranks]
         self._workers.await_all("ready", START_S, among=workers)
         return [Teammate(worker) for worker in workers]
+
+    def meet(self) -> Mapping[str, Any]:
+        """Let rank 0 host the stores and every member connect; return what ``meet`` tells those who are hired later."""
+        endpoints: Mapping[str, Any] = self.members[0].ask("serve", address=self._address(0))
+        for rank, member in enumerate(self.members):
+            member.ask("meet", address=self._address(rank), **endpoints)
+        return endpoints
 
     def all(self, command: str, /, **fields: Any) -> list[Any]:
         """Let every member do something at the same time; return what each answered, by rank."""
@@ -79,3 +88,10 @@ class Team:
     def lead(self, command: str, /, **fields: Any) -> Any:
         """As ``all``, and return the answer of rank 0."""
         return self.all(command, **fields)[0]
+
+    def _start(self, rank: int) -> Worker:
+        netns = self._hosts[rank].netns if self._hosts else None
+        return self._workers.start(self._program, name=f"rank{rank}", netns=netns, rank=rank, size=self._size)
+
+    def _address(self, rank: int) -> str:
+        return self._hosts[rank].address if self._hosts else LOOPBACK

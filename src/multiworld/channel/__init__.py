@@ -1,1 +1,39 @@
-"""Channels: what moves tensors between the ranks of one world."""
+"""Channels: what moves tensors between the ranks of one world. These names are for those who write one.
+
+``DataChannel`` is the interface. ``StreamChannel`` is a channel over connected stream sockets, complete but for the
+sockets; ``collectives`` are the collectives over send and receive, for channels that have other means.
+"""
+
+from ..store.base import Store
+from ..wire.connection import Connection, ConnectionSink
+from ..wire.operation import Operation, StepsCancelled, drive
+from ..wire.progress import IOHandler, ProgressThread, Timer
+from ..wire.waiting import run_in_thread
+from . import collectives
+from .base import ChannelContext, ChannelStatistics, ChannelSupport, Connector, DataChannel, Payload
+from .mesh import StreamMesh
+from .own_socket import attach_socket
+from .streamed import StreamChannel
+
+__all__ = [
+    "ChannelContext",
+    "ChannelStatistics",
+    "ChannelSupport",
+    "Connection",
+    "ConnectionSink",
+    "Connector",
+    "DataChannel",
+    "IOHandler",
+    "Operation",
+    "Payload",
+    "ProgressThread",
+    "StepsCancelled",
+    "Store",
+    "StreamChannel",
+    "StreamMesh",
+    "Timer",
+    "attach_socket",
+    "collectives",
+    "drive",
+    "run_in_thread",
+]

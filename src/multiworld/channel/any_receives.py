@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ..wire.operation import Operation, drive
+from ..wire.operation import Operation, StepsCancelled, drive
 from .any_source import AnySource
 from .stream import USER, MessageStream, Receive, key_of
 
@@ -41,8 +41,12 @@ class AnyReceives:
         operation.slow_cancel = tensor.nbytes > self._slow_cancel_bytes
         with self._lock:
             ranks = self._source.post(key, receive)  # first: what comes after a stream has looked finds it
-        looking = drive(self._look(receive, key, ranks))
-        looking.add_callback(lambda _: self._looked(receive, key))
+        try:
+            looking = drive(self._look(receive, key, ranks))
+            looking.add_callback(lambda _: self._looked(receive, key))
+        except BaseException:  # an interrupt: nobody will know the operation, and its tensor must be left alone
+            operation.cancel(StepsCancelled())
+            raise
         return operation
 
     def take(self, rank: int, key: int) -> Receive | None:

@@ -17,15 +17,16 @@ from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.spinning import QuickWaits
 
-__all__ = ["ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
+__all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
 
+ANY_RANK = -1  # stands for the peer of a receive that takes a message from whichever rank has one
 Payload = Tensor | list[Tensor] | dict[str, Tensor]
 ReduceOp = torch.distributed.ReduceOp
 
 
 @dataclass(frozen=True)
 class ChannelSupport:
-    """Whether a channel can work on this machine, and if not, why."""
+    """Whether a channel can work on this machine, and if not, why; else what it needs besides, if anything."""
 
     name: str
     works: bool
@@ -49,11 +50,14 @@ class ChannelStatistics:
 class Connector(Protocol):
     """Opens authenticated connections between the members of one world and generation."""
 
-    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float) -> Operation[Connection]:
-        """Connect to a rank, which must ``expect`` us."""
+    def shares_host(self, rank: int) -> bool:
+        """Whether it is worth trying to reach a rank by ``dial(..., local=True)``: it runs on this host."""
+
+    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False) -> Operation[Connection]:
+        """Connect to a rank, which must ``expect`` us. ``local``: over a Unix socket, which can carry descriptors."""
 
     def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
-        """Wait for that rank to dial us."""
+        """Wait for that rank to dial us, either way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +90,20 @@ class DataChannel(ABC):
 
     Every method returns at once with an Operation. The world checks arguments, deadlines and devices before it calls,
     and fails all operations when it breaks; the channel must make ``Operation.cancel`` safe: when it returns, the
-    caller's tensors are no longer read or written. Point-to-point operations match per (peer, tag, direction) in the
-    order of the calls.
+    caller's tensors are no longer read or written. ``Operation.on_undo`` of a receive that has succeeded puts its
+    message back, for a task that was cancelled before it heard of it.
+
+    Point-to-point operations match per (peer, tag, direction) in the order of the calls, collectives in the order of
+    theirs. Tensors are contiguous and on the world's device. Outputs of a collective do not overlap, but one may be the
+    caller's own input, as in ``all_gather(tensors, tensors[rank])``.
+
+    ``multiworld.testing.channel_conformance`` checks all of this for any channel.
     """
 
     name: ClassVar[str]
     device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    cancel_costs_world: ClassVar[bool] = False
+    """Whether an operation whose data is moving already can be stopped only by breaking the world."""
 
     def __init__(self, context: ChannelContext) -> None:
         self.context = context
@@ -101,9 +113,31 @@ class DataChannel(ABC):
         """Say whether the channel can work here, without side effects."""
         return ChannelSupport(cls.name, True)
 
+    @classmethod
+    def can_move(cls, dtype: torch.dtype) -> bool:
+        """Say whether tensors of that type can be sent. Those that cannot raise TypeError, before anything is sent."""
+        return True
+
+    @classmethod
+    def can_reduce(cls, op: str, dtype: torch.dtype) -> bool:
+        """Say whether it has that ``torch.distributed.ReduceOp`` (``"SUM"``, ``"AVG"`` …) for elements of that type.
+
+        What it has not raises TypeError before anything is sent. The world refuses by itself what makes no sense at
+        all, such as the bits of a float.
+        """
+        return True
+
+    @classmethod
+    def refusal(cls, elsewhere: Sequence[int]) -> str:
+        """Say why it cannot serve a world with these ranks on other hosts than ours; empty if it can, as by default."""
+        return ""
+
     @abstractmethod
     def connect(self, timeout_s: float) -> Operation[None]:
-        """Connect to all ranks; called once, on any thread."""
+        """Connect to all ranks; called once, on any thread.
+
+        OSError: a rank could not be reached. The join goes on with the next generation then, until its time is over.
+        """
 
     @abstractmethod
     def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:
@@ -158,11 +192,14 @@ class DataChannel(ABC):
     @abstractmethod
     def barrier(self) -> Operation[None]: ...
 
-    def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
-        """A thread is about to block on ``operation``: it may do the channel's work meanwhile. Default: nothing."""
+    def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
+        """A thread is about to block on ``operation``: it may do the channel's work meanwhile. Default: nothing.
 
-    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
-        """A task of ``loop`` is about to await a message of ``peer``: the loop may do the channel's reading.
+        ``peer``: the only one that it depends on; None or ANY_RANK: it may be any.
+        """
+
+    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int | None) -> QuickWaits | None:
+        """A task of ``loop`` is about to await something of ``peer``, or of all: the loop may do the channel's reading.
 
         Return how the waits for that peer went, if the channel counts them. Default: nothing.
         """

@@ -46,6 +46,7 @@ class GlooChannel(StreamChannel):
 
     name: ClassVar[str] = "gloo"
     device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    cancel_costs_world: ClassVar[bool] = True
 
     def __init__(self, context: ChannelContext) -> None:
         self._label = f"gloo-{context.world}-{context.generation}"

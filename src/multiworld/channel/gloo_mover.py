@@ -131,6 +131,9 @@ class GlooMover:
                 transfer.tensors = [transfer.tensor().clone()]
             return not transfer.issued
 
+    def divert(self, number: int, tensor: Tensor) -> bool:
+        return False  # the library has the caller's memory
+
     def close(self) -> None:
         """Take nothing more, and end the threads when what is under way has ended. Idempotent, never blocks."""
         with self._lock:

@@ -96,10 +96,18 @@ class Inbox(Generic[R, M]):
         self._consumed_bytes = 0
         self._leftovers: dict[int, None] = {}  # tags that were idle with credits given
         self._forgotten: dict[int, None] = {}
+        self._abandoned: dict[int, None] = {}
         self.credits_to_give: list[int] = []  # tags; the shell sends and clears them
         self.credits_to_recall: list[int] = []  # likewise
         self.mismatches: list[Mismatch[R, M]] = []  # the shell fails and clears them
         self.parted: list[int] = []  # tags on which a message has lost its receive; the shell offers it and clears them
+
+    @property
+    def has_receives(self) -> bool:
+        """Whether receives wait for messages, or for the rest of one. Any thread."""
+        if any(state.posted for state in list(self._tags.values())):
+            return True
+        return any(arrival.posted is not None for arrival in list(self._by_seq.values()))
 
     @property
     def num_posted(self) -> int:
@@ -133,6 +141,19 @@ class Inbox(Generic[R, M]):
             state.wanted += 1
             self._settle(tag, state)
         return posted
+
+    def take_complete(self, tag: int, fits: Callable[[M], bool]) -> Arrival[R, M] | None:
+        """Take the message that a receive would meet now, if it is complete and fits."""
+        state = self._tags.get(tag)
+        if state is None or not state.arrived:
+            return None
+        arrival = state.arrived[0]
+        if not arrival.complete or not fits(arrival.message):
+            return None
+        state.arrived.popleft()
+        self._consume(arrival)
+        self._settle(tag, state)
+        return arrival
 
     def arrive(
         self, tag: int, seq: int, message: M, size_bytes: int, *, eager: bool, transferring: bool
@@ -199,6 +220,18 @@ class Inbox(Generic[R, M]):
                 return arrival
         return None
 
+    def put_back(self, tag: int, seq: int, message: M, size_bytes: int) -> Arrival[R, M] | None:
+        """A message that was received waits again, before those behind it. Return the receive that meets it, if any."""
+        if tag in self._forgotten:
+            return None
+        arrival: Arrival[R, M] = Arrival(tag, seq, message, eager=False, size_bytes=size_bytes, complete=True)
+        self._by_seq[seq] = arrival
+        state = self._tag(tag)
+        state.arrived.append(arrival)
+        met = self._meet_again(state)
+        self._settle(tag, state)
+        return met
+
     def withdraw_message(self, seq: int) -> Arrival[R, M] | None:
         """The sender took an announced message back. Return the complete one that a receive now meets, if any."""
         arrival = self._by_seq.get(seq)
@@ -244,6 +277,25 @@ class Inbox(Generic[R, M]):
     def is_forgotten(self, tag: int) -> bool:
         return tag in self._forgotten
 
+    def abandon(self, tag: int) -> list[R]:
+        """The sender sends nothing more on this tag. Return the receives that wait there in vain."""
+        self._abandoned[tag] = None
+        if len(self._abandoned) > MAX_FORGOTTEN:
+            del self._abandoned[next(iter(self._abandoned))]
+        state = self._tags.get(tag)
+        if state is None:
+            return []
+        receives = [posted.receive for posted in state.posted]
+        state.wanted -= sum(posted.large for posted in state.posted)
+        state.posted.clear()
+        self._settle(tag, state)
+        return receives
+
+    def is_abandoned(self, tag: int) -> bool:
+        """Whether a receive on this tag would wait in vain."""
+        state = self._tags.get(tag)
+        return tag in self._abandoned and not (state is not None and state.arrived)
+
     def discard(self, size_bytes: int) -> None:
         """An eager message is dropped unread: its bytes leave the window."""
         self._consumed_bytes += size_bytes
@@ -275,6 +327,11 @@ class Inbox(Generic[R, M]):
         """Whether a receive on this tag would be satisfied at once."""
         state = self._tags.get(tag)
         return state is not None and bool(state.arrived) and state.arrived[0].complete
+
+    def arrived(self, tag: int) -> list[M]:
+        """Return the messages on a tag that have no receive."""
+        state = self._tags.get(tag)
+        return [] if state is None else [arrival.message for arrival in state.arrived]
 
     def receives(self) -> list[R]:
         """All receives that have not completed."""
@@ -404,7 +461,7 @@ class Outbox(Generic[S]):
     def issue(self, tag: int, size_bytes: int, send: S) -> tuple[int, Route]:
         """Number a message and decide how it goes."""
         seq, self._next_seq = self._next_seq, self._next_seq + 1
-        if size_bytes <= self._eager_bytes and self._unconsumed_bytes + size_bytes <= self._window_bytes:
+        if self.allows_eager(size_bytes):
             self._unconsumed_bytes += size_bytes
             return seq, Route.EAGER
         if not self._announced.get(tag) and self._take_credit(tag):
@@ -414,9 +471,13 @@ class Outbox(Generic[S]):
             self._small[seq] = tag, size_bytes
         return seq, Route.ANNOUNCED
 
+    def allows_eager(self, size_bytes: int) -> bool:
+        """Whether a message of that size may go at once."""
+        return size_bytes <= self._eager_bytes and self._unconsumed_bytes + size_bytes <= self._window_bytes
+
     def issue_eager(self, size_bytes: int) -> int | None:
         """Number a message that goes at once; None if the window does not allow it."""
-        if size_bytes > self._eager_bytes or self._unconsumed_bytes + size_bytes > self._window_bytes:
+        if not self.allows_eager(size_bytes):
             return None
         self._unconsumed_bytes += size_bytes
         seq, self._next_seq = self._next_seq, self._next_seq + 1

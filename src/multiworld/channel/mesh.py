@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import Any
 
-from ..wire.connection import Connection
+from ..wire.connection import Connection, read_together
+from ..wire.dialer import DialError
+from ..wire.loop_reader import LoopReader
 from ..wire.operation import Operation, drive, settler
+from ..wire.spinning import QuickWaits
 from .any_receives import AnyReceives
-from .base import ChannelContext, ChannelStatistics
+from .base import ANY_RANK, ChannelContext, ChannelStatistics
 from .stream import MessageStream, Receive, StreamOwner
 
 __all__ = ["StreamMesh"]
 
+logger = logging.getLogger(__name__)
+
 
 class StreamMesh(StreamOwner):
-    """The lower rank of each pair dials, the higher one expects it."""
+    """The lower rank of each pair dials, the higher one expects it.
+
+    ``local`` says which ranks are dialed over a Unix socket; with ``or_else_tcp``, over TCP if that fails.
+    """
 
     def __init__(
         self,
         context: ChannelContext,
         make_stream: Callable[[StreamOwner, int], MessageStream] | None = None,
+        *,
+        local: Callable[[int], bool] = lambda _: False,
+        or_else_tcp: bool = False,
     ) -> None:
         self.world, self.generation = context.world, context.generation
         self._context = context
+        self._local, self._or_else_tcp = local, or_else_tcp
+        self.on_asked: Callable[[int, int, bytes], None] = lambda *_: None  # as ``StreamOwner.stream_asked``
         peers = [rank for rank in range(context.world_size) if rank != context.rank]
         make = MessageStream if make_stream is None else make_stream
         self._streams = {rank: make(self, rank) for rank in peers}
+        self._quick_waits = QuickWaits()  # for all peers at once
         self.any_receives = AnyReceives(self._streams)
 
     @property
@@ -45,14 +61,53 @@ class StreamMesh(StreamOwner):
         opening: list[Operation[Connection]] = []
         for rank, stream in self._streams.items():
             dialing = me < rank
-            opening.append(
-                connector.dial(rank, stream, timeout_s=timeout_s) if dialing else connector.expect(rank, stream)
-            )
+            opening.append(self._dial(rank, stream, timeout_s) if dialing else connector.expect(rank, stream))
         for opened in opening:
             await opened
 
+    def _dial(self, rank: int, stream: MessageStream, timeout_s: float) -> Operation[Connection]:
+        connector = self._context.connector
+        if not self._local(rank):
+            return connector.dial(rank, stream, timeout_s=timeout_s)
+        if not self._or_else_tcp:
+            return connector.dial(rank, stream, timeout_s=timeout_s, local=True)
+        return drive(self._dial_either(rank, stream, timeout_s))
+
+    async def _dial_either(self, rank: int, stream: MessageStream, timeout_s: float) -> Connection:
+        connector = self._context.connector
+        try:
+            return await connector.dial(rank, stream, timeout_s=timeout_s, local=True)
+        except DialError as error:
+            logger.info("world %s: rank %d is reached over TCP: %s", self.world, rank, error)
+            return await connector.dial(rank, stream, timeout_s=timeout_s)
+
+    def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
+        """Let the calling thread read until the operation is done: what comes from a peer, or from all."""
+        if peer is not None and peer != ANY_RANK:
+            self._streams[peer].connection.read_until(operation, timeout_s)
+        else:
+            connections = [stream.connection for stream in self._streams.values()]
+            read_together(connections, operation, timeout_s, self._quick_waits)
+
+    def help_loop(self, reader: LoopReader, peer: int | None) -> QuickWaits | None:
+        """Let an asyncio loop read what comes from a peer, or from all."""
+        if peer is not None and peer != ANY_RANK:
+            return self._streams[peer].connection.watch_from(reader)
+        reads = [stream.connection.watch_from(reader) is not None for stream in self._streams.values()]
+        return self._quick_waits if all(reads) else None
+
     def stream_lost(self, rank: int, reason: str) -> None:
         self._context.report_lost(rank, reason)
+
+    def stream_asked(self, rank: int, seq: int, signature: bytes) -> None:
+        self.on_asked(rank, seq, signature)
+
+    def ask(self, seq: int, signature: bytes) -> None:
+        for stream in self._streams.values():
+            stream.disagree(seq, signature, asking=True)
+
+    def contradict(self, rank: int, seq: int, signature: bytes) -> None:
+        self._streams[rank].disagree(seq, signature, asking=False)
 
     def stream_stuck(self, rank: int, name: str) -> None:
         reason = f"rank {self._context.rank} gave up a {name} that was already moving data to or from rank {rank}"

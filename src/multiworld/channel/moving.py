@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import ProtocolError
 from ..wire.frames import Header, Kind, pack_header
+from ..wire.operation import Operation
 from .matching import Arrival
 from .stream import (
     EAGER_BYTES,
@@ -66,6 +67,9 @@ class PayloadMover(Protocol):
     def copy_unsent(self, number: int) -> bool:
         """Let a send that has not begun go on from a copy of its memory. False if it has begun."""
 
+    def divert(self, number: int, tensor: Tensor) -> bool:
+        """Let a receive go on into other memory, into which what has come so far is copied. False if that cannot be."""
+
     def wait_closed(self, timeout_s: float) -> bool:
         """Wait until the mover was closed and touches no memory any more. False if that takes longer."""
 
@@ -73,11 +77,13 @@ class PayloadMover(Protocol):
 class _Incoming:
     """A payload that is moving in. ``receive`` is set while it goes into a caller's tensor."""
 
-    __slots__ = ("arrival", "cancelled", "over", "receive")
+    __slots__ = ("arrival", "cancelled", "diverted", "over", "receive", "turn")
 
     def __init__(self, arrival: Arrival[Receive, Message], receive: Receive | None) -> None:
         self.arrival, self.receive = arrival, receive
         self.cancelled = False
+        self.diverted: Tensor | None = None  # where it goes on since it was cancelled
+        self.turn = threading.Lock()  # of who diverts it, and who is told its end
         self.over = threading.Event()
 
 
@@ -100,9 +106,21 @@ class MovingStream(MessageStream):
         self._slow_cancel_bytes = min(SLOW_CANCEL_BYTES, inline_bytes)  # the others may have to wait for the mover
         self._incoming: dict[int, _Incoming] = {}  # guarded by the connection's read side
         self._outgoing: dict[int, _Outgoing] = {}  # guarded by the issue lock
+        self._undelivered: dict[int, Operation[None]] = {}  # what the peer does not have yet; likewise
+
+    def unsent(self) -> list[Operation[None]]:
+        """A leave waits until the peer has the payloads, though their sends may have ended before."""
+        with self._issue_lock:
+            undelivered = list(self._undelivered.values())
+        return super().unsent() + undelivered
+
+    def lost(self, reason: str) -> None:
+        super().lost(reason)
+        self._delivered_all()  # nobody says so any more
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         super().abort(error, keep_arrived=keep_arrived and not self._incoming)
+        self._delivered_all()
 
     # ---- sending
 
@@ -129,8 +147,23 @@ class MovingStream(MessageStream):
 
     def _move_out(self, send: Send) -> None:
         outgoing = self._outgoing[send.seq] = _Outgoing(send)
-        if not self._mover.send(send.seq, send.tensors, send.size_bytes, partial(self._moved_out, outgoing)):
+        if self._mover.send(send.seq, send.tensors, send.size_bytes, partial(self._moved_out, outgoing)):
+            self._undelivered[send.seq] = Operation()
+        else:
             del self._outgoing[send.seq]
+
+    def _delivered(self, number: int) -> None:
+        self._mover.sent(number)
+        with self._issue_lock:
+            undelivered = self._undelivered.pop(number, None)
+        if undelivered is not None:
+            undelivered.succeed(None)
+
+    def _delivered_all(self) -> None:
+        with self._issue_lock:
+            undelivered, self._undelivered = self._undelivered, {}
+        for each in undelivered.values():
+            each.succeed(None)
 
     def _moved_out(self, outgoing: _Outgoing, error: Exception | None) -> None:
         send = outgoing.send
@@ -173,7 +206,7 @@ class MovingStream(MessageStream):
 
     def end(self, header: Header, meta: bytes) -> None:
         if header.kind == Kind.MOVED:
-            self.connection.defer(partial(self._mover.sent, header.seq))
+            self.connection.defer(partial(self._delivered, header.seq))
         elif not header.flags & FLAG_MOVED:
             super().end(header, meta)
 
@@ -199,6 +232,8 @@ class MovingStream(MessageStream):
             del self._incoming[number]
 
     def _moved_in(self, incoming: _Incoming, error: Exception | None) -> None:
+        with incoming.turn:
+            pass  # whether it was diverted is known from here on
         self.connection.run(partial(self._end_move, incoming, error))
 
     def _end_move(self, incoming: _Incoming, error: Exception | None) -> None:
@@ -210,7 +245,9 @@ class MovingStream(MessageStream):
         elif error is not None:  # the world will break, and fail the receive then
             self.connection.defer(partial(self._owner.stream_lost, self.rank, str(error)))
         else:
-            if incoming.cancelled:
+            if incoming.diverted is not None:
+                arrival.message.buffer = incoming.diverted
+            elif incoming.cancelled:
                 assert receive is not None
                 assert receive.tensor is not None
                 arrival.message.buffer = self._allocate(arrival.size_bytes)
@@ -227,19 +264,33 @@ class MovingStream(MessageStream):
     def _cancel_receive(self, receive: Receive) -> None:
         found: list[_Incoming] = []
         self.connection.run_and_wait(partial(self._detach_moving, receive, found))
-        if found:
-            self._await_end(found[0].over, "recv")
-        else:
+        if not found:
             self._copy_taken(receive)
+        elif not self._divert_moving(found[0]):
+            self._await_end(found[0].over, "recv")
+
+    def _divert_moving(self, incoming: _Incoming) -> bool:
+        arrival = incoming.arrival
+        try:
+            buffer = self._allocate(arrival.size_bytes)
+        except ProtocolError:
+            return False
+        with incoming.turn:
+            if self._mover.divert(arrival.seq, buffer):
+                incoming.diverted = buffer
+        return incoming.diverted is not None
 
     def _detach_moving(self, receive: Receive, found: list[_Incoming]) -> None:
         for incoming in self._incoming.values():
             if incoming.receive is receive:
                 incoming.cancelled = True  # the message is copied out of the tensor, and waits for another receive
                 found.append(incoming)
-                self._inbox.withdraw_receive(receive)
-                self._act()
-                return
+            elif incoming.arrival.posted is None or incoming.arrival.posted.receive is not receive:
+                continue
+            # What it gives up moves beside the connection, so there is nothing to divert there.
+            self._inbox.withdraw_receive(receive)
+            self._act()
+            return
         self._detach(receive)
 
     def _await_end(self, over: threading.Event, name: str) -> None:

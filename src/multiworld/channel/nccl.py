@@ -37,7 +37,7 @@ from .cuda_queue import acquire_queue, release_queue
 from .errands import start_reaper
 from .mesh import StreamMesh
 from .mesh_store import MeshStore
-from .nccl_calls import check_reduction, launch_collective, signatures
+from .nccl_calls import check_reduction, launch_collective, signatures, why_not_reduced
 from .nccl_group import NcclGroup, abort_all
 from .nccl_mover import NcclMover
 from .nccl_stream import NcclStream
@@ -59,6 +59,7 @@ class NcclChannel(StreamChannel):
 
     name: ClassVar[str] = "nccl"
     device_types: ClassVar[frozenset[str]] = frozenset({"cuda"})
+    cancel_costs_world: ClassVar[bool] = True
 
     def __init__(self, context: ChannelContext) -> None:
         self._label = f"nccl-{context.world}-{context.generation}"
@@ -85,6 +86,10 @@ class NcclChannel(StreamChannel):
     @classmethod
     def support(cls) -> ChannelSupport:
         return ChannelSupport(cls.name, not (reason := _why_not()), reason)
+
+    @classmethod
+    def can_reduce(cls, op: str, dtype: torch.dtype) -> bool:
+        return why_not_reduced(op, dtype) == ""
 
     def connect(self, timeout_s: float) -> Operation[None]:
         return drive(self._connect(timeout_s))

@@ -13,7 +13,7 @@ from .collectives.reduction import reduce_op_name
 from .cuda_order import as_bytes
 from .streamed import Collective
 
-__all__ = ["check_reduction", "launch_collective", "signatures"]
+__all__ = ["check_reduction", "launch_collective", "signatures", "why_not_reduced"]
 
 c10d: Any = distributed_c10d  # of whose options some are not in torch.distributed
 REDUCIBLE = frozenset(
@@ -37,13 +37,19 @@ COMPLEX_OPS = frozenset(("SUM", "AVG", "PREMUL_SUM"))  # on pairs of real number
 
 def check_reduction(op: Any, dtype: torch.dtype) -> None:
     """Raise TypeError for what NCCL cannot reduce."""
-    name = reduce_op_name(op)
+    if reason := why_not_reduced(reduce_op_name(op), dtype):
+        raise TypeError(reason)
+
+
+def why_not_reduced(name: str, dtype: torch.dtype) -> str:
+    """Say why NCCL has not that operation for elements of that type; empty if it has."""
     if dtype not in REDUCIBLE:
-        raise TypeError(f"NCCL cannot reduce {dtype}: convert the tensor first, for example to torch.int32")
+        return f"NCCL cannot reduce {dtype}: convert the tensor first, for example to torch.int32"
     if name not in OPS:
-        raise TypeError(f"NCCL has no ReduceOp.{name}; it has {', '.join(sorted(OPS))}")
+        return f"NCCL has no ReduceOp.{name}; it has {', '.join(sorted(OPS))}"
     if dtype.is_complex and name not in COMPLEX_OPS:
-        raise TypeError(f"ReduceOp.{name} of {dtype} needs complex arithmetic, which NCCL has not")
+        return f"ReduceOp.{name} of {dtype} needs complex arithmetic, which NCCL has not"
+    return ""
 
 
 def signatures(call: Collective, rank: int, size: int, text: Callable[[Tensor], str]) -> tuple[list[str], list[str]]:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..wire.operation import Operation
 from ..wire.waiting import run_in_thread
 from .cuda_order import StreamOrder, as_bytes
 from .nccl_group import OnOver, Start
@@ -167,38 +166,18 @@ class NcclMover:
         self._sends = _Lane(outgoing, outgoing_store, order, f"{name}-out", sending=True)
         self._receives = _Lane(incoming, incoming_store, order, f"{name}-in", sending=False)
         self._released = threading.Event()
-        self._lock = threading.Lock()
-        self._unacknowledged: dict[int, Operation[None]] = {}
 
     def prepare(self) -> bool:
         return True  # what comes before the connection waits for it
 
     def send(self, number: int, tensors: list[Tensor], size_bytes: int, on_over: OnOver) -> bool:
-        with self._lock:
-            self._unacknowledged[number] = Operation()
         return self._sends.put(_Transfer(number, tensors, size_bytes, on_over))
 
     def recv(self, number: int, tensor: Tensor, on_over: OnOver) -> bool:
         return self._receives.put(_Transfer(number, [tensor], tensor.nbytes, on_over))
 
     def sent(self, number: int) -> None:
-        """Its own work tells the end of a send; this is what a leave waits for."""
-        with self._lock:
-            acknowledged = self._unacknowledged.pop(number, None)
-        if acknowledged is not None:
-            acknowledged.succeed(None)
-
-    def unacknowledged(self) -> list[Operation[None]]:
-        """Return what is done when the peer has the payloads that were sent until now."""
-        with self._lock:
-            return list(self._unacknowledged.values())
-
-    def acknowledge_all(self) -> None:
-        """The peer says nothing any more."""
-        with self._lock:
-            numbers = list(self._unacknowledged)
-        for number in numbers:
-            self.sent(number)
+        """Its own work tells the end of a send."""
 
     def copy_unsent(self, number: int) -> bool:
         return self._sends.copy_unlaunched(number)
@@ -206,6 +185,9 @@ class NcclMover:
     def tensors(self) -> list[Tensor]:
         """Return what may still be touched."""
         return self._sends.tensors() + self._receives.tensors()
+
+    def divert(self, number: int, tensor: Tensor) -> bool:
+        return False  # the library has the caller's memory
 
     def close(self) -> None:
         """Take nothing more. Idempotent, never blocks."""
@@ -223,4 +205,3 @@ class NcclMover:
         """End what is left with an error. After ``close``, and after ``let_go`` unless that never comes."""
         self._sends.release(error)
         self._receives.release(error)
-        self.acknowledge_all()

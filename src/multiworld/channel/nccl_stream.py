@@ -6,7 +6,6 @@ from torch import Tensor
 
 from ..errors import ProtocolError
 from ..wire.frames import Header
-from ..wire.operation import Operation
 from .cuda_order import StreamOrder
 from .moving import MovingStream
 from .nccl_mover import NcclMover
@@ -20,15 +19,7 @@ class NcclStream(MovingStream):
 
     def __init__(self, owner: StreamOwner, rank: int, mover: NcclMover, order: StreamOrder) -> None:
         super().__init__(owner, rank, mover, inline_bytes=0)
-        self._order, self._nccl_mover = order, mover
-
-    def unsent(self) -> list[Operation[None]]:
-        """A leave waits until the peer has the payloads, though their sends have ended before."""
-        return super().unsent() + self._nccl_mover.unacknowledged()
-
-    def lost(self, reason: str) -> None:
-        super().lost(reason)
-        self._nccl_mover.acknowledge_all()  # nobody does any more
+        self._order = order
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         if header.payload_bytes:

@@ -1,22 +1,28 @@
 """Which channels there are, by name: ours, and those that installed packages offer as ``multiworld.channels`` entry
-points.
+points. A class that no package offers goes by its place: ``"package.module:Class"``.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import entry_points
 
 import torch
 
+from .auto import AutoChannel
 from .base import ChannelSupport, DataChannel
 from .gloo import GlooChannel
+from .mpi import MpiChannel
 from .nccl import NcclChannel
+from .shm import ShmChannel
 from .tcp import TcpChannel
 
 __all__ = ["available", "channel_names", "find_channel"]
 
 ENTRY_POINT_GROUP = "multiworld.channels"
-OURS: dict[str, type[DataChannel]] = {channel.name: channel for channel in (TcpChannel, GlooChannel, NcclChannel)}
+OURS: dict[str, type[DataChannel]] = {
+    channel.name: channel for channel in (ShmChannel, TcpChannel, GlooChannel, MpiChannel, NcclChannel)
+}
 
 
 def channel_names() -> list[str]:
@@ -25,13 +31,12 @@ def channel_names() -> list[str]:
 
 
 def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
-    """Return the channel for a ``backend=``; raises ValueError for an unknown name, for a device that it
-    cannot serve, and for CUDA where that does not work.
+    """Return the channel for a ``backend=``: a name, or the ``"module:Class"`` of one that is not registered.
+
+    Raises ValueError for an unknown name, for a device that it cannot serve, and for CUDA where that does not work.
     """
-    name = backend
-    if backend == "auto":
-        name = "nccl" if device.type == "cuda" else "tcp"
-    channel = OURS.get(name) or _load(name)
+    name = "nccl" if backend == "auto" and device.type == "cuda" else backend
+    channel = AutoChannel if name == "auto" else OURS.get(name) or _load(name)
     if channel is None:
         known = ", ".join(["auto", *channel_names()])
         raise ValueError(f"unknown backend {backend!r}: expected one of {known}")
@@ -40,8 +45,7 @@ def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
         raise ValueError(
             f"backend {backend!r} moves tensors on {can}, not on {device.type}; choose another backend or device"
         )
-    support = channel.support()
-    if device.type == "cuda" and not support.works:
+    if device.type == "cuda" and not (support := channel.support()).works:
         raise ValueError(
             f"backend {backend!r} cannot move tensors on {device} here: {support.reason}. Move them through the CPU, "
             "with device=None and backend 'tcp' or 'gloo'"
@@ -66,12 +70,24 @@ def available() -> dict[str, ChannelSupport]:
 
 
 def _load(name: str) -> type[DataChannel] | None:
+    if ":" in name:
+        return _import(name)
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name == name:
-            loaded = entry.load()
-            if not (isinstance(loaded, type) and issubclass(loaded, DataChannel)):
-                raise TypeError(
-                    f"the entry point {name!r} of {ENTRY_POINT_GROUP} is {loaded!r}, not a DataChannel class"
-                )
-            return loaded
+            return _checked(entry.load(), f"the entry point {name!r} of {ENTRY_POINT_GROUP}")
     return None
+
+
+def _import(place: str) -> type[DataChannel]:
+    module, _, class_name = place.partition(":")
+    try:
+        found = getattr(import_module(module), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"backend {place!r} cannot be imported as module:Class: {error}") from error
+    return _checked(found, f"backend {place!r}")
+
+
+def _checked(loaded: object, what: str) -> type[DataChannel]:
+    if not (isinstance(loaded, type) and issubclass(loaded, DataChannel)):
+        raise TypeError(f"{what} is {loaded!r}, not a DataChannel class")
+    return loaded

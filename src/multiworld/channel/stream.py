@@ -18,6 +18,7 @@ from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation, settler
 from .base import Payload
 from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Route
+from .ring import Piece
 from .tensors import describe_text, memory_of, parse_layout
 
 __all__ = ["COLLECTIVE", "SLOW_CANCEL_BYTES", "USER", "Message", "MessageStream", "Receive", "Send", "StreamOwner"]
@@ -25,9 +26,9 @@ __all__ = ["COLLECTIVE", "SLOW_CANCEL_BYTES", "USER", "Message", "MessageStream"
 logger = logging.getLogger(__name__)
 
 USER, COLLECTIVE = 0, 1  # two spaces of tags
-FLAG_COLLECTIVE, FLAG_CREDITED = 1, 2
+FLAG_COLLECTIVE, FLAG_CREDITED, FLAG_ASKED = 1, 2, 8
 EAGER_BYTES = 512 * 1024
-SMALL_BYTES = 2 * 1024  # worth copying into one write with its header
+SMALL_BYTES = 16 * 1024  # worth copying into one write with its header
 SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
 SIZE = struct.Struct("<Q")
 
@@ -40,6 +41,9 @@ class StreamOwner:
 
     def stream_lost(self, rank: int, reason: str) -> None:
         """The connection ended without a BYE."""
+
+    def stream_asked(self, rank: int, seq: int, signature: bytes) -> None:
+        """The peer waits in the collective of that number, which is ``signature`` there."""
 
     def stream_stuck(self, rank: int, name: str) -> None:
         """A cancelled operation of that name can be stopped only by breaking the world (a ``MovingStream``)."""
@@ -55,11 +59,12 @@ class StreamOwner:
 class Message:
     """What came: its description, and the buffer that it waits in if no receive was there."""
 
-    __slots__ = ("buffer", "meta", "size_bytes", "space")
+    __slots__ = ("buffer", "meta", "piece", "size_bytes", "space")
 
     def __init__(self, meta: bytes, size_bytes: int, space: int) -> None:
         self.meta, self.size_bytes, self.space = meta, size_bytes, space
         self.buffer: Tensor | None = None
+        self.piece: Piece | None = None  # of the peer's ring, that it lies in (a ``SharedStream``)
 
 
 class Taken:
@@ -135,6 +140,7 @@ class MessageStream:
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
+        connection.is_awaited = self._is_awaited
         if self._error is not None:
             connection.abort("aborted before it was open")
 
@@ -157,7 +163,7 @@ class MessageStream:
         self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]
     ) -> Operation[None]:
         """Send a message; done when its memory may change. ``tensors`` own the memory of the segments."""
-        if len(segments) == 1 and len(segments[0]) <= SMALL_BYTES and self._send_small(space, tag, meta, segments[0]):
+        if len(segments) == 1 and self._send_at_once(space, tag, meta, segments[0]):
             return _SENT
         send = Send(space, tag, meta, segments, tensors)
         send.operation.on_cancel = partial(self._cancel_send, send)
@@ -185,8 +191,10 @@ class MessageStream:
             self.connection.abort("interrupted while sending")
             raise
 
-    def _send_small(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
+    def _send_at_once(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
         """Write a small message whole, here and now. False: it has to go the usual way."""
+        if len(segment) > SMALL_BYTES:
+            return False
         with self._issue_lock:
             connection = self._connection
             if self._error is not None or connection is None or connection.num_queued:
@@ -208,6 +216,11 @@ class MessageStream:
 
     def recv(self, space: int, tag: int, meta: bytes | None, tensor: Tensor | None) -> Operation[Payload]:
         """Receive into ``tensor``, whose description ``meta`` must equal the message's; both None: any payload."""
+        if tensor is not None and self._inbox.has_complete(key_of(space, tag)):  # a look, without the read side
+            assert meta is not None
+            received: Operation[Any] = Operation()
+            if self.connection.run_now(partial(self._receive_at_once, received, key_of(space, tag), meta, tensor)):
+                return received
         operation: Operation[Payload] = Operation()
         receive = Receive(operation, space, meta, tensor)  # type: ignore[arg-type]
         operation.on_cancel = partial(self._cancel_receive, receive)
@@ -231,8 +244,13 @@ class MessageStream:
         self._cancel_receive(receive)
 
     def give_up(self, tag: int) -> None:
-        """A collective failed here: reject what peers still send for it."""
+        """A collective failed here: reject what the peer still sends for it, and tell it that nothing more comes."""
         self.connection.run(partial(self._forget, tag))
+
+    def disagree(self, seq: int, signature: bytes, *, asking: bool) -> None:
+        """Say what a collective is here: to ask whether it is the same there, or because it is not."""
+        flags = COLLECTIVE | (FLAG_ASKED if asking else 0)
+        self.connection.send(pack_header(Kind.REJECT, flags=flags, meta_bytes=len(signature), tag=seq) + signature)
 
     def has_complete(self, tag: int) -> bool:
         return self._inbox.has_complete(key_of(USER, tag))
@@ -240,6 +258,9 @@ class MessageStream:
     def queue_depths(self) -> tuple[int, int, int]:
         """Return how many receives wait, messages wait, sends wait."""
         return self._inbox.num_posted, self._inbox.num_arrived, len(self._unsent)
+
+    def _is_awaited(self) -> bool:
+        return bool(self._unsent) or self._inbox.has_receives
 
     def finish(self) -> Operation[None]:
         """Say BYE behind all that was sent; done when the peer has read everything and closed its side."""
@@ -283,10 +304,7 @@ class MessageStream:
     def end(self, header: Header, meta: bytes) -> None:
         kind = header.kind
         if kind in (Kind.MESSAGE, Kind.PAYLOAD):
-            if header.seq in self._copying:
-                self._copying[header.seq] = True
-            else:
-                self._complete(header.seq)
+            self._all_came(header.seq)
         elif kind == Kind.ANNOUNCE:
             self._announced(header, meta)
         elif kind == Kind.CREDIT:
@@ -301,8 +319,12 @@ class MessageStream:
             self._recalled(header)
         elif kind == Kind.RETURNED:
             self._inbox.returned(key_of(header.flags & FLAG_COLLECTIVE, header.tag), header.seq)
-        elif kind == Kind.REJECT:
+        elif kind == Kind.REJECT and header.seq:
             self._rejected(header.seq, meta)
+        elif kind == Kind.REJECT and header.flags & FLAG_ASKED:
+            self.connection.defer(partial(self._owner.stream_asked, self.rank, header.tag, meta))
+        elif kind == Kind.REJECT:
+            self._abandoned(key_of(header.flags & FLAG_COLLECTIVE, header.tag), meta)
         elif kind == Kind.BYE:
             self._bye()
         else:
@@ -388,11 +410,29 @@ class MessageStream:
 
     # ---- receiving
 
+    def _receive_at_once(self, operation: Operation[Any], key: int, meta: bytes, tensor: Tensor) -> bool:
+        """Receive a message that is here and complete. False: it has to go the usual way."""
+        if self._error is not None:
+            return False
+        arrival = self._inbox.take_complete(
+            key, lambda message: message.meta == meta and message.size_bytes == tensor.nbytes
+        )
+        if arrival is None:
+            return False
+        self._hand_out(arrival.message, tensor)
+        operation.on_undo = partial(self._give_back, key, arrival.seq, arrival.message, tensor)
+        operation.succeed(None)
+        self._act()
+        return True
+
     def _post(self, receive: Receive, key: int) -> None:
         if self._error is not None and not (self._kept and self._inbox.has_complete(key)):
             self.connection.defer(partial(fail, receive.operation, self._error))
             return
         if receive.operation.done:  # cancelled before its turn came
+            return
+        if self._inbox.is_abandoned(key):
+            self._fail_abandoned(receive)
             return
         large = receive.tensor is None or receive.view is None or len(receive.view) > self._eager_bytes
         met = self._inbox.post(key, receive, large=large)
@@ -440,7 +480,18 @@ class MessageStream:
     def _forget(self, tag: int) -> None:
         for seq in self._inbox.forget(key_of(COLLECTIVE, tag)):
             self._reject(seq)
+        self.connection.queue(pack_header(Kind.REJECT, flags=COLLECTIVE, tag=tag))  # no message has the number 0
+        self.connection.defer(self.connection.flush)
         self._act()
+
+    def _abandoned(self, key: int, meta: bytes) -> None:
+        """The peer gave a collective up, or called another one: who waits for a message of it would wait for ever."""
+        for receive in self._inbox.abandon(key):
+            self._fail_abandoned(receive, meta)
+
+    def _fail_abandoned(self, receive: Receive, meta: bytes = b"") -> None:
+        error = self._mismatch(receive.space, receive.meta or b"", meta)
+        self.connection.defer(partial(fail, receive.operation, error))
 
     def _reject(self, seq: int) -> None:
         self.connection.queue(pack_header(Kind.REJECT, seq=seq))
@@ -449,9 +500,18 @@ class MessageStream:
     def _is_given_up(self, header: Header) -> bool:
         return self._inbox.is_forgotten(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
 
+    def _all_came(self, seq: int) -> None:
+        """The last byte of a payload is in its place, but for what is still being copied there."""
+        if seq in self._copying:
+            self._copying[seq] = True
+        else:
+            self._complete(seq)
+
     def _complete(self, seq: int) -> None:
         arrival = self._inbox.complete(seq)
         if arrival is not None:
+            self.messages_received += 1
+            self.bytes_received += arrival.size_bytes
             self._arrived(arrival)
 
     def _destination(self, arrival: Arrival[Receive, Message]) -> memoryview | None:
@@ -466,20 +526,44 @@ class MessageStream:
         return memory_of(message.buffer) if message.size_bytes else None
 
     def _arrived(self, arrival: Arrival[Receive, Message]) -> None:
-        self.messages_received += 1
-        self.bytes_received += arrival.size_bytes
         if arrival.posted is None:
             return
         receive, message = arrival.posted.receive, arrival.message
         value: object = receive.source
         if receive.tensor is None:
-            assert message.buffer is not None or not message.size_bytes
-            buffer = message.buffer if message.buffer is not None else self._allocate(0)
-            value = parse_layout(message.meta, message.size_bytes).build(buffer)
-        elif message.buffer is not None and receive.view is not None and message.size_bytes:
-            assert receive.tensor is not None
-            self._fill(receive.tensor, message.buffer)
+            value = parse_layout(message.meta, message.size_bytes).build(self._buffer_of(message))
+        else:
+            self._hand_out(message, receive.tensor)
+        if message.space == USER:
+            receive.operation.on_undo = partial(self._give_back, arrival.tag, arrival.seq, message, receive.tensor)
+            receive.operation.settle(value)  # nobody else gets it any more: a cancel that comes now is too late
         self.connection.defer(partial(_succeed, receive.operation, value))
+
+    def _buffer_of(self, message: Message) -> Tensor:
+        """Return the bytes of a message that waited, or that came for a receive of any payload."""
+        assert message.buffer is not None or not message.size_bytes
+        return message.buffer if message.buffer is not None else self._allocate(0)
+
+    def _hand_out(self, message: Message, tensor: Tensor) -> None:
+        """Let a complete message be in the tensor of its receive."""
+        if message.buffer is not None and message.size_bytes:
+            self._fill(tensor, message.buffer)
+
+    def _give_back(self, key: int, seq: int, message: Message, tensor: Tensor | None) -> None:
+        """Nobody has heard that this message was received: let it wait for the next receive."""
+        if message.buffer is None and tensor is not None and message.size_bytes:
+            message.buffer = self._allocate(message.size_bytes)
+            self._fill(message.buffer, tensor)
+        self.connection.run_and_wait(partial(self._put_back, key, seq, message))
+
+    def _put_back(self, key: int, seq: int, message: Message) -> None:
+        if self._error is None or self._kept:
+            met = self._inbox.put_back(key, seq, message, message.size_bytes)
+            if met is not None:
+                self._arrived(met)
+            else:
+                self._serve_any(key)
+            self._act()
 
     def _allocate(self, size_bytes: int) -> Tensor:
         """Return memory for a message that nobody has given any for, ``[size_bytes]`` uint8."""
@@ -521,18 +605,23 @@ class MessageStream:
         self._act()
 
     def _divert(self, arrival: Arrival[Receive, Message], receive: Receive) -> None:
-        message, parser = arrival.message, self.connection.parser
+        message = arrival.message
         try:
             message.buffer = self._allocate(message.size_bytes)
         except ProtocolError as error:
             self.connection.abort(str(error))
             return
         target = memory_of(message.buffer)
-        if receive.view is not None and parser.received_bytes:
-            received = parser.received_bytes
+        received = self._redirect(arrival.seq, target)
+        if receive.view is not None and received:
             receive.taken = Taken(arrival.seq, target[:received], receive.view[:received])
             self._copying[arrival.seq] = False
+
+    def _redirect(self, seq: int, target: memoryview) -> int:
+        """Let the rest of a payload that is coming go elsewhere. Return how much of it has come."""
+        parser = self.connection.parser
         parser.redirect(target)
+        return parser.received_bytes
 
     def _act(self) -> None:
         """Carry out what the inbox decided."""
@@ -560,6 +649,10 @@ class MessageStream:
         if consumed:
             self.connection.queue(pack_header(Kind.WINDOW, seq=consumed))
             self.connection.defer(self.connection.flush)
+
+    def gave_up(self, signature: bytes) -> Exception:
+        """Return the error of a collective that the peer gave up."""
+        return self._mismatch(COLLECTIVE, signature, b"")
 
     def _mismatch(self, space: int, expected: bytes, actual: bytes) -> Exception:
         owner = self._owner
@@ -593,6 +686,7 @@ class MessageStream:
             self.connection.defer(partial(fail, receive.operation, error))
         with self._issue_lock:
             sends, self._unsent = self._unsent, set()
+            self._outbox = Outbox(eager_bytes=self._eager_bytes)  # a broken world may stay for long, its tensors not
         for send in sends:
             send.operation.on_cancel = None
             self.connection.defer(partial(fail, send.operation, error))
@@ -607,4 +701,5 @@ def fail(operation: Operation[Any], error: Exception) -> None:
 
 
 def _succeed(operation: Operation[Any], value: object) -> None:
-    operation.succeed(value)
+    if not operation.succeed(value):
+        operation.tell()

@@ -13,8 +13,10 @@ from torch import Tensor
 from ..wire.operation import Operation, drive
 from ..wire.spinning import QuickWaits
 from . import collectives
+from .asking import OpenCollectives
 from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
+from .host_memory import HostMemory
 from .mesh import StreamMesh
 from .stream import SLOW_CANCEL_BYTES, USER
 from .stream_port import StreamPort
@@ -43,20 +45,29 @@ class Collective:
 class StreamChannel(DataChannel):
     """A channel whose messages go over a ``StreamMesh``."""
 
-    def __init__(self, context: ChannelContext, mesh: StreamMesh) -> None:
+    def __init__(self, context: ChannelContext, mesh: StreamMesh, memory: HostMemory | None = None) -> None:
+        """``memory``: what the ranks share, if they do, for collectives."""
         super().__init__(context)
-        self._mesh = mesh
+        self._mesh, self._shared = mesh, memory
         self._collective_seqs = itertools.count(1)
         self._num_collectives = 0
+        self._open = OpenCollectives(context.loop, mesh)
+        mesh.on_asked = self._open.asked
 
     def _collective(self, call: Collective) -> Operation[None]:
         """Carry out a collective by its steps; those of one world do not mix."""
         self._num_collectives += 1
-        port = StreamPort(self.context, self._mesh, next(self._collective_seqs), call.signature.encode())
+        seq, signature = next(self._collective_seqs), call.signature.encode()
+        port = StreamPort(self.context, self._mesh, seq, signature, self._shared)
         operation = drive(call.steps(port, call.tensors))
+        port.operation = operation
         operation.slow_cancel = sum(tensor.nbytes for tensor in call.tensors) > SLOW_CANCEL_BYTES
         operation.add_callback(port.close)
+        self._open.begin(seq, signature, operation)
         return operation
+
+    def connect(self, timeout_s: float) -> Operation[None]:
+        return self._mesh.connect(timeout_s)
 
     # ---- point to point
 
@@ -129,11 +140,11 @@ class StreamChannel(DataChannel):
 
     # ---- progress and the end
 
-    def help(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> None:
-        self._mesh.stream(peer).connection.read_until(operation, timeout_s)
+    def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
+        self._mesh.help(operation, peer, timeout_s)
 
-    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int) -> QuickWaits | None:
-        return self._mesh.stream(peer).connection.watch_from(self.context.loop.reader_for(loop))
+    def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int | None) -> QuickWaits | None:
+        return self._mesh.help_loop(self.context.loop.reader_for(loop), peer)
 
     def flush(self, timeout_s: float) -> Operation[None]:
         return self._mesh.finish(timeout_s)

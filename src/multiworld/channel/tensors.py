@@ -17,7 +17,16 @@ from torch import Tensor
 from ..errors import ProtocolError
 from .base import Payload
 
-__all__ = ["Layout", "describe", "describe_text", "memory_of", "pack", "parse_layout", "payload_segments"]
+__all__ = [
+    "Layout",
+    "describe",
+    "describe_text",
+    "memory_of",
+    "pack",
+    "parse_layout",
+    "payload_segments",
+    "segments_of",
+]
 
 DTYPES: tuple[torch.dtype, ...] = (
     torch.float32,
@@ -46,6 +55,7 @@ CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 SINGLE, LIST, DICT = 0, 1, 2
 ALIGNMENT = 64  # of each tensor inside a payload, so that a view of any dtype is possible
 MAX_NUMEL = 2**56  # more is not memory, and of an empty tensor not countable
+SHORT_BYTES = 64  # descriptions that come again and again
 _PADDING = bytes(ALIGNMENT)
 _make_view = ctypes.pythonapi.PyMemoryView_FromMemory
 _make_view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
@@ -107,11 +117,21 @@ def payload_segments(payload: Payload) -> tuple[bytes, list[memoryview], list[Te
         if keys:
             name = keys[index].encode()
             meta.append(struct.pack("<I", len(name)) + name)
-        memory = memory_of(tensor)
-        segments.append(memory)
-        if len(memory) % ALIGNMENT:
-            segments.append(memoryview(_PADDING)[len(memory) % ALIGNMENT :])
+        segments += _padded(tensor)
     return b"".join(meta), segments, tensors
+
+
+def _padded(tensor: Tensor) -> list[memoryview]:
+    memory = memory_of(tensor)
+    padding = memoryview(_PADDING)[len(memory) % ALIGNMENT :] if len(memory) % ALIGNMENT else _EMPTY
+    return [memory, padding] if padding else [memory]
+
+
+def segments_of(tensors: list[Tensor], size_bytes: int) -> list[memoryview]:
+    """Return the memory of contiguous tensors that are one payload, with its padding, as ``pack`` would copy it."""
+    if len(tensors) == 1 and tensors[0].nbytes == size_bytes:
+        return [memory_of(tensors[0])]
+    return [segment for tensor in tensors for segment in _padded(tensor)]
 
 
 def pack(tensors: list[Tensor], size_bytes: int) -> Tensor:
@@ -127,10 +147,15 @@ def pack(tensors: list[Tensor], size_bytes: int) -> Tensor:
 
 def parse_layout(meta: bytes, size_bytes: int) -> Layout:
     """Parse a description; raises ProtocolError unless it describes exactly ``size_bytes`` of payload."""
-    layout = _parse(meta)
+    layout = _parse_short(meta) if len(meta) <= SHORT_BYTES else _parse(meta)
     if layout.size_bytes != size_bytes:
         raise ProtocolError(f"the description says {layout.size_bytes} bytes, the frame {size_bytes}")
     return layout
+
+
+@lru_cache(maxsize=1024)
+def _parse_short(meta: bytes) -> Layout:
+    return _parse(meta)
 
 
 def _parse(meta: bytes) -> Layout:

@@ -94,7 +94,10 @@ def _parser(benchmarks: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="alternations of each comparison (default: 9; quick: 2)")
     parser.add_argument("--trials", type=int, help="faults of each kind in detect (default: 30; quick: 3)")
     parser.add_argument(
-        "--backend", action="append", metavar="NAME", help="channel to measure, may be repeated (default: tcp and gloo)"
+        "--backend",
+        action="append",
+        metavar="NAME",
+        help="channel to measure, may be repeated (default: tcp and gloo; of channels: shm)",
     )
     parser.add_argument(
         "--check", action="store_true", help="fail if a ratio or a count is outside its bound; times never fail"

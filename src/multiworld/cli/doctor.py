@@ -29,7 +29,7 @@ class Support(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One line of the channel table; ``reason`` is empty when it works."""
+    """One line of the channel table; ``reason`` says why it does not work, or what it needs besides."""
 
     name: str
     works: bool
@@ -134,7 +134,9 @@ def _installed(distribution: str) -> str:
 
 def _verdict(channel: Channel) -> str:
     default = " (default)" if channel.default else ""
-    return f"works{default}" if channel.works else f"does not work{default}: {channel.reason}"
+    if channel.works:
+        return f"works{default}" + (f", {channel.reason}" if channel.reason else "")
+    return f"does not work{default}: {channel.reason}"
 
 
 def _addresses(interface: machine.Interface) -> str:

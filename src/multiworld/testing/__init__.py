@@ -3,14 +3,14 @@
 Nothing here needs a test framework. ``multiworld.testing.worker`` is what the workers themselves import.
 """
 
-from .crew import Call, Crew, Member, Outcome
+from .crew import Call, Crew, Launch, Member, Outcome, launch_workers
 from .deadlines import Deadline, scaled, wait_until
 from .faults import Fault, FaultKind, FaultPlan, shown_on_failure
 from .hosts import Host, HostError, Network
 from .hosts import available as hosts_available
 from .processes import Report, Worker, WorkerFailedError
 from .relay import Relay
-from .resources import LeakError, Resources, check_returned, measure
+from .resources import LeakError, Resources, check_returned, check_returned_async, measure, trim
 from .worker_group import WorkerGroup
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "FaultPlan",
     "Host",
     "HostError",
+    "Launch",
     "LeakError",
     "Member",
     "Network",
@@ -33,9 +34,12 @@ __all__ = [
     "WorkerFailedError",
     "WorkerGroup",
     "check_returned",
+    "check_returned_async",
     "hosts_available",
+    "launch_workers",
     "measure",
     "scaled",
     "shown_on_failure",
+    "trim",
     "wait_until",
 ]

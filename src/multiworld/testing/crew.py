@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,23 @@ from .hosts import Host
 from .processes import DEFAULT_TIMEOUT_S, Report, Worker
 from .worker_group import WorkerGroup
 
-__all__ = ["Call", "Crew", "Member", "Outcome"]
+__all__ = ["Call", "Crew", "Launch", "Member", "Outcome", "launch_workers"]
 
 PROGRAM = "multiworld.testing.member_program:run"
+Launch = Callable[..., list[Worker]]
+"""How processes are started: ``launch(workers, program, names, **options)``, as ``launch_workers`` does it."""
 _call_numbers = itertools.count(1)
+
+
+def launch_workers(
+    workers: WorkerGroup, program: str, names: Sequence[str], *, netns: str | None = None, **options: Any
+) -> list[Worker]:
+    """Start a worker for each name, which calls ``program(**options)``, and return them at once.
+
+    Another launcher may start all of them by one command, as ``mpiexec`` does. It must put into the group what kills
+    and reaps them, and return for each a ``Worker`` of the process that runs the program, not of its parent.
+    """
+    return [workers.start(program, name=name, netns=netns, **options) for name in names]
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class Call:
     """A command that a member was given."""
 
     def __init__(self, member: Member, name: str, fields: Mapping[str, Any]) -> None:
-        self.member, self.name, self.number = member, name, next(_call_numbers)
+        self.member, self.name, self.fields, self.number = member, name, fields, next(_call_numbers)
         member.worker.command(name, id=self.number, **fields)
 
     def __repr__(self) -> str:
@@ -102,7 +115,8 @@ class Member:
 class Crew:
     """Members with ranks 0, 1, ..., and the store that introduces them, served by ``store_host`` (default: member 0).
 
-    ``hosts`` puts member i on simulated host i. ``options`` go to each ``WorldManager``.
+    ``hosts`` puts member i on simulated host i. ``options`` go to each ``WorldManager``. ``program`` obeys all commands
+    of ``member_program``, and ``launch`` starts it in the processes.
     """
 
     def __init__(
@@ -112,10 +126,13 @@ class Crew:
         *,
         hosts: Sequence[Host] | None = None,
         store_host: int = 0,
+        program: str = PROGRAM,
+        launch: Launch = launch_workers,
         **options: Any,
     ) -> None:
         self._workers, self._hosts, self._options = workers, hosts, options
-        self.members = [self.hire(rank) for rank in range(size)]
+        self._program, self._launch = program, launch
+        self.members = self._hire_all(range(size))
         self.await_ready()
         address = "127.0.0.1" if hosts is None else hosts[store_host].address
         self.store: str = self.members[store_host].do("serve_store", url=f"tcp://{address}:0")
@@ -125,11 +142,22 @@ class Crew:
 
     def hire(self, rank: int) -> Member:
         """Start a process without waiting for it, to be put in place of ``members[rank]`` or beside them."""
-        options, netns = dict(self._options), None
+        (member,) = self._hire_all([rank])
+        return member
+
+    def _hire_all(self, ranks: Sequence[int]) -> list[Member]:
         if self._hosts is not None:
-            netns, options["host"] = self._hosts[rank].netns, self._hosts[rank].address
-        name = f"member{rank}-{len(self._workers.workers)}"
-        return Member(self._workers.start(PROGRAM, name=name, netns=netns, **options))
+            return [self._hire_on(rank, self._hosts[rank]) for rank in ranks]
+        names = [self._name(rank, index) for index, rank in enumerate(ranks)]
+        return [Member(worker) for worker in self._launch(self._workers, self._program, names, **self._options)]
+
+    def _hire_on(self, rank: int, host: Host) -> Member:
+        options = {**self._options, "host": host.address, "netns": host.netns}
+        (worker,) = self._launch(self._workers, self._program, [self._name(rank)], **options)
+        return Member(worker)
+
+    def _name(self, rank: int, num_before: int = 0) -> str:
+        return f"member{rank}-{len(self._workers.workers) + num_before}"
 
     def await_ready(self, members: Sequence[Member] | None = None, timeout_s: float = 60.0) -> None:
         """Wait until the processes have imported what they need and have their managers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,13 +21,18 @@ from .resources import measure
 from .rounds import play_round
 from .worker import Command, next_command, report
 
-__all__ = ["run"]
+__all__ = ["MemberProgram", "be", "describe_error", "run"]
 
 
 async def run(**options: Any) -> None:
     """Be a member until told to ``quit``; ``options`` go to ``WorldManager``."""
+    await be(MemberProgram, **options)
+
+
+async def be(program: type[MemberProgram], **options: Any) -> None:
+    """As ``run``, with the commands of a class of one's own."""
     async with mw.WorldManager(**options) as manager:
-        member = _Member(manager)
+        member = program(manager)
         report("ready")
         try:
             await member.obey()
@@ -46,8 +51,11 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     }
 
 
-class _Member:
-    """The worlds of this process and the tasks in them. A public method is a command; its result is reported."""
+class MemberProgram:
+    """The worlds of this process and the tasks in them.
+
+    A public method is a command, but for ``obey`` and ``cancel``; its result is reported.
+    """
 
     def __init__(self, manager: mw.WorldManager) -> None:
         self._manager = manager
@@ -144,16 +152,16 @@ class _Member:
         return [float(tensor.min()), float(tensor.max())]
 
     async def collective(self, world: str, kind: str, number: int = 0, numel: int = 1024) -> None:
-        if kind == "barrier":
-            await self._manager.worlds[world].barrier()
-        else:
-            await play_round(self._manager.worlds[world], kind, number, numel)
+        await play_round(self._manager.worlds[world], kind, number, numel)
 
-    async def play(self, world: str, kind: str, num_rounds: int | None = None, numel: int = 1024) -> int:
-        """Play rounds until one fails, or ``num_rounds``; report ``playing`` after the first."""
+    async def play(
+        self, world: str, kind: str, num_rounds: int | None = None, numel: int | Sequence[int] = 1024
+    ) -> int:
+        """Play rounds until one fails, or ``num_rounds``, of the sizes in turn; report ``playing`` after the first."""
+        sizes = [numel] if isinstance(numel, int) else numel
         number = 0
         while number != num_rounds:
-            await self.collective(world, kind, number, numel)
+            await self.collective(world, kind, number, sizes[number % len(sizes)])
             if number == 0:
                 report("playing", world=world, kind=kind)
             number += 1

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ from typing import IO, Any
 from ..errors import MultiworldError
 from .deadlines import Deadline
 
-__all__ = ["Report", "Worker", "WorkerFailedError"]
+__all__ = ["Report", "Worker", "WorkerFailedError", "wait_for_news"]
 
 DEFAULT_TIMEOUT_S = 20.0
 SHOWN_CHARS = 6000
@@ -107,19 +107,24 @@ class Worker:
         has ended or its function has raised.
         """
         deadline = Deadline(timeout_s)
-        names = (event,) if isinstance(event, str) else event
         while True:
-            ended = self._pump()
-            found = self._take(names, fields)
+            found = self.take_event(event, **fields)
             if found is not None:
                 return found
-            if ended:
-                raise self._failure(f"ended before it reported {event!r}")
-            if any(report.event == "raised" for report in self._unread):
-                raise self._failure(f"raised before it reported {event!r}")
             if deadline.expired:
-                raise self._failure(f"did not report {event!r} within {deadline.timeout_s:g} s")
-            self._poll(deadline.remaining_s())
+                raise self.failure(f"did not report {event!r} within {deadline.timeout_s:g} s")
+            wait_for_news([self], deadline.remaining_s())
+
+    def take_event(self, event: str | tuple[str, ...], **fields: Any) -> Report | None:
+        """As ``await_event``, without waiting: None if it has not been reported until now."""
+        names = (event,) if isinstance(event, str) else event
+        ended = self._pump()
+        found = self._take(names, fields)
+        if found is None and ended:
+            raise self.failure(f"ended before it reported {event!r}")
+        if found is None and any(report.event == "raised" for report in self._unread):
+            raise self.failure(f"raised before it reported {event!r}")
+        return found
 
     def events(self, event: str) -> list[Report]:
         """Return all reports of ``event`` that have come until now, whether awaited or not."""
@@ -160,7 +165,7 @@ class Worker:
         poller = select.poll()
         poller.register(self._pidfd, select.POLLIN)
         if not poller.poll(deadline.remaining_s() * 1000):
-            raise self._failure(f"did not end within {deadline.timeout_s:g} s")
+            raise self.failure(f"did not end within {deadline.timeout_s:g} s")
         self._pump()
         returncode = self.returncode
         assert returncode is not None
@@ -175,6 +180,11 @@ class Worker:
         if result is None:
             return None
         return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """What becomes readable when the worker has ended, or has reported something."""
+        return self._pidfd, self._report_fd
 
     @property
     def state(self) -> str:
@@ -208,6 +218,10 @@ class Worker:
             lines.extend("    | " + line for line in self.stderr[-SHOWN_CHARS:].splitlines())
         return "\n".join(lines)
 
+    def failure(self, reason: str) -> WorkerFailedError:
+        """Return the error that says what this worker did not do, and all that it did."""
+        return WorkerFailedError(self.name, reason, self.describe())
+
     def close(self) -> None:
         """Kill the worker and its process group, reap it and close everything. Idempotent."""
         if self._closed:
@@ -231,13 +245,7 @@ class Worker:
             while line:
                 line = line[os.write(self._command_fd, line) :]
         except BrokenPipeError:
-            raise self._failure("ended before it could be told something") from None
-
-    def _poll(self, timeout_s: float) -> None:
-        poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        poller.register(self._report_fd, select.POLLIN)
-        poller.poll(timeout_s * 1000)
+            raise self.failure("ended before it could be told something") from None
 
     def _pump(self) -> bool:
         """Read what has come; return whether the worker has ended and all it reported is here."""
@@ -267,14 +275,20 @@ class Worker:
                 return self._unread.pop(index)
         return None
 
-    def _failure(self, reason: str) -> WorkerFailedError:
-        return WorkerFailedError(self.name, reason, self.describe())
-
     def _close_files(self) -> None:
         os.close(self._report_fd)
         os.close(self._command_fd)
         self._stdout.close()
         self._stderr.close()
+
+
+def wait_for_news(workers: Iterable[Worker], timeout_s: float) -> None:
+    """Block until one of the workers has reported something or has ended, or the time is over."""
+    poller = select.poll()
+    for worker in workers:
+        for descriptor in worker.descriptors:
+            poller.register(descriptor, select.POLLIN)
+    poller.poll(timeout_s * 1000)
 
 
 def _read_all(file: IO[bytes]) -> str:

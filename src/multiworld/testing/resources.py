@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import gc
 import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import MultiworldError
-from .deadlines import wait_until
+from .deadlines import Deadline, wait_until
 
-__all__ = ["LeakError", "Resources", "check_returned", "measure"]
+__all__ = ["LeakError", "Resources", "check_returned", "check_returned_async", "measure", "trim"]
+
+SHARED_MEMORY = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero")
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,8 @@ class Resources:
     thread_names: tuple[str, ...]
     descriptors: tuple[str, ...]
     children: tuple[int, ...]
+    shared_memory: tuple[str, ...]
+    """The names of what is mapped of memory that other processes may map too."""
     resident_bytes: int
 
     @property
@@ -46,18 +53,39 @@ def measure() -> Resources:
         thread_names=tuple(sorted(thread.name for thread in threading.enumerate())),
         descriptors=tuple(sorted(_descriptors())),
         children=tuple(sorted(_children())),
+        shared_memory=tuple(sorted(_shared_memory())),
         resident_bytes=int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
     )
 
 
+def trim() -> None:
+    """Give the system back what is free, so that ``resident_bytes`` shows what is in use (with glibc; else nothing)."""
+    gc.collect()
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if give_back is not None:
+        give_back(0)
+
+
 def check_returned(before: Resources, *, timeout_s: float = 5.0) -> Resources:
-    """Raise ``LeakError`` unless threads, descriptors and children are back to ``before`` within the scaled time.
+    """Raise ``LeakError`` unless threads, descriptors, children and shared memory are back to ``before`` within the
+    scaled time.
 
     Gone within a moment is enough: some threads end just after whoever asked them to. Memory is not compared, but
     returned with the rest, for the caller to judge.
     """
     wait_until(lambda: not _compare(before, measure()), timeout_s)
-    after = measure()
+    return _check(before, measure())
+
+
+async def check_returned_async(before: Resources, *, timeout_s: float = 5.0) -> Resources:
+    """As ``check_returned``, while the event loop goes on."""
+    deadline = Deadline(timeout_s)
+    while _compare(before, measure()) and not deadline.expired:  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(0.01)
+    return _check(before, measure())
+
+
+def _check(before: Resources, after: Resources) -> Resources:
     if differences := _compare(before, after):
         raise LeakError("not given back: " + "; ".join(differences))
     return after
@@ -73,6 +101,8 @@ def _compare(before: Resources, after: Resources) -> list[str]:
         differences.append(f"descriptors {before.num_descriptors} -> {after.num_descriptors} (new: {extra})")
     if extra_children := sorted(set(after.children) - set(before.children)):
         differences.append(f"children {extra_children}")
+    if extra_memory := _without(after.shared_memory, before.shared_memory):
+        differences.append(f"shared memory {extra_memory}")
     return differences
 
 
@@ -102,3 +132,12 @@ def _children() -> list[int]:
         except FileNotFoundError:  # the thread ended meanwhile
             continue
     return children
+
+
+def _shared_memory() -> list[str]:
+    names = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        _, access, _, _, _, *name = line.split(maxsplit=5)
+        if access.endswith("s") and name and name[0].startswith(SHARED_MEMORY):
+            names.append(name[0])
+    return names

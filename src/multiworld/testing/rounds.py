@@ -1,4 +1,4 @@
-"""Rounds of a collective, one after the other, whose right results are known, so that no wrong one goes unseen."""
+"""Rounds of an operation, one after the other, whose right results are known, so that no wrong one goes unseen."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .tasks import together
+
 if TYPE_CHECKING:
     from ..world.world import World
 
-__all__ = ["KINDS", "WrongResultError", "play_round"]
+__all__ = ["EXCHANGES", "KINDS", "WrongResultError", "play_round"]
 
 MODULUS = 1000
 """Contributions repeat after so many rounds, so that float32 holds every sum exactly."""
 
 
 class WrongResultError(AssertionError):
-    """A collective succeeded with other data than it should have; the worst that can happen."""
+    """An operation succeeded with other data than it should have; the worst that can happen."""
 
     def __init__(self, kind: str, number: int, expected: float, found: str) -> None:
         super().__init__(kind, number, expected, found)
@@ -31,7 +33,7 @@ class WrongResultError(AssertionError):
 
 @dataclass(frozen=True)
 class _Round:
-    """One collective: its number and the number of elements of every tensor in it."""
+    """One operation: its number and the number of elements of every tensor in it."""
 
     world: World
     number: int
@@ -62,12 +64,40 @@ class _Round:
 
 
 async def play_round(world: World, kind: str, number: int, numel: int = 1024) -> None:
-    """Take part in round ``number`` of a collective on float32 tensors of ``numel`` elements, and check the result.
+    """Take part in round ``number`` of an operation on float32 tensors of ``numel`` elements, and check the result.
 
-    All ranks play the same kind and number. Raises ``WrongResultError``, or whatever the collective raises. Exact for
-    up to 8 ranks.
+    All ranks play the same kind (of ``KINDS`` or ``EXCHANGES``) and number. Raises ``WrongResultError``, or what the
+    operation raises. Exact for up to 8 ranks.
     """
-    await KINDS[kind](_Round(world, number, numel))
+    play = KINDS.get(kind) or EXCHANGES[kind]
+    await play(_Round(world, number, numel))
+
+
+async def _send(round_: _Round) -> None:
+    """Everyone sends to the next rank and receives from the one before."""
+    world, previous = round_.world, (round_.world.rank - 1) % round_.world.world_size
+    tensor = round_.blank()
+    await together(
+        world.send(round_.mine(), (world.rank + 1) % world.world_size, tag=round_.number),
+        world.recv(tensor, previous, tag=round_.number),
+    )
+    round_.check("recv", tensor, round_.contribution(previous))
+
+
+async def _send_tensors(round_: _Round) -> None:
+    """As ``_send``, with two tensors and a receiver that knows nothing of them."""
+    world, previous = round_.world, (round_.world.rank - 1) % round_.world.world_size
+    payload = {"a": round_.mine(), "b": round_.mine(1)}
+    _, received = await together(
+        world.send_tensors(payload, (world.rank + 1) % world.world_size, tag=round_.number),
+        world.recv_tensors(previous, tag=round_.number),
+    )
+    for part, name in enumerate(payload):
+        round_.check("recv_tensors", received[name], round_.contribution(previous, part))
+
+
+async def _barrier(round_: _Round) -> None:
+    await round_.world.barrier()
 
 
 async def _broadcast(round_: _Round) -> None:
@@ -135,3 +165,10 @@ KINDS: Mapping[str, Callable[[_Round], Awaitable[None]]] = {
     "all_to_all": _all_to_all,
 }
 """The eight collectives that carry data, by name."""
+
+EXCHANGES: Mapping[str, Callable[[_Round], Awaitable[None]]] = {
+    "send": _send,
+    "send_tensors": _send_tensors,
+    "barrier": _barrier,
+}
+"""The operations that are no collectives, and the one that carries nothing."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .processes import DEFAULT_TIMEOUT_S, Report, Worker
+from .deadlines import Deadline
+from .processes import DEFAULT_TIMEOUT_S, Report, Worker, wait_for_news
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -68,6 +69,29 @@ class WorkerGroup:
         at = time.monotonic() + timeout_s
         workers = self.workers if among is None else among
         return [worker.await_event(event, max(0.0, at - time.monotonic()), **fields) for worker in workers]
+
+    def await_first(
+        self,
+        event: str | tuple[str, ...],
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        among: Sequence[Worker],
+        **fields: Any,
+    ) -> tuple[Worker, Report]:
+        """Wait until one of the workers reports ``event`` (or one of these), and return it with the report.
+
+        Raises ``WorkerFailedError`` as ``Worker.await_event`` does.
+        """
+        deadline = Deadline(timeout_s)
+        while True:
+            for worker in among:
+                report = worker.take_event(event, **fields)
+                if report is not None:
+                    return worker, report
+            if deadline.expired:
+                reason = f"did not report {event!r} within {deadline.timeout_s:g} s"
+                raise among[0].failure(reason + "".join(f", nor did {worker.name!r}" for worker in among[1:]))
+            wait_for_news(among, deadline.remaining_s())
 
     def describe(self) -> str:
         return "\n".join(worker.describe() for worker in self.workers)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import HandshakeError, MultiworldError, ProtocolError
+from .addresses import address_of, family_of, is_local, is_ours, show
 from .connection import Connection, ConnectionSink
 from .frames import Header, Kind, pack_frame
 from .handshake import (
@@ -23,7 +24,7 @@ from .handshake import (
 from .operation import Operation
 from .progress import ProgressThread
 
-__all__ = ["DialError", "dial", "family_of"]
+__all__ = ["DialError", "dial"]
 
 
 class DialError(MultiworldError):
@@ -34,12 +35,7 @@ class DialError(MultiworldError):
         self.host, self.port, self.reason = host, port, reason
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}: {self.reason}"
-
-
-def family_of(host: str) -> socket.AddressFamily:
-    """Return the address family of a numeric address."""
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+        return f"{show(self.host, self.port)}: {self.reason}"
 
 
 def dial(
@@ -54,7 +50,7 @@ def dial(
     source: str | None = None,
     voucher: Voucher | None = None,
 ) -> Operation[Connection]:
-    """Connect to a numeric address, shake hands, and hand the connection over to ``sink``.
+    """Connect to an address (see ``addresses``), shake hands, and hand the connection over to ``sink``.
 
     Fails with DialError (unreachable or too slow) or HandshakeError (refused, wrong token, not ours). ``sink.lost`` is
     called only for a connection that was handed over. ``source``: the local address to connect from. With a
@@ -71,6 +67,8 @@ def dial(
             sock.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
             sock.bind((source, 0))
         connected = _connect(sock, host, port)
+        if not is_ours(sock):
+            raise PermissionError(f"{host[1:]} belongs to another user")
     except OSError as error:
         sock.close()
         operation.fail(DialError(host, port, error.strerror or str(error)))
@@ -82,8 +80,10 @@ def dial(
 def _connect(sock: socket.socket, host: str, port: int) -> bool:
     """Begin to connect. True: it is connected already (on one host, where nothing has to be waited for)."""
     try:
-        sock.connect((host, port))
+        sock.connect(address_of(host, port))
     except BlockingIOError:
+        if is_local(host):  # too many are calling it at this moment
+            raise
         try:
             sock.getpeername()
         except OSError:

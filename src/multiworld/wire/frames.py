@@ -54,6 +54,11 @@ class Kind(enum.IntEnum):
     MOVED = 68
     RECALL = 69
     RETURNED = 70
+    SHARE = 71
+    SHARED = 72
+    PIECE = 73
+    RELEASE = 74
+    UNUSED = 75
 
 
 KINDS = frozenset(int(kind) for kind in Kind)

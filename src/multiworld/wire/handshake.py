@@ -31,7 +31,7 @@ __all__ = [
     "prove",
 ]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 NONCE_BYTES = 16
 PROOF_BYTES = 32
 

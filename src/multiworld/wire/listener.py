@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import HandshakeError, ProtocolError
+from .addresses import address_of, family_of, is_local, is_ours, show
 from .connection import Connection, ConnectionSink
-from .dialer import family_of
 from .frames import Header, Kind, pack_frame
 from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, derive_key, encode_fields, prove
 from .progress import ProgressThread
@@ -45,24 +45,26 @@ class Listener:
         routes: dict[str, Route],
         key_of: Callable[[str], bytes] = lambda _: b"",
     ) -> None:
-        """Bind and listen; raises OSError. ``host`` is a numeric address, port 0 picks a free one."""
+        """Bind and listen; raises OSError. ``host`` is an address (see ``addresses``), port 0 picks a free one."""
         self._loop, self._routes = loop, routes
         self.token, self.key_of = token, key_of
         self._sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._sock.bind((host, port))
+            self._sock.bind(address_of(host, port))
             self._sock.listen(BACKLOG)
         except OSError:
             self._sock.close()
             raise
-        self.host, self.port = self._sock.getsockname()[:2]
+        self.host, self.port = host, 0
+        if not is_local(host):
+            self.host, self.port = self._sock.getsockname()[:2]
         self._unproven: dict[Pending, None] = {}  # oldest first
         self._closed = False
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 
     def __repr__(self) -> str:
-        return f"<Listener {self.host}:{self.port}>"
+        return f"<Listener {show(self.host, self.port)}>"
 
     def on_ready(self, events: int) -> None:
         for _ in range(BACKLOG):
@@ -76,8 +78,12 @@ class Listener:
                     return
                 logger.debug("a connection was gone before it was accepted: %s", error)
                 continue
+            if not is_ours(sock):
+                logger.warning("a process of another user connected to %s, and was refused", show(self.host, 0))
+                sock.close()
+                continue
             self._make_room()
-            name = f"{address[0]}:{address[1]}"
+            name = "a process of this host" if is_local(self.host) else f"{address[0]}:{address[1]}"
             try:
                 pending = Pending(self, self._loop, sock, name)
             except OSError as error:

@@ -23,6 +23,9 @@ class Operation(Generic[T]):
     ``on_cancel`` is called by ``cancel`` before the operation fails: it must make sure that nothing touches the
     caller's memory after it has returned. Threads that cancel at once all call it, so that none returns before that.
     With ``slow_cancel`` that may take many milliseconds: a thread that must not stall leaves it to another.
+
+    ``on_undo``, if there is one, takes back a success of which the caller never heard, because its task was cancelled
+    in that very moment: a receive gives its message back. It must hold no reference to the operation.
     """
 
     __slots__ = (
@@ -34,6 +37,7 @@ class Operation(Generic[T]):
         "_state",
         "_value",
         "on_cancel",
+        "on_undo",
         "slow_cancel",
     )
 
@@ -46,11 +50,17 @@ class Operation(Generic[T]):
         self._completer = 0
         self._callbacks: list[Callable[[Operation[T]], None]] | None = None
         self.on_cancel = on_cancel
+        self.on_undo: Callable[[], None] | None = None
         self.slow_cancel = False
 
     @property
     def done(self) -> bool:
         return self._state != 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it is being cancelled, or was."""
+        return self._cancelled_with is not None
 
     @property
     def completed_here(self) -> bool:
@@ -70,6 +80,25 @@ class Operation(Generic[T]):
 
     def succeed(self, value: T) -> bool:
         return self._complete(1, value, None)
+
+    def settle(self, value: T) -> bool:
+        """Succeed without calling anybody yet, which ``tell`` does: for those who hold something.
+
+        A cancel that comes in between comes too late.
+        """
+        with self._lock:
+            if self._state != 0:
+                return False
+            self._completer = threading.get_ident()
+            self._value, self._state, self.on_cancel = value, 1, None
+        return True
+
+    def tell(self) -> None:
+        """Call those who wait for an operation that was settled."""
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            self._tell(iter(callbacks))
 
     def fail(self, error: BaseException) -> bool:
         return self._complete(2, None, error)
@@ -91,6 +120,14 @@ class Operation(Generic[T]):
             except Exception:  # a defect, or no memory; who waits must not wait for ever
                 logger.exception("detaching a cancelled operation failed")
         return self.fail(error) or self._error is error
+
+    def cancel_or_undo(self, error: BaseException) -> None:
+        """End the operation as if it had never been, for a caller who will not look at how it ended."""
+        if not self.cancel(error) and self._state == 1 and self.on_undo is not None:
+            try:
+                self.on_undo()
+            except Exception:  # a defect, or no memory; the caller goes on all the same
+                logger.exception("taking back an operation that had succeeded failed")
 
     def add_callback(self, callback: Callable[[Operation[T]], None]) -> None:
         """Call ``callback(self)`` once complete: at once if it is, else on the thread that completes it."""

@@ -135,6 +135,7 @@ class ProgressThread:
     def abandon_after_fork(self) -> None:
         """In a forked child: the thread does not exist here; close the child's copies of the descriptors."""
         self._stopping = True
+        self._sleeping = False  # nobody is to be woken through a descriptor that may be another file's by then
         for handler in self._handlers.values():
             handler.close_descriptor()
         self._handlers.clear()

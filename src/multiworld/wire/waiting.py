@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ from .spinning import SPIN_S, QuickWaits
 __all__ = [
     "OperationCancelled",
     "blocked_threads",
+    "blocking_call",
+    "cancel_async",
+    "is_blocked_here",
     "on_progress_thread",
     "outcome",
     "pause",
@@ -37,7 +41,8 @@ class OperationCancelled(Exception):
 async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = None) -> T:
     """Await from an asyncio task.
 
-    Cancelling the task cancels the operation: afterwards the caller's memory is untouched. While ``quick_waits`` pay,
+    Cancelling the task cancels the operation: afterwards the caller's memory is untouched, and a message that has come
+    in that very moment is given back. While ``quick_waits`` pay,
     the loop goes round for a moment, with all its other tasks, before it may sleep.
     """
     if not operation.done:
@@ -49,18 +54,19 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
             if not operation.done:
                 await _completion(operation)
         except asyncio.CancelledError:
-            await _cancel(operation)
+            await cancel_async(operation)
             raise
         if quick_waits is not None:
             quick_waits.waited(time.perf_counter() - began)
     return outcome(operation)
 
 
-async def _cancel(operation: Operation[Any]) -> None:
+async def cancel_async(operation: Operation[Any]) -> None:
+    """The task that awaits the operation is cancelled. Takes no time on this thread, however much is to be done."""
     if not operation.slow_cancel:
-        operation.cancel(OperationCancelled())
+        operation.cancel_or_undo(OperationCancelled())
         return
-    await wait_to_the_end(run_in_thread(partial(operation.cancel, OperationCancelled()), "multiworld-cancel"))
+    await wait_to_the_end(run_in_thread(partial(operation.cancel_or_undo, OperationCancelled()), "multiworld-cancel"))
 
 
 async def wait_to_the_end(operation: Operation[T]) -> T:
@@ -95,15 +101,24 @@ def _completion(operation: Operation[Any]) -> asyncio.Future[None]:
     return future
 
 
+@contextmanager
+def blocking_call() -> Iterator[None]:
+    """What the calling thread does meanwhile, it waits for: steps that it runs may compute and wait on it."""
+    thread = threading.current_thread()
+    was_blocked = thread in _blocked
+    _blocked.add(thread)
+    try:
+        yield
+    finally:
+        if not was_blocked:
+            _blocked.discard(thread)
+
+
 def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | None = None) -> T:
     """Wait on a thread. ``help_with`` may make progress itself before the thread goes to sleep."""
     if not operation.done:
-        thread = threading.current_thread()
-        _blocked.add(thread)
-        try:
+        with blocking_call():
             _block(operation, help_with)
-        finally:
-            _blocked.discard(thread)
     return outcome(operation)
 
 
@@ -116,8 +131,13 @@ def _block(operation: Operation[Any], help_with: Callable[[], None] | None) -> N
             operation.add_callback(lambda _: done.set())
             done.wait()
     except BaseException:  # KeyboardInterrupt: the caller's memory must not be touched after it
-        operation.cancel(OperationCancelled())
+        operation.cancel_or_undo(OperationCancelled())
         raise
+
+
+def is_blocked_here() -> bool:
+    """Whether the calling thread is inside ``wait_blocking``: it has nothing better to do."""
+    return threading.current_thread() in _blocked
 
 
 def blocked_threads() -> list[threading.Thread]:

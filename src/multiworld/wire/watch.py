@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .interest import READ_EVENTS, Interest
@@ -21,7 +22,7 @@ from .spinning import SPIN_S, QuickWaits
 if TYPE_CHECKING:
     from .connection import Connection
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "watch_together"]
 
 MAX_POLL_S = 3600.0
 LARGE_BYTES = 1024 * 1024  # a payload above this is the progress thread's work
@@ -59,12 +60,24 @@ class _PerThread(threading.local):
 
     def __init__(self) -> None:
         self._waker: _Waker | None = None
+        self._poller: tuple[tuple[Watch, ...], select.poll] | None = None  # of those that it read last
 
     @property
     def waker(self) -> _Waker:
         if self._waker is None:
             self._waker = _Waker()
         return self._waker
+
+    def poller(self, watches: Sequence[Watch]) -> select.poll:
+        """Return what waits for any of these and for the waker."""
+        key = tuple(watches)
+        if self._poller is None or self._poller[0] != key:
+            poller = select.poll()
+            poller.register(self.waker.fd, select.POLLIN)
+            for watch in watches:
+                poller.register(watch._fd, select.POLLIN | select.POLLRDHUP)
+            self._poller = (key, poller)
+        return self._poller[1]
 
 
 _thread = _PerThread()
@@ -79,12 +92,11 @@ class Watch:
         self._heard_at = -math.inf  # when a small piece came last
         self._large = False  # the payload that it began, or that was coming
         self._loop_read_at = -math.inf
-        # These four are guarded by the interest's lock.
+        # These are guarded by the interest's lock.
         self._watcher: object = None  # who waits on the socket instead of the progress thread: a thread's ident, a loop
         self._loop_reader: LoopReader | None = None  # the loop, if it is one
         self._guarded = False  # the progress thread looks after what a thread reads
         self._patrolled = False  # or what a loop reads
-        self._poller: tuple[int, select.poll] | None = None  # of the thread that watched last
 
     def heard(self, payload_bytes: int) -> None:
         """A small piece came: headers, small messages, the beginning of a payload of so many bytes (else 0)."""
@@ -96,31 +108,7 @@ class Watch:
 
         It saves the hand-over from the progress thread. If another thread does so already, this returns at once.
         """
-        if self._loop.on_thread:
-            return
-        thread = threading.get_ident()
-        try:
-            if self._claim(thread):
-                self._read_until(operation, timeout_s)
-                self._end_reading(thread)
-        except BaseException:  # an interrupt can come at any of these steps
-            self._end_reading(thread)
-            raise
-
-    def _read_until(self, operation: Operation[object], timeout_s: float | None) -> None:
-        waker = _thread.waker
-        waker.clear()
-        operation.add_callback(waker.wake)
-        if self._interest.reading:
-            self._interest.set_reading(0)
-        poller = self._poller_for(waker.fd)
-        timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
-        while not operation.done and not self._interest.over:
-            if not self._wait_readable(poller, timeout_ms):
-                return
-            waker.clear()
-            if not operation.done:
-                self._connection.read_available()
+        watch_together((self,), operation, timeout_s, self.quick_waits)
 
     def _claim(self, watcher: object) -> bool:
         with self._interest.lock:
@@ -142,17 +130,6 @@ class Watch:
                 self._guarded = True
             self._watcher = None
 
-    def _wait_readable(self, poller: select.poll, timeout_ms: int | None) -> bool:
-        began = time.perf_counter()
-        ready: list[tuple[int, int]] = []
-        if self.quick_waits.pay:
-            while not ready and time.perf_counter() - began < SPIN_S:
-                ready = poller.poll(0)
-        if not ready:
-            ready = poller.poll(timeout_ms)
-        self.quick_waits.waited(time.perf_counter() - began)
-        return bool(ready)
-
     def _guard(self) -> None:
         """On the progress thread, now and then while a thread comes back again and again to read."""
         again = is_hot(self._heard_at) and not self._large and not self._interest.over
@@ -166,7 +143,8 @@ class Watch:
                 self._watcher = GUARD
         if free and again:
             try:
-                self._connection.read_available()  # what has come while the thread is busy elsewhere
+                if self._connection.is_awaited():
+                    self._connection.read_available()  # what has come while the thread is busy elsewhere
             finally:
                 with self._interest.lock:
                     self._watcher = None
@@ -180,7 +158,10 @@ class Watch:
         """
         if self._watcher is None and not self._large and is_hot(self._heard_at):
             self._watch_from(reader)
-        return self.quick_waits if self._loop_reader is reader else None
+        if self._loop_reader is not reader:
+            return None
+        self.read_for_loop()  # what is there already need not go through the loop's selector
+        return self.quick_waits
 
     def _watch_from(self, reader: LoopReader) -> None:
         with self._interest.lock:
@@ -210,7 +191,7 @@ class Watch:
         again = False
         try:
             hot = is_hot(self._heard_at)
-            if hot and time.monotonic() - self._loop_read_at > PATROL_S:
+            if hot and time.monotonic() - self._loop_read_at > PATROL_S and self._connection.is_awaited():
                 self._connection.read_available()  # what the loop was too busy to read
             again = hot and not self._large
         finally:
@@ -230,10 +211,54 @@ class Watch:
             self._interest.update()
             self._loop_reader = self._watcher = None  # last: if an interrupt comes before, the patrol does it again
 
-    def _poller_for(self, wake_fd: int) -> select.poll:
-        if self._poller is None or self._poller[0] != wake_fd:
-            poller = select.poll()
-            poller.register(self._fd, select.POLLIN | select.POLLRDHUP)
-            poller.register(wake_fd, select.POLLIN)
-            self._poller = (wake_fd, poller)
-        return self._poller[1]
+
+def watch_together(
+    watches: Sequence[Watch], operation: Operation[object], timeout_s: float | None, quick_waits: QuickWaits
+) -> None:
+    """Let the calling thread read all of these that nobody else reads, until the operation is done or the time over."""
+    if not watches or watches[0]._loop.on_thread:
+        return
+    thread = threading.get_ident()
+    claimed: list[Watch] = []
+    try:
+        claimed.extend(watch for watch in watches if watch._claim(thread))
+        if len(claimed) == len(watches):  # else one that is read elsewhere may be the one that it depends on
+            _read_until(claimed, operation, timeout_s, quick_waits)
+    finally:  # an interrupt can come at any of these steps
+        for watch in watches:
+            watch._end_reading(thread)
+
+
+def _read_until(
+    watches: Sequence[Watch], operation: Operation[object], timeout_s: float | None, quick_waits: QuickWaits
+) -> None:
+    waker = _thread.waker
+    waker.clear()
+    operation.add_callback(waker.wake)
+    for watch in watches:
+        if watch._interest.reading:
+            watch._interest.set_reading(0)
+    poller = _thread.poller(watches)
+    timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
+    while not operation.done and not any(watch._interest.over for watch in watches):
+        ready = _wait_readable(poller, timeout_ms, quick_waits)
+        if not ready:
+            return
+        waker.clear()
+        for watch in watches:
+            if operation.done:
+                return
+            if len(watches) == 1 or watch._fd in ready:
+                watch._connection.read_available()
+
+
+def _wait_readable(poller: select.poll, timeout_ms: int | None, quick_waits: QuickWaits) -> set[int]:
+    began = time.perf_counter()
+    ready: list[tuple[int, int]] = []
+    if quick_waits.pay:
+        while not ready and time.perf_counter() - began < SPIN_S:
+            ready = poller.poll(0)
+    if not ready:
+        ready = poller.poll(timeout_ms)
+    quick_waits.waited(time.perf_counter() - began)
+    return {fd for fd, _ in ready}

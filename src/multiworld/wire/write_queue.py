@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import socket
 import threading
 from collections import deque
@@ -27,10 +28,13 @@ class _Fail(Protocol):
 class _Outgoing:
     """One frame on its way out."""
 
-    __slots__ = ("on_sent", "segments")
+    __slots__ = ("descriptor", "on_sent", "segments")
 
-    def __init__(self, segments: list[memoryview], on_sent: Callable[[], None] | None) -> None:
+    def __init__(
+        self, segments: list[memoryview], on_sent: Callable[[], None] | None, descriptor: int | None = None
+    ) -> None:
         self.segments, self.on_sent = segments, on_sent
+        self.descriptor = descriptor  # goes with the first byte; the socket is a Unix socket
 
 
 class WriteQueue:
@@ -65,6 +69,10 @@ class WriteQueue:
             segment if isinstance(segment, memoryview) else memoryview(segment) for segment in segments if len(segment)
         ]
         self._outgoing.append(_Outgoing(views, on_sent))
+
+    def queue_descriptor(self, frame: bytes, descriptor: int, *, on_sent: Callable[[], None]) -> None:
+        """Queue a frame that a descriptor goes with, over a Unix socket; closed after ``on_sent``."""
+        self._outgoing.append(_Outgoing([memoryview(frame)], on_sent, descriptor))
 
     def flush(self, budget: int = INLINE_BYTES) -> None:
         """Write what the socket takes, or until ``budget`` bytes have gone; the progress thread does the rest."""
@@ -142,7 +150,7 @@ class WriteQueue:
         while self._outgoing and not self._interest.over:
             batch, batch_bytes = self._next_batch()
             try:
-                sent = self._sock.sendmsg(batch) if batch else 0
+                sent = self._send(batch) if batch else 0
             except (BlockingIOError, InterruptedError):
                 sent = -1
             except OSError as error:
@@ -159,10 +167,21 @@ class WriteQueue:
                 break
         return finished
 
+    def _send(self, batch: list[memoryview]) -> int:
+        first = self._outgoing[0]
+        if first.descriptor is None:
+            return self._sock.sendmsg(batch)
+        rights = array.array("i", [first.descriptor])
+        sent = self._sock.sendmsg(batch, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        first.descriptor = None
+        return sent
+
     def _next_batch(self) -> tuple[list[memoryview], int]:
         batch: list[memoryview] = []
         total = 0
         for index in range(min(len(self._outgoing), MAX_SEGMENTS)):  # by index: others append meanwhile
+            if index and self._outgoing[index].descriptor is not None:
+                break
             segments = self._outgoing[index].segments
             if len(batch) + len(segments) > MAX_SEGMENTS:
                 segments = segments[: MAX_SEGMENTS - len(batch)]  # the kernel takes no more than 1,024 at once

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..channel.base import Payload, ReduceOp
+from ..channel.base import ANY_RANK, Payload, ReduceOp
 from ..errors import WorldBrokenError
-from ..wire.waiting import wait_blocking
+from ..wire.operation import Operation
+from ..wire.waiting import blocking_call, wait_blocking
 from .request import Request
 
 if TYPE_CHECKING:
@@ -30,52 +32,56 @@ class BlockingWorld:
         self._world = world
 
     def send(self, tensor: Tensor, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_send(tensor, dst, tag, timeout_s), None, timeout_s)
+        self._world.wait_thread(self._world.start_send(tensor, dst, tag, timeout_s), dst, timeout_s)
 
     def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout_s: float | None = None) -> None:
         self._world.wait_thread(self._world.start_recv(tensor, src, tag, timeout_s), src, timeout_s)
 
     def recv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> int:
-        return self._world.wait_thread(self._world.start_recv_any(tensor, tag, timeout_s), None, timeout_s)
+        return self._world.wait_thread(self._world.start_recv_any(tensor, tag, timeout_s), ANY_RANK, timeout_s)
 
     def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_send_tensors(payload, dst, tag, timeout_s), None, timeout_s)
+        self._world.wait_thread(self._world.start_send_tensors(payload, dst, tag, timeout_s), dst, timeout_s)
 
     def recv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Payload:
         return self._world.wait_thread(self._world.start_recv_tensors(src, tag, timeout_s), src, timeout_s)
 
     def broadcast(self, tensor: Tensor, src: int, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_broadcast(tensor, src, timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_broadcast(tensor, src, timeout_s), timeout_s)
 
     def all_reduce(self, tensor: Tensor, op: Any = ReduceOp.SUM, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_all_reduce(tensor, op, timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_all_reduce(tensor, op, timeout_s), timeout_s)
 
     def reduce(self, tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_reduce(tensor, dst, op, timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_reduce(tensor, dst, op, timeout_s), timeout_s)
 
     def all_gather(self, tensor_list: list[Tensor], tensor: Tensor, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_all_gather(tensor_list, tensor, timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_all_gather(tensor_list, tensor, timeout_s), timeout_s)
 
     def gather(
         self, tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0, timeout_s: float | None = None
     ) -> None:
-        self._world.wait_thread(self._world.start_gather(tensor, gather_list, dst, timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_gather(tensor, gather_list, dst, timeout_s), timeout_s)
 
     def scatter(
         self, tensor: Tensor, scatter_list: list[Tensor] | None = None, src: int = 0, timeout_s: float | None = None
     ) -> None:
-        self._world.wait_thread(self._world.start_scatter(tensor, scatter_list, src, timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_scatter(tensor, scatter_list, src, timeout_s), timeout_s)
 
     def reduce_scatter(
         self, output: Tensor, input_list: list[Tensor], op: Any = ReduceOp.SUM, timeout_s: float | None = None
     ) -> None:
-        self._world.wait_thread(self._world.start_reduce_scatter(output, input_list, op, timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_reduce_scatter(output, input_list, op, timeout_s), timeout_s)
 
     def all_to_all(self, output_list: list[Tensor], input_list: list[Tensor], timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_all_to_all(output_list, input_list, timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_all_to_all(output_list, input_list, timeout_s), timeout_s)
 
     def barrier(self, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_barrier(timeout_s), None, timeout_s)
+        self._collective(lambda: self._world.start_barrier(timeout_s), timeout_s)
+
+    def _collective(self, start: Callable[[], Operation[None]], timeout_s: float | None) -> None:
+        with blocking_call():
+            self._world.wait_thread(start(), None, timeout_s)
 
     # ---- requests
 
@@ -86,7 +92,7 @@ class BlockingWorld:
         return Request(self._world, self._world.start_recv(tensor, src, tag, timeout_s), "irecv", src)
 
     def irecv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> Request[int]:
-        return Request(self._world, self._world.start_recv_any(tensor, tag, timeout_s), "irecv_any")
+        return Request(self._world, self._world.start_recv_any(tensor, tag, timeout_s), "irecv_any", ANY_RANK)
 
     def isend_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> Request[None]:
         return Request(self._world, self._world.start_send_tensors(payload, dst, tag, timeout_s), "isend_tensors")

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from ..wire.dialer import family_of
+from ..wire.addresses import family_of
 from ..wire.frames import Kind
 from ..wire.progress import ProgressThread, Timer
 from .link import Link

@@ -96,12 +96,16 @@ class Formation:
 
         None: one of them failed meanwhile, so the next generation has to be tried.
         """
+        elsewhere = [rank for rank, peer in enumerate(meeting.members) if peer.host_id != invitation.me.host_id]
+        refusal = self._channel_class.refusal(elsewhere)
+        if refusal:
+            raise JoinRefusedError(self._request.name, refusal)
         world = self._new_world(meeting)
         watch = drive(self._watch(world, meeting))
         try:
             await self._connect(world, meeting, store, invitation, watch)
             return world
-        except (WorldBrokenError, DialError, ProtocolError, LinkError, StoreError) as error:
+        except (WorldBrokenError, DialError, ProtocolError, LinkError, StoreError, OSError) as error:
             self.last_failure = str(error)
             logger.info("world %s generation %d was not formed: %s", world.name, world.generation, error)
             return None

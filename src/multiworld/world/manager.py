@@ -184,8 +184,8 @@ class WorldManager(ForerunnerManager):
         """Form a world with the processes that join the same name at the same store; returns once all are connected.
 
         ``store``: ``tcp://host:port``; with ``serve_store=True`` this process hosts it. ``backend``: ``auto``, ``tcp``,
-        ``gloo``, ``nccl`` or an installed one. Fails with JoinTimeoutError, JoinMismatchError or JoinRefusedError
-        within ``timeout_s``, and leaves nothing behind.
+        ``gloo``, ``mpi``, ``nccl`` or an installed one. Fails with JoinTimeoutError, JoinMismatchError or
+        JoinRefusedError within ``timeout_s``, and leaves nothing behind.
         """
         return await self._joined(
             self.start_join(name, rank, world_size, store, backend, timeout_s, device, serve_store)
@@ -524,6 +524,8 @@ class WorldManager(ForerunnerManager):
     def on_fork(self) -> None:
         self._closed = Operation()
         self._closed.succeed(None)
+        for world in self._worlds.values():
+            world.abandon_after_fork()
         self._loop.abandon_after_fork()
 
 

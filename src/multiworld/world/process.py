@@ -10,6 +10,7 @@ import weakref
 from typing import Protocol
 
 from ..channel.errands import forget_reapers, join_reapers
+from ..channel.mpi_job import finalize_mpi, forget_mpi
 from ..wire.waiting import blocked_threads
 
 __all__ = ["ProcessBound", "unwatch_process", "watch_process"]
@@ -62,12 +63,14 @@ def _exit() -> None:
     for thread in woken:
         thread.join(max(0.0, at - time.monotonic()))
     join_reapers(REAPED_S)
+    finalize_mpi()
 
 
 def _forked() -> None:
     global _lock
     _lock = threading.Lock()  # another thread of the parent may have held it
     forget_reapers()
+    forget_mpi()
     for bound in list(_bound):
         bound.on_fork()
     _bound.clear()

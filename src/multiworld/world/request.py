@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..channel.base import ANY_RANK
 from ..errors import RequestCancelledError
 from ..wire.operation import Operation
 from ..wire.waiting import outcome
@@ -38,7 +39,10 @@ class Request(Generic[T]):
         peer: int | None = None,
         value_of: Callable[[Any], T] | None = None,
     ) -> None:
-        """``peer``: the rank whose message is waited for. ``value_of`` turns the operation's result into this one's."""
+        """``peer``: the rank whose message is waited for, or ANY_RANK.
+
+        ``value_of`` turns the operation's result into the request's.
+        """
         self._world, self._operation, self._name, self._peer = world, operation, name, peer
         self._value_of = value_of
         self._seen = False
@@ -46,7 +50,7 @@ class Request(Generic[T]):
     def __repr__(self) -> str:
         operation = self._operation
         state = "under way" if not operation.done else "done" if operation.error is None else "failed"
-        peer = "" if self._peer is None else f" with rank {self._peer}"
+        peer = "" if self._peer is None or self._peer == ANY_RANK else f" from rank {self._peer}"
         return f"<Request {self._name}{peer} in world {self._world.name!r}: {state}>"
 
     @property
@@ -75,6 +79,10 @@ class Request(Generic[T]):
         if timeout_s is not None and not timeout_s >= 0:
             raise ValueError(f"timeout_s must be a number of seconds from 0, or None, got {timeout_s!r}")
         operation = self._operation
+        if self._world.abandoned and not operation.done:
+            raise RuntimeError(
+                f"{self!r} belongs to the parent of this forked process, and can only be waited for there"
+            )
         if not operation.done and not self._world.wait_for(operation, self._peer, timeout_s):
             raise TimeoutError(f"{self!r} has not ended within the {timeout_s:g} s of this wait; it goes on")
         return self._outcome()
@@ -88,7 +96,7 @@ class Request(Generic[T]):
     def cancel(self) -> bool:
         """End it, unless it is done. True: it has ended with RequestCancelledError.
 
-        Its tensor is left alone from then on. The world stays usable; on gloo and nccl that may cost the world, once data is moving.
+        Its tensor is left alone from then on. The world stays usable (on gloo and nccl it may break, once data moves).
         """
         self._seen = True
         world = self._world

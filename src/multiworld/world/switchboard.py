@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import MultiworldError, ProtocolError
+from ..wire.addresses import local_name
 from ..wire.connection import Connection, ConnectionSink
 from ..wire.dialer import dial
 from ..wire.frames import Kind
@@ -68,7 +69,17 @@ class Switchboard:
             listener = Listener(self._loop, host, 0, self._token, routes, self._key_of)
             self._listeners[host] = listener
             self._infos[host] = PeerInfo.of_this_process(self._manager_id, host, listener.port)
+            self._listen_locally()
         return self._infos[host]
+
+    def _listen_locally(self) -> None:
+        name = local_name(self._manager_id)
+        if name in self._listeners:
+            return
+        try:
+            self._listeners[name] = Listener(self._loop, name, 0, self._token, {DATA: self._data_called}, self._key_of)
+        except OSError as error:  # a sandbox without Unix sockets; then processes of this host meet as others do
+            logger.warning("no Unix socket for the processes of this host, which makes them slower: %s", error)
 
     def ensure_link(self, peer: PeerInfo, via: PeerInfo, timeout_s: float) -> Operation[Link]:
         """Return the link to a peer, made now if need be: the smaller id dials, the other waits."""
@@ -197,19 +208,19 @@ class Switchboard:
     # ---- data connections
 
     def dial_data(
-        self, uid: str, rank: int, peer: PeerInfo, via: PeerInfo, sink: ConnectionSink, timeout_s: float
+        self, uid: str, rank: int, peer: PeerInfo, via: PeerInfo, sink: ConnectionSink, timeout_s: float, *, local: bool
     ) -> Operation[Connection]:
         """Open a data connection of a world to a peer; ``rank`` is ours. Our link to that process vouches for us."""
         key = self._key_of(peer.id)
         return dial(
             self._loop,
-            peer.host,
-            peer.port,
+            local_name(peer.id) if local else peer.host,
+            0 if local else peer.port,
             {"purpose": DATA, "job": self._job, "world": uid, "rank": rank},
             self._token,
             sink,
             timeout_s=timeout_s,
-            source=via.host,
+            source=None if local else via.host,
             voucher=Voucher(self._manager_id, key) if key else None,
         )
 
@@ -282,9 +293,12 @@ class WorldConnector:
     def __init__(self, switchboard: Switchboard, uid: str, rank: int, via: PeerInfo, members: list[PeerInfo]) -> None:
         self._switchboard, self._uid, self._rank, self._via, self._members = switchboard, uid, rank, via, members
 
-    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float) -> Operation[Connection]:
+    def shares_host(self, rank: int) -> bool:
+        return self._members[rank].host_id == self._via.host_id
+
+    def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False) -> Operation[Connection]:
         peer = self._members[rank]
-        return self._switchboard.dial_data(self._uid, self._rank, peer, self._via, sink, timeout_s)
+        return self._switchboard.dial_data(self._uid, self._rank, peer, self._via, sink, timeout_s, local=local)
 
     def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
         return self._switchboard.expect_data(self._uid, rank, sink)

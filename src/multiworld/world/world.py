@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..channel.base import ChannelStatistics, DataChannel, Payload, ReduceOp
+from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, ReduceOp
 from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import run_in_thread, wait_async, wait_blocking
+from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
@@ -100,6 +100,7 @@ class World:
         self._num_started = self._num_pending = self._num_timed_out = 0
         self._formed_at = time.monotonic()
         self._yielded_at = 0.0
+        self._abandoned = False
         self._group: WorldProcessGroup | None = None
         self._forming_group = threading.Lock()
 
@@ -136,11 +137,11 @@ class World:
         Receives that name the rank come first. What one rank sent is received in its order, and ranks take turns. A
         message that does not fit raises TensorMismatchError and stays; ``recv_tensors`` takes it.
         """
-        return await self._wait(self.start_recv_any(tensor, tag, timeout_s))
+        return await self._wait(self.start_recv_any(tensor, tag, timeout_s), ANY_RANK)
 
     async def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         """Send a tensor, a list or a ``dict[str, Tensor]``; the receiver need not know dtypes and shapes."""
-        await self._wait(self.start_send_tensors(payload, dst, tag, timeout_s))
+        await self._wait(self.start_send_tensors(payload, dst, tag, timeout_s), dst)
 
     async def recv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Payload:
         """Receive what ``send_tensors`` (or ``send``) sent, in new tensors."""
@@ -352,9 +353,9 @@ class World:
         return self._start_collective("barrier", lambda channel: channel.barrier(), timeout_s)
 
     def wait_thread(self, operation: Operation[T], peer: int | None, timeout_s: float | None) -> T:
-        """Block the calling thread until the operation is done; it reads the peer's connection itself meanwhile."""
+        """Block the calling thread until the operation is done; meanwhile it reads what comes from the peer, or all."""
         channel = self._channel
-        if peer is None or channel is None:
+        if operation.done or channel is None:
             return wait_blocking(operation)
         return wait_blocking(operation, help_with=lambda: channel.help(operation, peer, timeout_s))
 
@@ -457,17 +458,34 @@ class World:
         operation.add_callback(lambda _: timer.cancel())
 
     async def _wait(self, operation: Operation[T], peer: int | None = None) -> T:
-        if not operation.done:
-            if peer is not None and self._channel is not None:
-                return await wait_async(operation, self._channel.help_loop(asyncio.get_running_loop(), peer))
-        else:
+        channel = self._channel
+        if operation.done:
             now = time.monotonic()
             if now - self._yielded_at > YIELD_EVERY_S:
                 self._yielded_at = now
-                await asyncio.sleep(0)
-        return await wait_async(operation)
+                if channel is not None:
+                    channel.help_loop(asyncio.get_running_loop(), peer)
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    await cancel_async(operation)
+                    raise
+            return outcome(operation)
+        if channel is None:
+            return await wait_async(operation)
+        quick_waits = channel.help_loop(asyncio.get_running_loop(), peer)
+        return outcome(operation) if operation.done else await wait_async(operation, quick_waits)
 
     # ---- how the manager drives it
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether this is the copy of it in a forked child."""
+        return self._abandoned
+
+    def abandon_after_fork(self) -> None:
+        """In a forked child, where nothing moves any more: operations raise. No lock is safe to take here."""
+        self._abandoned, self._state = True, WorldState.CLOSED
 
     @property
     def channel(self) -> DataChannel | None:
@@ -532,36 +550,33 @@ class World:
 def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
     """Return an operation that is done when ``finish`` (a copy into the caller's memory layout) has run.
 
-    Cancelled, it does not run any more once the cancel has returned.
+    Cancelled, it does not run any more once the cancel has returned; but what had come by then is delivered.
     """
-    copying = threading.Lock()
-    cancelled = False
+    finishing = threading.Lock()
 
     def detach() -> None:
-        nonlocal cancelled
-        cancelled = True
         operation.cancel(_Detached())
-        with copying:
-            return
-
-    outer: Operation[T] = Operation(detach)
-    outer.slow_cancel = operation.slow_cancel
+        complete(operation)
 
     def complete(_: Operation[T]) -> None:
-        error = operation.error
-        if error is None:
-            with copying:
-                if cancelled:
-                    return
+        with finishing:
+            if outer.done:
+                return
+            error = operation.error
+            if error is None:
                 try:
                     finish()
+                    outer.on_undo = operation.on_undo
+                    outer.settle(operation.result())
                 except Exception as raised:  # it belongs to the caller
                     error = raised
         if error is not None:
             outer.fail(error)
         else:
-            outer.succeed(operation.result())
+            outer.tell()
 
+    outer: Operation[T] = Operation(detach)
+    outer.slow_cancel = operation.slow_cancel
     operation.add_callback(complete)
     return outer
 

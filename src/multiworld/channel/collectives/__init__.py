@@ -13,14 +13,18 @@ from .algorithms import (
     reduce_scatter,
     scatter,
 )
-from .port import Port
+from .doubling import MessageBarrier, dissemination_max
+from .port import Barrier, Port, SharedSpace
 from .reduction import reduce_op_name
 from .tuning import TUNING, Tuning
 from .validate import check_reduce_op, check_separate
 
 __all__ = [
     "TUNING",
+    "Barrier",
+    "MessageBarrier",
     "Port",
+    "SharedSpace",
     "Tuning",
     "all_gather",
     "all_reduce",
@@ -29,6 +33,7 @@ __all__ = [
     "broadcast",
     "check_reduce_op",
     "check_separate",
+    "dissemination_max",
     "gather",
     "reduce",
     "reduce_op_name",

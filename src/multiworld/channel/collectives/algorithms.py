@@ -18,7 +18,8 @@ from torch.distributed import ReduceOp
 from .chunks import compute_in_pieces, flatten, size_bytes
 from .direct import direct_all_to_all, direct_gather, direct_reduce_scatter, direct_scatter
 from .doubling import bruck_all_gather, dissemination_barrier, doubling_all_reduce
-from .port import Port
+from .flat import flat_all_gather, flat_all_reduce, flat_broadcast, flat_reduce, flat_reduce_scatter
+from .port import Port, SharedSpace
 from .reduction import AnyReduceOp, copy, premultiply, reduce_op_factor, reduce_op_name
 from .ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from .tree import Tree, binomial_tree, chain, tree_broadcast, tree_reduce
@@ -40,8 +41,14 @@ __all__ = [
 
 async def broadcast(port: Port, tensor: Tensor, src: int, *, tuning: Tuning = TUNING) -> None:
     """Copy rank ``src``'s tensor into everyone's."""
-    if port.size > 1:
-        await tree_broadcast(port, flatten(tensor), _tree(port, tensor, src, tuning), tuning)
+    if port.size == 1:
+        return
+    flat = flatten(tensor)
+    space = await _shared(port, flat, tuning.flat_broadcast_bytes)
+    if space is not None:
+        await flat_broadcast(port, space, flat, src)
+    else:
+        await tree_broadcast(port, flat, _tree(port, tensor, src, tuning), tuning)
 
 
 async def all_reduce(port: Port, tensor: Tensor, op: AnyReduceOp = ReduceOp.SUM, *, tuning: Tuning = TUNING) -> None:
@@ -54,7 +61,10 @@ async def all_reduce(port: Port, tensor: Tensor, op: AnyReduceOp = ReduceOp.SUM,
         return
     # Doubling computes every element on every rank. Processors of different kinds round a complex product differently.
     computed_alike = not (tensor.is_complex() and reduce_op_name(op) == "PRODUCT")
-    if computed_alike and size_bytes(flat) <= tuning.doubling_bytes:
+    space = await _shared(port, flat, tuning.flat_reduce_bytes)
+    if space is not None:
+        await flat_all_reduce(port, space, flat, op)
+    elif computed_alike and size_bytes(flat) <= tuning.doubling_bytes:
         await doubling_all_reduce(port, flat, op)
     else:
         await ring_all_reduce(port, flat, op, tuning)
@@ -70,7 +80,12 @@ async def reduce(
         scaled = flat if port.rank == dst else torch.empty_like(flat)
         await _premultiply(port, flat, scaled, op)
         flat = scaled
-    if port.size > 1:
+    if port.size == 1:
+        return
+    space = await _shared(port, flat, tuning.flat_reduce_bytes)
+    if space is not None:
+        await flat_reduce(port, space, flat, dst, op)
+    else:
         await tree_reduce(port, flat, _tree(port, tensor, dst, tuning), op, tuning)
 
 
@@ -79,6 +94,10 @@ async def all_gather(port: Port, tensors: Sequence[Tensor], tensor: Tensor, *, t
     outputs, own = [flatten(each) for each in tensors], flatten(tensor)
     if port.size == 1:
         await compute_in_pieces(port, copy, own, outputs[0])
+        return
+    space = await _shared(port, own, tuning.flat_gather_bytes)
+    if space is not None:
+        await flat_all_gather(port, space, outputs, own)
     elif port.size > 3 and size_bytes(own) <= tuning.bruck_bytes:  # up to three ranks, a ring takes no more steps
         await bruck_all_gather(port, outputs, own)
     else:
@@ -110,6 +129,10 @@ async def reduce_scatter(
         inputs = scaled
     if port.size == 1:
         await compute_in_pieces(port, copy, inputs[0], target)
+        return
+    space = await _shared(port, target, tuning.flat_scatter_bytes)
+    if space is not None:
+        await flat_reduce_scatter(port, space, target, inputs, op)
     elif size_bytes(target) <= tuning.exchange_bytes:
         await direct_reduce_scatter(port, target, inputs, op)
     else:
@@ -124,6 +147,11 @@ async def all_to_all(port: Port, output_list: Sequence[Tensor], input_list: Sequ
 async def barrier(port: Port) -> None:
     """End once every rank has begun."""
     await dissemination_barrier(port)
+
+
+async def _shared(port: Port, tensor: Tensor, more_than_bytes: int) -> SharedSpace | None:
+    """Return the memory that the ranks share, if they do and the tensor is worth it. The same on all ranks."""
+    return await port.share() if size_bytes(tensor) > more_than_bytes else None
 
 
 def _tree(port: Port, tensor: Tensor, root: int, tuning: Tuning) -> Tree:

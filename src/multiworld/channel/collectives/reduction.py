@@ -21,6 +21,7 @@ __all__ = [
     "combine",
     "copy",
     "finalize",
+    "grains",
     "premultiply",
     "reduce_op_factor",
     "reduce_op_name",
@@ -67,7 +68,7 @@ def combine(left: Tensor, right: Tensor, out: Tensor, op: AnyReduceOp) -> None:
         if out.numel() <= GRAIN:
             function(left, right, out=out)
             return
-        for part, other, into in _grains(left, right, out):
+        for part, other, into in grains(left, right, out):
             function(part, other, out=into)
 
 
@@ -81,7 +82,7 @@ def finalize(tensor: Tensor, op: AnyReduceOp, num_ranks: int) -> None:
     if reduce_op_name(op) != "AVG":
         return
     with torch.inference_mode():
-        for (part,) in _grains(tensor):
+        for (part,) in grains(tensor):
             part.div_(num_ranks)
 
 
@@ -89,7 +90,7 @@ def premultiply(tensor: Tensor, out: Tensor, factor: float) -> None:
     """Set ``out``, which may be ``tensor``, to the tensor times the factor of a PREMUL_SUM."""
     assert tensor.shape == out.shape, f"{list(tensor.shape)}, {list(out.shape)}"
     with torch.inference_mode():
-        for part, into in _grains(tensor, out):
+        for part, into in grains(tensor, out):
             torch.mul(part, factor, out=into)
 
 
@@ -99,10 +100,11 @@ def copy(source: Tensor, into: Tensor) -> None:
     if source.data_ptr() == into.data_ptr():
         return
     with torch.inference_mode():
-        for part, target in _grains(source, into):
+        for part, target in grains(source, into):
             target.copy_(part)
 
 
-def _grains(*tensors: Tensor) -> Iterator[list[Tensor]]:
+def grains(*tensors: Tensor) -> Iterator[list[Tensor]]:
+    """Cut flat tensors of one length into parts that torch computes on one thread."""
     for start in range(0, tensors[0].numel(), GRAIN):
         yield [tensor[start : start + GRAIN] for tensor in tensors]

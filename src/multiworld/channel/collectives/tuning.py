@@ -26,6 +26,15 @@ class Tuning:
     exchange_bytes: int = 32 * 1024
     """Reduce-scatter sends each block straight to its owner up to this size of a block, and uses a ring above."""
 
+    flat_reduce_bytes: int = 64 * 1024
+    """All-reduce and reduce go through shared memory above this size, where the ranks have some."""
+    flat_broadcast_bytes: int = 256 * 1024
+    """Likewise broadcast."""
+    flat_gather_bytes: int = 64 * 1024
+    """Likewise all-gather, by the size of one rank's tensor."""
+    flat_scatter_bytes: int = 64 * 1024
+    """Likewise reduce-scatter, by the size of a block."""
+
     def __post_init__(self) -> None:
         for each in fields(self):
             value, least = getattr(self, each.name), 1 if each.name in ("chunk_bytes", "max_chunks", "window") else 0

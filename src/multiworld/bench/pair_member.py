@@ -1,8 +1,10 @@
-"""One end of the pair that ``bench p2p`` measures: raw Gloo and our worlds, open side by side."""
+"""One end of a pair whose messages are measured: raw Gloo and our worlds, open side by side."""
 
 from __future__ import annotations
 
+import ctypes
 import time
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 
@@ -11,6 +13,8 @@ from torch import Tensor
 
 import multiworld as mw
 
+from .alternation import RAW, lane_names
+from .known_data import fill, holds, spoil
 from .lanes import AsyncLane, BlockingLane, GlooLane, Lane
 from .member import Member, obey
 
@@ -25,7 +29,7 @@ async def run(rank: int, size: int) -> None:
 
 
 class PairMember(Member):
-    """Holds every lane open, so that rounds of each can alternate."""
+    """Holds every lane open, so that slices of each can alternate."""
 
     def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
         super().__init__(manager, rank, size)
@@ -35,35 +39,57 @@ class PairMember(Member):
 
     async def open(self, backends: list[str]) -> None:
         """Open raw Gloo, and the world and its two lanes of each backend."""
-        self._lanes["raw"] = GlooLane(self.form_gloo("pair"))
+        self._lanes[RAW] = GlooLane(self.form_gloo("pair"))
         for backend in backends:
             world = await self.form_world(f"pair-{backend}", backend)
-            self._lanes[f"{backend}, asyncio"] = AsyncLane(world)
-            self._lanes[f"{backend}, blocking"] = BlockingLane(world)
+            lanes = AsyncLane(world), BlockingLane(world)
+            self._lanes.update(zip(lane_names([backend]), lanes, strict=True))
 
     async def allocate(self, size_bytes: int, window: int) -> None:
         """Make the buffers that every lane will use in turn."""
-        value = 1.0 if self.rank == 0 else 0.0
         self._buffers = []  # give the old ones back first
-        self._buffers = [torch.full((size_bytes // ITEM_BYTES,), value) for _ in range(window)]
+        self._buffers = [torch.empty(size_bytes // ITEM_BYTES) for _ in range(window)]
+        for buffer in self._buffers:
+            fill(buffer)
 
     async def stream(self, lane: str, count: int) -> float:
         """Stream from rank 0; return the seconds until rank 1 had everything. Raises if that is not what was sent."""
         chosen = self._lanes[lane]
         if self.rank == 1:
             for buffer in self._buffers:
-                buffer[0] = buffer[-1] = -1.0
+                spoil(buffer)
         await chosen.echo(self._signal, 1)  # both are here
         began = time.perf_counter()
         await chosen.stream(self._buffers, count)
         await chosen.echo(self._signal, 1)
         took_s = time.perf_counter() - began
-        if any(buffer[0] != 1.0 or buffer[-1] != 1.0 for buffer in self._buffers[:count]):
+        if not all(map(holds, self._buffers)):
             raise AssertionError(f"{lane} delivered something other than what was sent")
         return took_s
 
     async def echo(self, lane: str, size_bytes: int, count: int) -> list[float]:
-        """Make round trips; return their median and 99th percentile in seconds."""
-        tensor = torch.zeros(size_bytes // ITEM_BYTES)
+        """Make round trips; return their median and 99th percentile in seconds. Raises if something else came back."""
+        tensor = torch.empty(size_bytes // ITEM_BYTES)
+        if self.rank == 0:
+            fill(tensor)
+        else:
+            spoil(tensor)
         times = sorted(await self._lanes[lane].echo(tensor, count))
+        if not holds(tensor):
+            raise AssertionError(f"{lane} delivered something other than what was sent")
         return [median(times), times[len(times) * 99 // 100]]
+
+    async def copy(self, count: int) -> float:
+        """Copy as many messages within this process on one thread; return the seconds of the faster way to do it."""
+        return min(self._copy(count, Tensor.copy_), self._copy(count, _memmove))
+
+    def _copy(self, count: int, how: Callable[[Tensor, Tensor], object]) -> float:
+        buffers, half = self._buffers, len(self._buffers) // 2
+        began = time.perf_counter()
+        for number in range(count):
+            how(buffers[(number + half) % len(buffers)], buffers[number % len(buffers)])
+        return time.perf_counter() - began
+
+
+def _memmove(target: Tensor, source: Tensor) -> None:
+    ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)

@@ -1,0 +1,41 @@
+"""Measure collectives on a group of processes, lane by lane, each beside raw Gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .alternation import alternate
+from .bounds import Bound
+from .options import Options
+from .report import Line
+from .samples import Pairs
+from .sizes import Size
+from .team import Team
+
+__all__ = ["PROGRAM", "collective"]
+
+PROGRAM = "multiworld.bench.group_member:run"
+
+
+def collective(
+    team: Team,
+    kind: str,
+    size: Size,
+    lanes: Sequence[str],
+    num_pairs: int,
+    options: Options,
+    bounds: Mapping[str, Bound] | None = None,
+) -> list[Line]:
+    """Return a line for each lane: the time of one call, the slowest rank's. ``bounds``: of some lanes."""
+    team.all("allocate", size_bytes=size.size_bytes)
+    count = size.count_for(options)
+
+    def time_us(lane: str) -> float:
+        took_s: float = max(team.all("repeat", lane=lane, kind=kind, count=count))
+        return took_s * 1e6
+
+    name = f"{len(team.members)} ranks, {kind} {size.label}".rstrip()
+    return [
+        Line.of_pairs(f"{name}, {lane}", "µs", Pairs.of(samples), (bounds or {}).get(lane))
+        for lane, samples in alternate(time_us, lanes, num_pairs).items()
+    ]

@@ -1,0 +1,53 @@
+"""One rank of a group whose collectives are measured: raw Gloo and a world per backend, open side by side."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import multiworld as mw
+
+from .alternation import RAW, lane_names
+from .collective_calls import Tensors
+from .group_lanes import AsyncGroupLane, BlockingGroupLane, GlooGroupLane, GroupLane
+from .member import Member, obey
+
+__all__ = ["GroupMember", "run"]
+
+UNKNOWN = {(RAW, "reduce")}  # it computes in the other ranks' tensors, so those give something else the next time
+
+
+async def run(rank: int, size: int) -> None:
+    """Be rank ``rank`` of the group; started by ``Team``."""
+    await obey(partial(GroupMember, rank=rank, size=size))
+
+
+class GroupMember(Member):
+    """Holds every lane open, so that slices of each can alternate."""
+
+    def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
+        super().__init__(manager, rank, size)
+        self._lanes: dict[str, GroupLane] = {}
+        self._tensors: Tensors | None = None
+
+    async def open(self, backends: list[str]) -> None:
+        """Open raw Gloo, and the world and its two lanes of each backend."""
+        self._lanes[RAW] = GlooGroupLane(self.form_gloo("group"))
+        for backend in backends:
+            world = await self.form_world(f"group-{backend}", backend)
+            lanes = AsyncGroupLane(world), BlockingGroupLane(world)
+            self._lanes.update(zip(lane_names([backend]), lanes, strict=True))
+
+    async def allocate(self, size_bytes: int) -> None:
+        """Make the tensors that every lane will use in turn."""
+        self._tensors = None  # give the old ones back first
+        self._tensors = Tensors.make(size_bytes, self.rank, self.size)
+
+    async def repeat(self, lane: str, kind: str, count: int) -> float:
+        """Call a collective ``count`` times; return the seconds of one. Raises if the result is wrong."""
+        tensors = self._tensors
+        assert tensors is not None
+        tensors.prepare(kind)
+        took_s = await self._lanes[lane].repeat(kind, tensors, count)
+        if (lane, kind) not in UNKNOWN and not tensors.hold(kind, count):
+            raise AssertionError(f"{kind}, {lane}: a wrong result on rank {self.rank}")
+        return took_s

@@ -1,0 +1,35 @@
+"""A channel's own socket, to carry the frames of a stream as the connections do that a world opens by itself."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+
+from ..wire.connection import Connection, ConnectionSink
+from ..wire.operation import Operation
+from .base import ChannelContext
+
+__all__ = ["attach_socket"]
+
+
+def attach_socket(context: ChannelContext, sock: socket.socket, sink: ConnectionSink) -> Operation[Connection]:
+    """Let a connected stream socket, which is the connection's then, talk to ``sink``. For a ``Connector``.
+
+    Whoever is at the other end is trusted from now on: make sure before that it is the rank that it says.
+    """
+    operation: Operation[Connection] = Operation()
+    context.loop.call_soon(partial(_attach, context, sock, sink, operation))
+    return operation
+
+
+def _attach(
+    context: ChannelContext, sock: socket.socket, sink: ConnectionSink, operation: Operation[Connection]
+) -> None:
+    """On the progress thread, so that nothing is read before the sink knows its connection."""
+    if operation.done:
+        sock.close()
+        return
+    connection = Connection(context.loop, sock, sink)
+    connection.run(partial(connection.hand_over, sink))
+    if not operation.succeed(connection):
+        connection.abort("no longer wanted")

@@ -1,0 +1,48 @@
+"""The channel for CPU tensors between processes of one host: shared memory, with a Unix socket per pair of ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import ClassVar
+
+from .base import ChannelContext, ChannelSupport
+from .host_channel import HostChannel
+from .host_memory import RING_BYTES
+from .shared_region import SharedRegion
+
+__all__ = ["BUFFER_BYTES", "ShmChannel"]
+
+BUFFER_BYTES = RING_BYTES
+"""What each process of a pair that exchanges large tensors holds for what it sends."""
+
+
+class ShmChannel(HostChannel):
+    """All members must run on one host, as one user."""
+
+    name: ClassVar[str] = "shm"
+    device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+
+    def __init__(self, context: ChannelContext) -> None:
+        super().__init__(context, local=lambda _: True)
+
+    @classmethod
+    def support(cls) -> ChannelSupport:
+        try:
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).close()
+            _, descriptor = SharedRegion.create(RING_BYTES)
+        except OSError as error:
+            return ChannelSupport(cls.name, False, f"no shared memory or no Unix sockets: {error}")
+        os.close(descriptor)
+        return ChannelSupport(cls.name, True)
+
+    @classmethod
+    def refusal(cls, elsewhere: Sequence[int]) -> str:
+        if not elsewhere:
+            return ""
+        ranks = f"rank{'s' if len(elsewhere) > 1 else ''} {', '.join(map(str, elsewhere))}"
+        return (
+            f"backend 'shm' needs all members on one host, but {ranks} cannot share memory with this process; "
+            "use backend 'auto' or 'tcp'"
+        )

@@ -1,0 +1,87 @@
+"""Messages between two processes. Ranks are those in the whole program, also within a group.
+
+``timeout_s`` is the operation's deadline; None: the group's, ``math.inf``: none.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..channel.base import ANY_RANK, Payload
+from ..world.request import Request
+from .default import find_group
+from .group import AnyGroup
+
+__all__ = ["irecv", "irecv_tensors", "isend", "isend_tensors", "recv", "recv_tensors", "send", "send_tensors"]
+
+
+def send(tensor: Tensor, dst: int, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None) -> None:
+    """Send a tensor of any dtype and shape; returns when its memory may be changed again."""
+    members = find_group(group)
+    members.world.blocking.send(tensor, members.peer(dst, "dst"), tag, members.deadline(timeout_s))
+
+
+def recv(
+    tensor: Tensor, src: int | None = None, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
+) -> int:
+    """Receive into ``tensor`` from ``src`` (None: whoever has sent something with that tag); return who sent it.
+
+    Receives that name the sender come first, and senders take turns.
+    """
+    members = find_group(group)
+    deadline = members.deadline(timeout_s)
+    if src is None:
+        return members.ranks[members.world.blocking.recv_any(tensor, tag, deadline)]
+    members.world.blocking.recv(tensor, members.peer(src, "src"), tag, deadline)
+    return src
+
+
+def isend(
+    tensor: Tensor, dst: int, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
+) -> Request[None]:
+    """Start a send; leave the tensor alone until the request is done."""
+    members = find_group(group)
+    return members.world.blocking.isend(tensor, members.peer(dst, "dst"), tag, members.deadline(timeout_s))
+
+
+def irecv(
+    tensor: Tensor, src: int | None = None, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
+) -> Request[int]:
+    """Start a receive; the request's result is the rank of the sender."""
+    members = find_group(group)
+    world, deadline = members.world, members.deadline(timeout_s)
+    if src is None:
+        anyone = world.start_recv_any(tensor, tag, deadline)
+        return Request(world, anyone, "irecv", ANY_RANK, members.ranks.__getitem__)
+    peer = members.peer(src, "src")
+    return Request(world, world.start_recv(tensor, peer, tag, deadline), "irecv", peer, lambda _: src)
+
+
+def send_tensors(
+    payload: Payload, dst: int, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
+) -> None:
+    """Send a tensor, a list or a ``dict[str, Tensor]``; the receiver need not know dtypes and shapes."""
+    members = find_group(group)
+    members.world.blocking.send_tensors(payload, members.peer(dst, "dst"), tag, members.deadline(timeout_s))
+
+
+def recv_tensors(src: int, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None) -> Payload:
+    """Receive what ``send_tensors`` (or ``send``) sent, in new tensors."""
+    members = find_group(group)
+    return members.world.blocking.recv_tensors(members.peer(src, "src"), tag, members.deadline(timeout_s))
+
+
+def isend_tensors(
+    payload: Payload, dst: int, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
+) -> Request[None]:
+    """Start ``send_tensors``."""
+    members = find_group(group)
+    return members.world.blocking.isend_tensors(payload, members.peer(dst, "dst"), tag, members.deadline(timeout_s))
+
+
+def irecv_tensors(
+    src: int, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
+) -> Request[Payload]:
+    """Start ``recv_tensors``; the payload is the request's result."""
+    members = find_group(group)
+    return members.world.blocking.irecv_tensors(members.peer(src, "src"), tag, members.deadline(timeout_s))

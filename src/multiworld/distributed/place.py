@@ -1,0 +1,69 @@
+"""Decide where the processes of a program meet, and which of them this one is. Pure: the environment is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Place", "find_place"]
+
+ENV = "env://"
+TCP = "tcp://"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """``store``: the URL at which all meet."""
+
+    store: str
+    rank: int
+    world_size: int
+
+
+def find_place(init_method: str, rank: int | None, world_size: int | None, environ: Mapping[str, str]) -> Place:
+    """Return the place; what is given as an argument goes before the environment, which only ``env://`` reads.
+
+    Raises ValueError that says what is missing.
+    """
+    if not isinstance(init_method, str) or not init_method.startswith((ENV, TCP)):
+        raise ValueError(f"init_method={init_method!r}: expected 'env://' or 'tcp://HOST:PORT'")
+    if init_method.startswith(TCP):
+        for name, value in (("rank", rank), ("world_size", world_size)):
+            if value is None:
+                raise ValueError(f"init_method={init_method!r} needs {name}=: only 'env://' reads the environment")
+        assert rank is not None
+        assert world_size is not None
+        return Place(store=init_method, rank=rank, world_size=world_size)
+    if init_method != ENV:
+        raise ValueError(
+            f"init_method={init_method!r}: nothing follows 'env://'; pass rank= and world_size= themselves"
+        )
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ValueError(
+            "torchrun's own store listens at MASTER_ADDR:MASTER_PORT, and it is not ours: pass init_method="
+            "'tcp://HOST:PORT' with another port of that host, and rank= and world_size= from RANK and WORLD_SIZE"
+        )
+    host, port = _text("MASTER_ADDR", environ), _number("MASTER_PORT", environ)
+    return Place(
+        store=f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}",
+        rank=_number("RANK", environ) if rank is None else rank,
+        world_size=_number("WORLD_SIZE", environ) if world_size is None else world_size,
+    )
+
+
+def _text(name: str, environ: Mapping[str, str]) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise ValueError(
+            f"init_method='env://' reads {name} from the environment, where it is not set; set it, or pass "
+            "init_method='tcp://HOST:PORT', rank= and world_size="
+        )
+    return value
+
+
+def _number(name: str, environ: Mapping[str, str]) -> int:
+    value = _text(name, environ)
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{name}={value!r} in the environment is not a number") from None

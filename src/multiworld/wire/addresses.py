@@ -1,0 +1,48 @@
+"""The two kinds of addresses that processes find each other at: numeric ones, and names on one host.
+
+A name begins with a NUL and stands for a Unix socket in Linux's abstract namespace: it leaves no file behind, and ends
+with its owner. Any user of the host could connect to it, so both ends ask the kernel who the other one is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+__all__ = ["address_of", "family_of", "is_local", "is_ours", "local_name", "show"]
+
+CREDENTIALS = struct.Struct("=iii")  # struct ucred: pid, uid, gid
+
+
+def local_name(text: str) -> str:
+    """Return a name that processes of this host can connect to."""
+    return f"\0multiworld-{text}"
+
+
+def is_local(host: str) -> bool:
+    return host.startswith("\0")
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    if is_local(host):
+        return socket.AF_UNIX
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def address_of(host: str, port: int) -> tuple[str, int] | str:
+    """Return what ``bind`` and ``connect`` take; a name has no port."""
+    return host if is_local(host) else (host, port)
+
+
+def is_ours(sock: socket.socket) -> bool:
+    """Whether the other end of a Unix socket belongs to this user. True for every other socket."""
+    if sock.family != socket.AF_UNIX:
+        return True
+    _, uid, _ = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    return bool(uid == os.geteuid())
+
+
+def show(host: str, port: int) -> str:
+    """Return an address for people."""
+    return host[1:] if is_local(host) else f"{host}:{port}"

@@ -1,0 +1,168 @@
+"""Worlds in real MPI jobs. They need mpiexec and mpi4py, and are skipped without."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiworld as mw
+from multiworld.channel import mpi_job, registry
+from multiworld.testing import scaled, wait_until
+from tests.bounds import KILL_S
+
+RUN_S = 40.0
+OPTIONS = ("--oversubscribe", "--allow-run-as-root", "--mca", "btl_base_warn_component_unused", "0")
+
+
+def why_no_jobs() -> str:
+    """Return why no MPI job can be started here; empty if one can."""
+    if shutil.which("mpiexec") is None:
+        return "there is no mpiexec (on Debian: apt-get install openmpi-bin)"
+    said = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
+    if "Open MPI" not in said and "OpenRTE" not in said:
+        return f"mpiexec is not that of Open MPI: {said.splitlines()[:1]}"
+    return registry.available()["mpi"].reason if not registry.available()["mpi"].works else ""
+
+
+NO_JOBS = why_no_jobs()
+needs_jobs = pytest.mark.skipif(bool(NO_JOBS), reason=NO_JOBS)
+
+
+class Job:
+    """A job under way, and what its processes have said."""
+
+    def __init__(self, launcher: subprocess.Popen[bytes], folder: Path) -> None:
+        self._launcher, self._folder = launcher, folder
+
+    def said(self, rank: int, event: str | None = None) -> list[dict[str, Any]]:
+        path = self._folder / f"rank{rank}.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        records = [json.loads(line) for line in lines if line.endswith("}")]
+        return [record for record in records if event is None or record["event"] == event]
+
+    def await_said(self, rank: int, event: str) -> dict[str, Any]:
+        def came() -> bool:
+            return bool(self.said(rank, event)) or self._launcher.poll() is not None
+
+        assert wait_until(came, RUN_S)
+        assert self.said(rank, event), self.output()
+        return self.said(rank, event)[0]
+
+    def wait(self) -> int:
+        """Return the exit status of mpiexec."""
+        try:
+            return self._launcher.wait(scaled(RUN_S))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job has not ended\n{self.output()}") from None
+
+    def output(self) -> str:
+        return (self._folder / "output").read_text()
+
+    def kill(self) -> None:
+        """End mpiexec and its processes, which are in groups of their own."""
+        for record in (self.said(rank, "started") for rank in range(4)):
+            for started in record:
+                if str(self._folder) in command_line(started["pid"]):
+                    os.kill(started["pid"], signal.SIGKILL)
+        if self._launcher.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._launcher.pid, signal.SIGKILL)
+            self._launcher.wait()
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+@contextmanager
+def job_of(size: int, program: str, folder: Path, *options: str) -> Iterator[Job]:
+    command = ["mpiexec", "-n", str(size), *OPTIONS, *options]
+    command += [sys.executable, "-m", "tests.process.mpi_programs", program, str(folder)]
+    with (folder / "output").open("wb") as output:
+        launcher = subprocess.Popen(
+            command,
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+    job = Job(launcher, folder)
+    try:
+        yield job
+    finally:
+        job.kill()
+
+
+@needs_jobs
+def test_worlds_of_a_job_do_all_that_worlds_do(tmp_path: Path) -> None:
+    with job_of(3, "everything", tmp_path) as job:
+        assert job.wait() == 0, job.output()
+        for rank in range(3):
+            assert job.said(rank, "done"), job.output()
+            assert job.said(rank, "idle")[0]["cpu_s"] < 0.1
+        assert job.said(1, "mismatched")
+
+
+@needs_jobs
+def test_with_recovery_the_others_go_on_and_a_spare_process_takes_the_place_of_a_killed_one(tmp_path: Path) -> None:
+    with job_of(3, "killed", tmp_path, "--enable-recovery") as job:
+        assert job.wait() == 0, job.output()
+        (noticed,) = job.said(0, "noticed")
+        assert noticed["rank"] == 1
+        assert noticed["at"] - job.said(1, "killed")[0]["at"] < KILL_S + 0.5
+        assert job.said(0, "done"), job.output()
+        assert job.said(2, "done"), job.output()
+
+
+@needs_jobs
+def test_a_process_ends_soon_though_a_stopped_peer_keeps_mpi_from_being_finalized(tmp_path: Path) -> None:
+    with job_of(2, "stopped", tmp_path, "--enable-recovery") as job:
+        assert job.await_said(0, "noticed")["error"] == "PeerStoppedError"
+        done = job.await_said(0, "done")
+        assert wait_until(lambda: not command_line(done["pid"]), mpi_job.FINALIZE_S + 5)
+        os.kill(job.said(1, "stopped")[0]["pid"], signal.SIGCONT)
+        job.wait()
+
+
+@needs_jobs
+def test_a_program_uses_mpi_beside_its_worlds_and_mpiexec_ends_it_when_one_process_is_killed(tmp_path: Path) -> None:
+    """As the docs say: without recovery."""
+    with job_of(2, "owned", tmp_path) as job:
+        assert job.wait() != 0
+        assert job.said(0, "worked"), job.output()
+        assert not job.said(0, "done")
+
+
+@needs_jobs
+def test_a_process_that_never_initializes_mpi_stops_no_interpreter_and_fails_the_join_in_time(tmp_path: Path) -> None:
+    with job_of(2, "absent", tmp_path) as job:
+        refused = job.await_said(0, "refused")
+        assert "MPI_Init waits for all processes" in refused["text"]
+        assert refused["error"] == "ChannelUnavailableError"
+        assert len(job.said(0, "tick")) > 5
+        job.await_said(0, "done")
+
+
+async def test_a_process_that_no_launcher_has_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in mpi_job.LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    async with mw.WorldManager() as manager:
+        with pytest.raises(mw.ChannelUnavailableError, match="not started by an MPI launcher"):
+            await manager.join("w", 0, 1, manager.serve_store("tcp://127.0.0.1:0"), backend="mpi")

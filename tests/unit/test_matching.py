@@ -1,0 +1,71 @@
+"""What the properties of matching leave open: tags that were abandoned, and messages that are put back."""
+
+from __future__ import annotations
+
+from multiworld.channel.matching import Arrival, Inbox
+
+
+def inbox() -> Inbox[str, str]:
+    return Inbox(lambda receive, message: True)
+
+
+def test_receives_on_an_abandoned_tag_wait_in_vain_and_ask_for_nothing() -> None:
+    box = inbox()
+    box.post(7, "first", large=True)
+    box.post(7, "second", large=False)
+    box.post(8, "other", large=False)
+    assert box.abandon(7) == ["first", "second"]
+    assert box.receives() == ["other"]
+    assert box.is_abandoned(7)
+    assert not box.is_abandoned(8)
+    assert box.abandon(9) == []
+    assert box.is_abandoned(9), "also for receives that come later"
+
+
+def test_what_came_before_a_tag_was_abandoned_can_be_received() -> None:
+    box = inbox()
+    box.arrive(7, 1, "message", 4, eager=True, transferring=True)
+    box.complete(1)
+    assert box.abandon(7) == []
+    assert not box.is_abandoned(7)
+    box.post(7, "receive", large=False)
+    assert box.is_abandoned(7)
+
+
+def test_a_message_that_is_put_back_waits_before_those_behind_it() -> None:
+    box = inbox()
+    for seq in (1, 2):
+        box.arrive(7, seq, f"message {seq}", 4, eager=True, transferring=True)
+        box.complete(seq)
+    box.post(7, "first", large=False)
+    assert box.put_back(7, 1, "message 1", 4) is None
+    again = box.post(7, "again", large=False)
+    assert isinstance(again, Arrival)
+    assert again.message == "message 1"
+    behind = box.post(7, "behind", large=False)
+    assert isinstance(behind, Arrival)
+    assert behind.message == "message 2"
+
+
+def test_a_message_that_is_put_back_meets_the_receive_that_waits_first() -> None:
+    box = inbox()
+    for receive in ("first", "second", "third"):
+        box.post(7, receive, large=True)
+    box.arrive(7, 1, "message 1", 4, eager=True, transferring=True)
+    box.complete(1)
+    box.arrive(7, 2, "message 2", 4, eager=False, transferring=False)  # called for by the second
+    met = box.put_back(7, 1, "message 1", 4)
+    assert met is not None
+    assert met.posted is not None
+    assert (met.message, met.posted.receive) == ("message 1", "second")
+    begun = box.begin(2, eager=False)
+    assert begun is not None
+    assert begun.posted is not None
+    assert begun.posted.receive == "third"
+
+
+def test_nothing_is_put_back_on_a_tag_that_was_forgotten() -> None:
+    box = inbox()
+    box.forget(7)
+    assert box.put_back(7, 1, "message", 4) is None
+    assert not box.has_complete(7)
