@@ -225,21 +225,22 @@ FEATURES: dict[str, Callable[[mw.World, str], None]] = {
 # ---- a world that breaks under them
 
 
-def use_until_broken(rank: int, world_size: int, store: str, backend: str) -> None:
+def use_until_broken(rank: int, world_size: int, store: str, backend: str, folder: str) -> None:
     """Repeat each kind of operation on a thread and in a world of its own; report the error that ends it."""
     torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     with mw.WorldManager() as manager:
         join = manager.blocking.join
         worlds = [join(feature, rank, world_size, store, backend) for feature in REPEATED]
-        threads = [threading.Thread(target=_repeat, args=(world,)) for world in worlds]
+        threads = [threading.Thread(target=_repeat, args=(world, folder)) for world in worlds]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
 
-def _repeat(world: mw.World) -> None:
-    step, group = REPEATED[world.name](world), world.process_group()
+def _repeat(world: mw.World, folder: str) -> None:
+    step, group = REPEATED[world.name](world, folder), world.process_group()
     number = 0
     try:
         while True:
@@ -252,7 +253,7 @@ def _repeat(world: mw.World) -> None:
     anew: list[Callable[[], Any]] = [
         lambda: dist.all_reduce(torch.ones(1), group=group),
         lambda: group.barrier().wait(),
-        lambda: REPEATED[world.name](world)(),
+        lambda: REPEATED[world.name](world, folder)(),
     ]
     errors = []
     for again in anew:
@@ -263,28 +264,28 @@ def _repeat(world: mw.World) -> None:
     report("afterwards", feature=world.name, errors=errors)
 
 
-def _repeat_ddp(world: mw.World) -> Callable[[], Any]:
+def _repeat_ddp(world: mw.World, folder: str) -> Callable[[], Any]:
     model = DistributedDataParallel(make_model(), process_group=world.process_group(), bucket_cap_mb=1e-5)
     return lambda: loss_of(model, batch(world.rank, 1)).backward()  # type: ignore[no-untyped-call]
 
 
-def _repeat_fsdp(world: mw.World) -> Callable[[], Any]:
+def _repeat_fsdp(world: mw.World, folder: str) -> Callable[[], Any]:
     model = make_model()
     fully_shard(model, mesh=world.device_mesh())
     return lambda: loss_of(model, batch(world.rank, 1)).backward()  # type: ignore[no-untyped-call]
 
 
-def _repeat_functional(world: mw.World) -> Callable[[], Any]:
+def _repeat_functional(world: mw.World, folder: str) -> Callable[[], Any]:
     group = world.process_group()
     return lambda: functional.wait_tensor(functional.all_reduce(torch.ones(100_000), "sum", group))  # type: ignore[no-untyped-call]
 
 
-def _repeat_dtensor(world: mw.World) -> Callable[[], Any]:
+def _repeat_dtensor(world: mw.World, folder: str) -> Callable[[], Any]:
     mesh = world.device_mesh()
     return lambda: DTensor.from_local(torch.ones(4, 4), mesh, [Shard(0)]).full_tensor()
 
 
-def _repeat_send(world: mw.World) -> Callable[[], Any]:
+def _repeat_send(world: mw.World, folder: str) -> Callable[[], Any]:
     """Around the ring."""
     group, size = world.process_group(), world.world_size
 
@@ -301,12 +302,12 @@ def _repeat_send(world: mw.World) -> Callable[[], Any]:
     return step
 
 
-def _repeat_objects(world: mw.World) -> Callable[[], Any]:
+def _repeat_objects(world: mw.World, folder: str) -> Callable[[], Any]:
     group = world.process_group()
     return lambda: dist.all_gather_object([None] * world.world_size, {"rank": world.rank}, group=group)
 
 
-def _repeat_future(world: mw.World) -> Callable[[], Any]:
+def _repeat_future(world: mw.World, folder: str) -> Callable[[], Any]:
     group = world.process_group()
 
     def step() -> None:
@@ -317,7 +318,20 @@ def _repeat_future(world: mw.World) -> Callable[[], Any]:
     return step
 
 
-REPEATED: dict[str, Callable[[mw.World], Callable[[], Any]]] = {
+def _repeat_pipelining(world: mw.World, folder: str) -> Callable[[], Any]:
+    layer, device = nn.Linear(WIDTH, WIDTH), torch.device("cpu")
+    stage = PipelineStage(layer, world.rank, world.world_size, device, group=world.process_group())
+    schedule = Schedule1F1B(stage, 4, loss_fn=lambda output, target: (output - target).square().mean())
+    inputs = [batch(0, 4)] if world.rank == 0 else []
+    return lambda: schedule.step(*inputs, target=batch(1, 4) if world.rank == world.world_size - 1 else None)
+
+
+def _repeat_checkpoint(world: mw.World, folder: str) -> Callable[[], Any]:
+    state = {"whole": torch.ones(3), f"own{world.rank}": torch.ones(3)}
+    return lambda: save(state, checkpoint_id=f"{folder}/checkpoint", process_group=world.process_group())
+
+
+REPEATED: dict[str, Callable[[mw.World, str], Callable[[], Any]]] = {
     "ddp": _repeat_ddp,
     "fsdp": _repeat_fsdp,
     "functional": _repeat_functional,
@@ -325,6 +339,8 @@ REPEATED: dict[str, Callable[[mw.World], Callable[[], Any]]] = {
     "send": _repeat_send,
     "objects": _repeat_objects,
     "future": _repeat_future,
+    "pipelining": _repeat_pipelining,
+    "checkpoint": _repeat_checkpoint,
 }
 
 

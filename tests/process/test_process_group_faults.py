@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +25,11 @@ def store() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("backend", programs.BACKENDS)
-def test_a_killed_member_ends_whatever_uses_the_group_with_our_error(backend: str, store: str) -> None:
+def test_a_killed_member_ends_whatever_uses_the_group_with_our_error(backend: str, store: str, tmp_path: Path) -> None:
     with WorkerGroup() as workers:
-        members = [workers.start(programs.use_until_broken, rank, SIZE, store, backend) for rank in range(SIZE)]
+        members = [
+            workers.start(programs.use_until_broken, rank, SIZE, store, backend, str(tmp_path)) for rank in range(SIZE)
+        ]
         for feature in programs.REPEATED:
             workers.await_all("busy", 40, feature=feature)
         killed_at = members[1].kill()

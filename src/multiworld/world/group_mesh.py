@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import GroupName
 
 if TYPE_CHECKING:
     from .process_group import WorldProcessGroup
@@ -33,7 +32,7 @@ class WorldMesh(DeviceMesh):
             _init_backend=False,
             _rank=ranks[self._world_rank],
         )
-        self._dim_group_names = [GroupName(self._name)]
+        self._dim_group_names = [self._name]  # type: ignore[list-item]
         # Weakly: DTensor keeps meshes for as long as the process lives, and a group is over with its world.
         self._pg_registry = weakref.WeakValueDictionary({self._name: group})  # type: ignore[assignment]
 

@@ -48,12 +48,12 @@ def introduce(group: Any, name: str, backend: str, device_type: str, ranks: Mapp
             return
         known = c10d._world
         known.pg_map[group] = backend, None  # type: ignore[assignment] # there is no store
-        known.pg_names[group] = c10d.GroupName(name)
+        known.pg_names[group] = name  # type: ignore[assignment] # GroupName, a str, is younger than torch 2.6
         known.pg_group_ranks[group] = dict(ranks)
         known.pg_backend_config[group] = f"{device_type}:{backend}"
         known.pg_to_tag[group] = tag = f"user:{name}"
         known.tags_to_pg.setdefault(tag, []).append(group)
-        _register_process_group(c10d.GroupName(name), group)
+        _register_process_group(name, group)  # type: ignore[arg-type]
 
 
 def is_known(group: Any) -> bool:
@@ -72,4 +72,4 @@ def forget(group: Any, name: str) -> None:
         if tag is not None:
             known.tags_to_pg.pop(tag, None)
         if was_known:
-            _unregister_process_group(c10d.GroupName(name))
+            _unregister_process_group(name)  # type: ignore[arg-type]
