@@ -14,6 +14,7 @@ from multiworld.testing.deadlines import wait_until
 FOLDER = Path(__file__).parents[2] / "examples"
 EXPECTED = {
     "collectives.py": "all ranks agree",
+    "ddp_on_a_world.py": "as in one process that was never disturbed",
     "die_and_rejoin.py": "PeerDiedError",
     "multi_host.py": "rank 2 of 3",
     "plain_torch_vs_worlds.py": "worlds: rank 2 was killed",

@@ -29,6 +29,9 @@ import multiworld as mw
 from multiworld.testing.member_program import describe_error
 from multiworld.testing.worker import report, wait_command
 
+BACKENDS = ["shm", "gloo"]
+"""What all tests of process groups run over."""
+
 Default = Literal["none", "own", "shared"]
 WIDTH = 8
 BATCH = 4
@@ -323,6 +326,25 @@ REPEATED: dict[str, Callable[[mw.World], Callable[[], Any]]] = {
     "objects": _repeat_objects,
     "future": _repeat_future,
 }
+
+
+# ---- a program that just ends
+
+_kept: list[Any] = []
+
+
+def end_without_cleaning_up(rank: int, world_size: int, store: str, backend: str) -> None:
+    """With a receive pending, and with all that PyTorch has of the group still there."""
+    manager = mw.WorldManager()
+    world = manager.blocking.join("w", rank, world_size, store, backend)
+    group = world.process_group()
+    functional.wait_tensor(functional.all_reduce(torch.ones(1), "sum", group))  # type: ignore[no-untyped-call]
+    model = DistributedDataParallel(make_model(), process_group=group)
+    loss_of(model, batch(0, 1)).backward()  # type: ignore[no-untyped-call]
+    work = group.recv([torch.zeros(1)], 1 - rank)
+    _kept.extend([manager, model, world.device_mesh(), work, work.get_future().then(lambda _: None)])
+    report("ready")
+    wait_command()
 
 
 # ---- training that survives

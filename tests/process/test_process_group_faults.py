@@ -14,7 +14,6 @@ from tests.process import process_group_programs as programs
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-BACKENDS = ["shm", "gloo"]
 SIZE = 3
 
 
@@ -24,7 +23,7 @@ def store() -> Iterator[str]:
         yield host.serve_store("tcp://127.0.0.1:0")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", programs.BACKENDS)
 def test_a_killed_member_ends_whatever_uses_the_group_with_our_error(backend: str, store: str) -> None:
     with WorkerGroup() as workers:
         members = [workers.start(programs.use_until_broken, rank, SIZE, store, backend) for rank in range(SIZE)]
@@ -42,7 +41,18 @@ def test_a_killed_member_ends_whatever_uses_the_group_with_our_error(backend: st
         assert [members[0].wait(), members[2].wait()] == [0, 0]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", programs.BACKENDS)
+def test_a_program_that_ends_with_a_group_ends_cleanly(backend: str, store: str) -> None:
+    with WorkerGroup() as workers:
+        members = [workers.start(programs.end_without_cleaning_up, rank, 2, store, backend) for rank in range(2)]
+        workers.await_all("ready", 40)
+        for member in members:
+            member.command("end")
+            assert member.wait(10) == 0
+            assert member.stderr == ""
+
+
+@pytest.mark.parametrize("backend", programs.BACKENDS)
 @pytest.mark.parametrize("victim", [0, 2])
 def test_training_goes_on_with_a_replacement_as_if_nothing_had_happened(backend: str, victim: int, store: str) -> None:
     num_steps, dies_at = 8, 3

@@ -13,7 +13,6 @@ import multiworld as mw
 from multiworld.testing import Worker, WorkerGroup
 from tests.process import process_group_programs as programs
 
-BACKENDS = ["shm", "gloo"]
 SIZE = 2
 WITHOUT_A_DEFAULT_GROUP = ["ddp", "ddp_with_a_hook", "fsdp", "dtensor"]  # PyTorch wants one for the others
 
@@ -36,7 +35,7 @@ def team() -> Iterator[Team]:
         assert [worker.wait() for worker in workers] == [0] * SIZE
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", programs.BACKENDS)
 @pytest.mark.parametrize("default", ["none", "own", "shared"])
 @pytest.mark.parametrize("feature", list(programs.FEATURES))
 def test_a_feature_of_pytorch_takes_a_world(

@@ -1,0 +1,76 @@
+"""How the tensors that c10d hands to a group are cut into parts, one for each rank."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+from torch._C._distributed_c10d import AllreduceOptions
+from torch.distributed import ReduceOp
+
+from multiworld.world.group_tensors import only, only_list, parts_of, reduce_op_of, seconds_of, split
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (3, 2, 2), (12,)])
+def test_parts_are_views_of_flat_stacked_and_concatenated_tensors(shape: tuple[int, ...]) -> None:
+    whole = torch.arange(12.0).view(shape)
+    parts = parts_of(whole, 3, torch.Size([2, 2]), "output")
+    assert [part.tolist() for part in parts] == torch.arange(12.0).view(3, 2, 2).tolist()
+    parts[1].zero_()
+    assert int((whole == 0).sum()) == 5
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (3, 2, 2)])
+def test_parts_of_strided_tensors_are_views_too(shape: tuple[int, ...]) -> None:
+    strided = torch.zeros(*shape, 2)[..., 0]
+    assert not strided.is_contiguous()
+    parts_of(strided, 3, torch.Size([2, 2]), "output")[2].fill_(1)
+    assert strided.flatten().tolist() == [0.0] * 8 + [1.0] * 4
+
+
+def test_parts_do_not_require_gradients_and_may_be_empty_or_scalars() -> None:
+    assert not parts_of(torch.zeros(4, requires_grad=True), 2, torch.Size([2]), "output")[0].requires_grad
+    assert [part.shape for part in parts_of(torch.empty(0, 3), 2, torch.Size([0, 3]), "output")] == [(0, 3)] * 2
+    assert [part.item() for part in parts_of(torch.arange(2), 2, torch.Size([]), "output")] == [0, 1]
+
+
+def test_tensors_that_do_not_fit_are_refused_with_the_arithmetic() -> None:
+    with pytest.raises(ValueError, match=r"output holds 5 elements, but must hold 2 ranks x 2 = 4"):
+        parts_of(torch.empty(5), 2, torch.Size([2]), "output")
+    with pytest.raises(ValueError, match="not contiguous"):
+        parts_of(torch.empty(4, 2)[:, 0], 2, torch.Size([2, 1]), "output")
+    with pytest.raises(ValueError, match="2 numbers that add up to 4"):
+        split(torch.empty(4), [1, 1], 2, "input")
+    with pytest.raises(ValueError, match="divide by 3 ranks"):
+        split(torch.empty(4), [], 3, "input")
+    with pytest.raises(ValueError, match="divide by 3 ranks"):
+        split(torch.empty(()), [], 3, "input")
+
+
+def test_splits_are_along_the_first_dimension() -> None:
+    whole = torch.arange(8).view(4, 2)
+    assert [part.tolist() for part in split(whole, [3, 0, 1], 3, "input")] == [[[0, 1], [2, 3], [4, 5]], [], [[6, 7]]]
+    assert [len(part) for part in split(whole, [], 2, "input")] == [2, 2]
+
+
+def test_lists_hold_one_entry() -> None:
+    tensor = torch.ones(1)
+    assert only([tensor]) is tensor
+    assert only(tensor) is tensor
+    assert only_list([[tensor, tensor]]) == [tensor, tensor]
+    for call in (lambda: only([]), lambda: only([tensor, tensor]), lambda: only_list([[tensor], [tensor]])):
+        with pytest.raises(ValueError, match="expected one"):
+            call()
+
+
+def test_options_say_the_operation_and_a_deadline_if_they_have_one() -> None:
+    options = AllreduceOptions()
+    assert seconds_of(options) is None
+    assert seconds_of(None) is None
+    options.timeout = timedelta(seconds=2)
+    options.reduceOp = ReduceOp(ReduceOp.MAX)
+    assert seconds_of(options) == 2.0
+    assert reduce_op_of(options).op == ReduceOp.MAX
+    assert reduce_op_of(ReduceOp.MIN) == ReduceOp.MIN
+    assert reduce_op_of(None) == ReduceOp.SUM
