@@ -22,6 +22,12 @@ def start(rank: int, size: int, url: str, backend: str, **options: Any) -> None:
     assert dist.is_initialized()
 
 
+def end() -> None:
+    """Leave together, with time enough on a busy machine for what was sent last."""
+    dist.barrier()
+    dist.destroy_process_group(timeout_s=20.0)
+
+
 def everything(rank: int, size: int, url: str, backend: str) -> None:
     """Three processes; each function once."""
     start(rank, size, url, backend, timeout_s=30.0)
@@ -64,7 +70,7 @@ def everything(rank: int, size: int, url: str, backend: str) -> None:
     assert isinstance(everyone, dist.ProcessGroup)
     collectives(rank, everyone, [0, 1, 2])
     collectives(rank, dist.GroupMember.WORLD, [0, 1, 2])
-    dist.destroy_process_group()
+    end()
     assert not dist.is_initialized()
     refuses(RuntimeError, "the process group was destroyed: call init_process_group() again", dist.barrier)
     refuses(RuntimeError, "the process group was destroyed", dist.barrier, everyone)
@@ -154,7 +160,7 @@ def collect(rank: int, size: int, url: str, backend: str) -> None:
         for number in range(COUNT):
             numel = LARGE if number % 15 == 0 else 3
             dist.send(torch.full((numel,), float(number)), 0, tag=numel)
-        dist.barrier()
+        end()
         return
     numbers: dict[int, list[float]] = {1: [], 2: [], 3: []}
     large: dict[int, list[float]] = {1: [], 2: [], 3: []}
@@ -178,8 +184,8 @@ def collect(rank: int, size: int, url: str, backend: str) -> None:
     for source in (1, 2, 3):
         assert numbers[source] == [float(number) for number in range(COUNT) if number % 15]
         assert large[source] == [float(number) for number in range(0, COUNT, 15)]
-    dist.barrier()
     report("collected")
+    end()
 
 
 def survive(rank: int, size: int, url: str, backend: str, again: str) -> None:
@@ -214,8 +220,7 @@ def survive(rank: int, size: int, url: str, backend: str, again: str) -> None:
         dist.all_reduce(total := torch.tensor([1.0]), group=pair)
         assert float(total) == 2.0
     report("done")
-    dist.barrier()
-    dist.destroy_process_group()
+    end()
 
 
 def groups_apart(rank: int, size: int, url: str, backend: str) -> None:
@@ -247,8 +252,7 @@ def groups_apart(rank: int, size: int, url: str, backend: str) -> None:
     if rank == 1:
         dist.all_reduce(total := torch.tensor([1.0]), group=mortal)
         assert float(total) == 2.0
-    dist.barrier()
-    dist.destroy_process_group()
+    end()
 
 
 def replace_in_groups_apart(rank: int, size: int, url: str, backend: str) -> None:
@@ -257,8 +261,7 @@ def replace_in_groups_apart(rank: int, size: int, url: str, backend: str) -> Non
     assert float(total) == 3.0
     mortal = dist.new_group([1, 2])
     dist.all_reduce(total := torch.tensor([1.0]), group=mortal)
-    dist.barrier()
-    dist.destroy_process_group()
+    end()
 
 
 def disagree(rank: int, size: int, url: str, backend: str) -> None:
@@ -275,8 +278,7 @@ def disagree(rank: int, size: int, url: str, backend: str) -> None:
         dist.all_reduce(total := torch.tensor([1.0]), group=group)
         assert float(total) == 2.0
     refuses(mw.OperationTimeoutError, "deadline of 0.05 s", dist.recv, torch.empty(1), timeout_s=0.05)
-    dist.barrier()
-    dist.destroy_process_group()
+    end()
 
 
 def forks(rank: int, size: int, url: str, backend: str) -> None:
@@ -292,9 +294,8 @@ def forks(rank: int, size: int, url: str, backend: str) -> None:
     dist.all_reduce(total := torch.tensor([1.0]), group=group)
     assert float(total) == size
     pending.cancel()
-    dist.barrier()
     report("parent went on")
-    dist.destroy_process_group()
+    end()
 
 
 def _in_child(group: Any, pending: Any) -> None:

@@ -13,7 +13,7 @@ from multiworld.testing.channel_conformance import ConformanceError, Effort, Exa
 from multiworld.testing.channel_conformance.__main__ import main as examine
 from tests.process import defective_channels as defects
 
-EFFORT = Effort(check_timeout_s=3.0, num_kills=1)
+EFFORT = Effort(check_timeout_s=5.0, num_kills=1)
 
 
 def subject(defect: type[DataChannel], *world_sizes: int) -> Subject:
@@ -48,11 +48,11 @@ def examiner() -> Iterator[Examiner]:
             "collectives_that_differ_fail_everywhere",
             "of float32 and of int32 .* but succeeded",
         ),
-        (defects.WritesLate, "a_receive_is_never_written_late", "wrote into its tensor afterwards"),
+        (defects.WritesLate, "a_receive_is_never_written_late", r"wrote into its tensor afterwards|recv\(float32"),
         (
             defects.KeepsTheMessage,
             "a_cancelled_task_ends_its_operation",
-            r"in: recv\(float32\[1000\]",
+            r"recv\(float32\[1000\]",
         ),
         (defects.EndsLate, "an_operation_ends_at_its_deadline", "barrier with timeout_s=0.2 ended 1.* s late"),
         (defects.Ignores, "abort_ends_what_is_pending", "a pending recv_tensors, after abort had not ended"),

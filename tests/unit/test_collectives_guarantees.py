@@ -120,7 +120,14 @@ def temporary_bytes(own: Sequence[Tensor], call: Callable[..., Steps], *args: ob
 
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_temporary_memory_stays_within_the_size_of_a_tensor(size: int) -> None:
-    tuning = Tuning(chunk_bytes=16 * 1024)
+    never = 1 << 60
+    tuning = Tuning(
+        chunk_bytes=16 * 1024,
+        flat_reduce_bytes=never,
+        flat_broadcast_bytes=never,
+        flat_gather_bytes=never,
+        flat_scatter_bytes=never,
+    )
     slack = 4 * tuning.chunk_bytes + 64
     tensors = [torch.ones(NUMBERS) for _ in range(size)]
     assert temporary_bytes(tensors, collectives.broadcast, each(tensors), 0, tuning=tuning) == 0

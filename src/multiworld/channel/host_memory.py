@@ -148,15 +148,32 @@ class HostMemory:
 
     def take_area(self, port: Port) -> Operation[SharedSpace | None]:
         """Wait for the turn of a collective, in the order of the calls; None: the ranks do not share memory."""
+        turn: Operation[SharedSpace | None] = Operation()
         with self._lock:
-            agreement, first = self._agreement, self._agreement is None
+            self._turns.append(turn)  # now: the order must be the same on all ranks
+            agreement, is_first = self._agreement, self._agreement is None
             if agreement is None:
                 agreement = self._agreement = Operation()
-        if first:
+        if is_first:
             _pass_on(drive(self._agree(port)), agreement)
-        turn: Operation[SharedSpace | None] = Operation()
-        agreement.add_callback(lambda _: self._queue(turn, agreement))
+        agreement.add_callback(lambda _: self._grant())
         return turn
+
+    def _grant(self) -> None:
+        """Let the first in the row have the area, or all of them know that there is none."""
+        with self._lock:
+            agreement = self._agreement
+            if agreement is None or not agreement.done:
+                return
+            agreed = agreement.error is None and agreement.result()
+            granted = list(self._turns)[:1] if agreed else list(self._turns)
+            if not agreed:
+                self._turns.clear()
+        for turn in granted:
+            if agreement.error is not None:
+                turn.fail(agreement.error)
+            else:
+                turn.succeed(self if agreed else None)
 
     async def _agree(self, port: Port) -> bool:
         """Exchange with all others whether all have mapped our memory."""
@@ -175,35 +192,18 @@ class HostMemory:
             await operation
         return all(bool(each) for each in votes)
 
-    def _queue(self, turn: Operation[SharedSpace | None], agreement: Operation[bool]) -> None:
-        if turn.done:  # cancelled meanwhile
-            return
-        if agreement.error is not None:
-            turn.fail(agreement.error)
-        elif not agreement.result():
-            turn.succeed(None)
-        else:
-            with self._lock:
-                self._turns.append(turn)
-                is_first = self._turns[0] is turn
-            if is_first:
-                turn.succeed(self)
-
     def leave_area(self, turn: Operation[SharedSpace | None]) -> None:
         """A collective has ended, and nothing of it is under way."""
         with self._lock:
             if turn not in self._turns:
                 return
-            was_first = self._turns[0] is turn
             self._turns.remove(turn)
             self._num_uses += 1
-            following = self._turns[0] if was_first and self._turns else None
             starts_timer = not self._idle_timer
             self._idle_timer = True
         if starts_timer:
             self._loop.call_later(FORGET_S, partial(self._check_idle, self._num_uses))
-        if following is not None:
-            following.succeed(self)
+        self._grant()
 
     def _check_idle(self, num_uses: int) -> None:
         """On the progress thread, while the area is used now and then: is it still?"""

@@ -298,7 +298,9 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return 0, 1
         except ProtocolError as error:
-            logger.warning("closing connection from %s: %s", _peer_name(self.sock), error)
+            logger.warning(
+                "closing connection from %s: %s", _peer_name(self.sock), str(error)
+            )  # a record keeps no frames
             self._fail(str(error))
             return 0, 1
         except OSError as error:

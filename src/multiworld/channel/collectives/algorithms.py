@@ -55,13 +55,13 @@ async def all_reduce(port: Port, tensor: Tensor, op: AnyReduceOp = ReduceOp.SUM,
     """Reduce all ranks' tensors, in place on every rank."""
     check_reduce_op(op, tensor.dtype)
     flat = flatten(tensor)
+    space = await _shared(port, flat, tuning.flat_reduce_bytes)
     if reduce_op_name(op) == "PREMUL_SUM":
         await _premultiply(port, flat, flat, op)
     if port.size == 1:
         return
     # Doubling computes every element on every rank. Processors of different kinds round a complex product differently.
     computed_alike = not (tensor.is_complex() and reduce_op_name(op) == "PRODUCT")
-    space = await _shared(port, flat, tuning.flat_reduce_bytes)
     if space is not None:
         await flat_all_reduce(port, space, flat, op)
     elif computed_alike and size_bytes(flat) <= tuning.doubling_bytes:
@@ -76,13 +76,13 @@ async def reduce(
     """Reduce all ranks' tensors into rank ``dst``'s; the others' are not changed."""
     check_reduce_op(op, tensor.dtype)
     flat = flatten(tensor)
+    space = await _shared(port, flat, tuning.flat_reduce_bytes)
     if reduce_op_name(op) == "PREMUL_SUM":
         scaled = flat if port.rank == dst else torch.empty_like(flat)
         await _premultiply(port, flat, scaled, op)
         flat = scaled
     if port.size == 1:
         return
-    space = await _shared(port, flat, tuning.flat_reduce_bytes)
     if space is not None:
         await flat_reduce(port, space, flat, dst, op)
     else:
@@ -122,6 +122,7 @@ async def reduce_scatter(
     """Reduce all ranks' ``input_list[r]`` into rank ``r``'s ``output``, which may be its own ``input_list[r]``."""
     check_reduce_op(op, output.dtype)
     target, inputs = flatten(output), [flatten(each) for each in input_list]
+    space = await _shared(port, target, tuning.flat_scatter_bytes)
     if reduce_op_name(op) == "PREMUL_SUM":
         scaled = [torch.empty_like(each) for each in inputs]
         for each, into in zip(inputs, scaled, strict=True):
@@ -130,7 +131,6 @@ async def reduce_scatter(
     if port.size == 1:
         await compute_in_pieces(port, copy, inputs[0], target)
         return
-    space = await _shared(port, target, tuning.flat_scatter_bytes)
     if space is not None:
         await flat_reduce_scatter(port, space, target, inputs, op)
     elif size_bytes(target) <= tuning.exchange_bytes:
@@ -150,8 +150,11 @@ async def barrier(port: Port) -> None:
 
 
 async def _shared(port: Port, tensor: Tensor, more_than_bytes: int) -> SharedSpace | None:
-    """Return the memory that the ranks share, if they do and the tensor is worth it. The same on all ranks."""
-    return await port.share() if size_bytes(tensor) > more_than_bytes else None
+    """Return the memory that the ranks share, if they do and the tensor is worth it. The same on all ranks.
+
+    Calls take turns in the order in which they come here: every collective does so before it waits for anything.
+    """
+    return await port.share() if port.size > 1 and size_bytes(tensor) > more_than_bytes else None
 
 
 def _tree(port: Port, tensor: Tensor, root: int, tuning: Tuning) -> Tree:

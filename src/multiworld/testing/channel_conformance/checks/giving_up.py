@@ -145,16 +145,16 @@ async def _give_up_all(stage: Stage, give_up: Callable[[Lonely], Coroutine[Any, 
         world.state is mw.WorldState.ACTIVE, f"giving up operations that nobody answered broke the world: {world.error}"
     )
     tensor = stage.full(100, 1)
-    await stage.in_time(world.all_reduce(tensor), scaled(5.0), "the all_reduce after operations were given up")
+    await stage.in_time(world.all_reduce(tensor), scaled(3.0), "the all_reduce after operations were given up")
     stage.check_full(tensor, stage.size, "the all_reduce after operations were given up")
 
 
 async def _check_messages_stayed(stage: Stage, world: mw.World) -> None:
     for tag, numel in ((FIRST_TAG, 1000), (FIRST_TAG + 1, LARGE)):
         target = stage.full(numel, -1)
-        await stage.in_time(world.recv(target, 1, tag), scaled(5.0), "the recv after one that was given up")
+        await stage.in_time(world.recv(target, 1, tag), scaled(3.0), "the recv after one that was given up")
         stage.check_full(target, 5, "the recv after one that was given up got another message")
-    payload = await stage.in_time(world.recv_tensors(1, FIRST_TAG + 2), scaled(5.0), "the recv_tensors after another")
+    payload = await stage.in_time(world.recv_tensors(1, FIRST_TAG + 2), scaled(3.0), "the recv_tensors after another")
     stage.check_full(payload, 5, "the recv_tensors after one that was given up got another message")
 
 
@@ -219,7 +219,7 @@ async def a_receive_is_never_written_late(stage: Stage) -> None:
             stage.check_full(buffer, SENTINEL, f"{what} wrote into its tensor afterwards")
             if not received and world.state is mw.WorldState.ACTIVE:
                 again = stage.full(numel, -1)
-                await _or_broken(stage, stage.in_time(world.recv(again, 1), scaled(5.0), f"the recv after {what}"))
+                await _or_broken(stage, stage.in_time(world.recv(again, 1), scaled(3.0), f"the recv after {what}"))
                 if world.state is mw.WorldState.ACTIVE:
                     stage.check_full(again, attempt, f"the recv after {what}")
             stage.check_full(buffer, SENTINEL, f"{what} wrote into its tensor afterwards")
@@ -271,7 +271,7 @@ async def a_message_that_nobody_heard_of_stays(stage: Stage) -> None:
                 what = (
                     f"recv number {value} of {numel} float32, after one that was cancelled when its message was there,"
                 )
-                await stage.in_time(stage.receive_full(world, numel, value, 1, 0, what), scaled(5.0), what)
+                await stage.in_time(stage.receive_full(world, numel, value, 1, 0, what), scaled(3.0), what)
             await stage.meet()
 
 
@@ -359,7 +359,7 @@ async def collectives_may_be_given_up_at_any_moment(stage: Stage) -> None:
             break
     world = await stage.standing(world)
     tensor = stage.full(300_000, 1)
-    await stage.in_time(world.all_reduce(tensor), scaled(5.0), "the all_reduce after collectives were given up")
+    await stage.in_time(world.all_reduce(tensor), scaled(3.0), "the all_reduce after collectives were given up")
     stage.check_full(tensor, stage.size, "the all_reduce after collectives were given up")
     counts = world.statistics().channel
     waiting = counts.receives_waiting + counts.sends_waiting
