@@ -56,7 +56,8 @@ def test_a_settled_operation_is_complete_before_anybody_is_told() -> None:
     assert not operation.fail(Sorry())
     assert operation.done
     assert operation.completed_here
-    assert seen == detached == []
+    assert not seen
+    assert not detached
     operation.tell()
     operation.tell()
     assert seen == [1]
