@@ -58,6 +58,7 @@ def test_a_stranger_at_any_port_of_ours_harms_nothing(stranger: str) -> None:
     with WorkerGroup() as workers:
         crew = Crew(workers, 2)
         crew.form("w")
+        crew.check_works("w")  # what a loop opens when it first awaits something stays
         before = count_descriptors(crew)
         ports = [port for member in crew.members for port in listening_ports(member.worker.pid)]
         assert len(ports) >= 3  # the store and a listener each
