@@ -64,11 +64,11 @@ async def test_members_that_wait_for_the_call_of_a_dead_one_learn_it_from_those_
         ghost = Ghost(store, between(caller._id, waiter._id), "default/w/1/3/tcp/0")
         await ghost.appear(3)
         joins = [
-            asyncio.create_task(manager.join("w", rank, 3, url, timeout_s=40))
+            asyncio.create_task(manager.join("w", rank, 3, url, backend="tcp", timeout_s=40))
             for rank, manager in ((1, caller), (2, waiter))
         ]
         await ghost.met("default/w/generation", 1)
-        joining = asyncio.gather(*joins, late.join("w", 0, 3, url, timeout_s=40))
+        joining = asyncio.gather(*joins, late.join("w", 0, 3, url, backend="tcp", timeout_s=40))
         worlds = await asyncio.wait_for(joining, scaled(3))  # well before they would tire of waiting for the call
         assert len({world.generation for world in worlds}) == 1
 
