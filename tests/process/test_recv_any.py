@@ -266,7 +266,7 @@ def test_nothing_is_lost_or_doubled_when_receives_are_given_up_all_the_time(back
                 try:
                     source = receive_or_give_up(chance, tensor, size)
                 except (mw.OperationTimeoutError, mw.RequestCancelledError):
-                    assert float(tensor.min()) == -1.0 or size == LARGE  # what was moving may have come in part
+                    assert float(tensor.min()) == -1.0 or size > 2  # what was moving may have come in part
                     continue
                 assert bool((tensor == tensor[0]).all())
                 got.append((source, int(tensor[0])))

@@ -221,6 +221,8 @@ class Connection:
 
     def run_now(self, command: Callable[[], bool]) -> bool:
         """Run ``command`` with the read side held and return its value; False if it would have to wait for others."""
+        if self._reader == threading.get_ident():
+            return command()
         return not self._commands and self._hold_reading(command, wait=False)
 
     def _hold_reading(self, work: Callable[[], object], *, wait: bool) -> bool:

@@ -60,7 +60,7 @@ class _PerThread(threading.local):
 
     def __init__(self) -> None:
         self._waker: _Waker | None = None
-        self._poller: tuple[tuple[Watch, ...], select.poll] | None = None  # of those that it read last
+        self._poller: tuple[list[int], select.poll] | None = None  # of the descriptors that it read last
 
     @property
     def waker(self) -> _Waker:
@@ -70,12 +70,12 @@ class _PerThread(threading.local):
 
     def poller(self, watches: Sequence[Watch]) -> select.poll:
         """Return what waits for any of these and for the waker."""
-        key = tuple(watches)
+        key = [watch._fd for watch in watches]  # not themselves: they would live as long as the thread
         if self._poller is None or self._poller[0] != key:
             poller = select.poll()
             poller.register(self.waker.fd, select.POLLIN)
-            for watch in watches:
-                poller.register(watch._fd, select.POLLIN | select.POLLRDHUP)
+            for fd in key:
+                poller.register(fd, select.POLLIN | select.POLLRDHUP)
             self._poller = (key, poller)
         return self._poller[1]
 
