@@ -418,6 +418,8 @@ class SharedStream(MessageStream):
             ring.read(self._peer_ring_offset + offset, incoming.target[incoming.received : end])
         incoming.received = end
         self._reads.read(size)
+        if self._reads.kept_bytes > KEPT_BYTES:  # it was read, but not released behind one that waits
+            self._make_room()
         self._report_soon()
         if end == incoming.size_bytes:
             del self._incoming[seq]
