@@ -18,7 +18,9 @@ from .frames import FrameParser, Header
 from .interest import READ_EVENTS, Interest
 from .interrupts import is_owned
 from .loop_reader import LoopReader
+from .low_water import LowWater
 from .operation import Operation
+from .payload_wait import PayloadWait
 from .progress import ProgressThread
 from .spinning import QuickWaits
 from .watch import Watch, watch_together
@@ -85,14 +87,17 @@ class Connection:
     ) -> None:
         sock.setblocking(False)
         self.is_local = sock.family == socket.AF_UNIX
+        self._low_water: LowWater | None = None
+        self._payload_wait: PayloadWait | None = None
         if not self.is_local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._low_water = LowWater(sock)
+            self._payload_wait = PayloadWait(sock.fileno(), loop.fd)
         self.loop, self.sock = loop, sock
         self.sink = sink
         self.parser = FrameParser(self, max_meta_bytes=HANDSHAKE_META_BYTES)
         self.key = b""  # what both ends share since their handshake, if it was by challenge and response
         self.is_awaited: Callable[[], bool] = lambda: True  # whether somebody waits for what it brings
-        self.beside_bytes = 0  # the size of a payload that is coming, but not through this connection
         self.takes_descriptors = False  # the other end may send some
         self._descriptor: int | None = None
         self._bulk = False  # large payloads are coming
@@ -179,7 +184,7 @@ class Connection:
         self._queue.flush()
 
     def send_now(self, frame: bytes) -> bool:
-        """Write a small frame if nothing is in its way: the quick way. False: not a byte was written."""
+        """As ``queue``, but write a small frame if nothing is in its way. False: nothing was written or queued."""
         return self._queue.send_now(frame)
 
     def detach_unsent(self, owner: object) -> None:
@@ -274,16 +279,22 @@ class Connection:
     def read_available(self, fair_bytes: int = FAIR_BYTES) -> None:
         """Read and parse what the socket holds, up to a fair share, and run what was queued meanwhile."""
         self._hold_reading(partial(self._read_and_drain, fair_bytes), wait=True)
-        self._combine()
+        if self._commands or self._deferred:
+            self._combine()
 
     def _read_and_drain(self, budget: int) -> None:
-        self._drain_commands()
+        if self._commands:
+            self._drain_commands()
         while budget > 0 and not self._interest.over:
             num_bytes, wanted = self._read_once()
-            self._drain_commands()
-            if num_bytes < wanted:
+            if self._commands:
+                self._drain_commands()
+            if num_bytes < wanted and not self._more_comes():
                 break
             budget -= num_bytes
+
+    def _more_comes(self) -> bool:
+        return self._payload_wait is not None and self._payload_wait.more_comes(self.parser.direct_bytes)
 
     def _read_once(self) -> tuple[int, int]:
         direct = self.parser.direct()
@@ -297,6 +308,8 @@ class Connection:
                 self._heard()
             else:
                 self.parser.advance(num_bytes)
+            if self._low_water is not None:
+                self._low_water.expect(self.parser.direct_bytes)
         except (BlockingIOError, InterruptedError):
             return 0, 1
         except ProtocolError as error:
@@ -340,7 +353,7 @@ class Connection:
         header = self.parser.in_payload
         payload_bytes = 0 if header is None else header.payload_bytes
         self._bulk = payload_bytes >= BULK_BYTES
-        self._watch.heard(max(payload_bytes, self.beside_bytes))
+        self._watch.heard(payload_bytes)
 
     def read_until(self, operation: Operation[Any], timeout_s: float | None) -> None:
         """Let the calling thread read this connection until ``operation`` is done or the time is over."""

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
 
-__all__ = ["copied", "copy_into"]
+from .. import native
+
+__all__ = ["address_of", "copied", "copy_into", "copy_memory", "memory_at"]
 
 SMALL_BYTES = 64 * 1024
+_make_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_make_view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+_make_view.restype = ctypes.py_object
+_WRITABLE = 0x200
+_copy: Callable[[int, int, int], object] = ctypes.memmove
+if native.core is not None:
+    _copy = native.core.multiworld_copy
+    _copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+    _copy.restype = None
+
+
+def memory_at(address: int, size_bytes: int) -> memoryview:
+    """Return some memory of this process, writable. The caller keeps it alive."""
+    return _make_view(address, size_bytes, _WRITABLE)  # type: ignore[no-any-return]
 
 
 def copy_into(target: memoryview, source: memoryview) -> None:
@@ -15,18 +32,26 @@ def copy_into(target: memoryview, source: memoryview) -> None:
     if len(source) <= SMALL_BYTES:
         target[:] = source
         return
-    # A function of ctypes lets go of the interpreter lock while it runs; an assignment between views does not.
-    ctypes.memmove(_address(target), _address(source), len(source))
+    copy_memory(address_of(target), address_of(source), len(source))  # an assignment would keep the interpreter lock
+
+
+def copy_memory(target: int, source: int, size_bytes: int) -> None:
+    """Copy from one address to another, where that does not overlap.
+
+    As any function of ctypes, it lets go of the interpreter lock while it runs.
+    """
+    _copy(target, source, size_bytes)
 
 
 def copied(source: memoryview) -> memoryview:
-    """Return a copy of some memory. Pages are taken as they are written, not all at once beforehand."""
+    """Return a copy of some memory, writable. Pages are taken as they are written, not all at once beforehand."""
     if len(source) <= SMALL_BYTES or source.readonly:
-        return memoryview(bytes(source))
+        return memoryview(bytearray(source))
     target = memoryview(mmap.mmap(-1, len(source)))
     copy_into(target, source)
     return target
 
 
-def _address(view: memoryview) -> int:
+def address_of(view: memoryview) -> int:
+    """Return where some writable memory begins."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))

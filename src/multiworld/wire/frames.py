@@ -18,7 +18,16 @@ from typing import NamedTuple, Protocol
 
 from ..errors import ProtocolError
 
-__all__ = ["HEADER_BYTES", "FrameParser", "FrameSink", "Header", "Kind", "pack_frame", "pack_header"]
+__all__ = [
+    "HEADER_BYTES",
+    "MAX_PAYLOAD_BYTES",
+    "FrameParser",
+    "FrameSink",
+    "Header",
+    "Kind",
+    "pack_frame",
+    "pack_header",
+]
 
 MAGIC = 0x574D  # "MW" on the wire
 HEADER = struct.Struct("<HBBIQqQ")
@@ -56,9 +65,11 @@ class Kind(enum.IntEnum):
     RETURNED = 70
     SHARE = 71
     SHARED = 72
-    PIECE = 73
     RELEASE = 74
     UNUSED = 75
+    MAPPED = 76
+    MORE = 77
+    ROOM = 78
 
 
 KINDS = frozenset(int(kind) for kind in Kind)
@@ -105,6 +116,8 @@ class FrameParser:
         self.sink = sink
         self.max_meta_bytes = max_meta_bytes
         self.max_payload_bytes = max_payload_bytes
+        self.take_whole: Callable[[Header, bytes, memoryview], bool] | None = None
+        """Offered each frame that came with all of its payload at once; False: the sink gets it."""
         self._partial = bytearray()  # header and meta bytes of the frame that is still incomplete
         self._header: Header | None = None  # set while its payload comes in
         self._meta = b""
@@ -124,6 +137,11 @@ class FrameParser:
     def at_boundary(self) -> bool:
         """Whether the stream may end here without losing part of a frame."""
         return self._header is None and not self._partial
+
+    @property
+    def direct_bytes(self) -> int:
+        """How much of the present payload is still to be read into its destination; 0: nothing of any."""
+        return 0 if self._header is None or self._target is None else self._header.payload_bytes - self._received
 
     def direct(self) -> memoryview | None:
         """Return the rest of the destination that should be read into directly, or None."""
@@ -162,7 +180,15 @@ class FrameParser:
             start = position + HEADER_BYTES
             if end - start >= header.meta_bytes:
                 stop = start + header.meta_bytes
-                self._start(header, bytes(data[start:stop]) if header.meta_bytes else b"")
+                meta = bytes(data[start:stop]) if header.meta_bytes else b""
+                past = stop + header.payload_bytes
+                if (
+                    stop < past <= end
+                    and self.take_whole is not None
+                    and self.take_whole(header, meta, data[stop:past])
+                ):
+                    return past
+                self._start(header, meta)
                 return stop
         self._partial += data[position:end]
         return end

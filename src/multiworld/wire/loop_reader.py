@@ -37,6 +37,8 @@ class LoopReader:
         self.thread = threading.get_ident()
         self._epoll = select.epoll()
         self._watched: dict[int, Connection] = {}
+        self.look_from = 0.0
+        """When a task that waits may look for what has come again, beside the loop itself."""
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
     def watch(self, fd: int, connection: Connection) -> None:

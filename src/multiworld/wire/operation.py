@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import MultiworldError
 
-__all__ = ["Operation", "StepsCancelled", "drive", "settler"]
+__all__ = ["Operation", "StepsCancelled", "drive", "pass_on", "settled", "settler"]
 
 logger = logging.getLogger(__name__)
 
@@ -182,6 +182,25 @@ def settler(operation: Operation[None]) -> Callable[..., None]:
     return settle
 
 
+def pass_on(source: Operation[T], target: Operation[T]) -> None:
+    """Let one operation end as another does, which goes on if the first is cancelled."""
+
+    def complete(_: Operation[T]) -> None:
+        if source.error is not None:
+            target.fail(source.error)
+        else:
+            target.succeed(source.result())
+
+    source.add_callback(complete)
+
+
+async def settled(operation: Operation[Any]) -> None:
+    """Wait, in steps, until an operation has ended, however; it goes on if the steps are cancelled meanwhile."""
+    ended: Operation[None] = Operation()
+    operation.add_callback(settler(ended))
+    await ended
+
+
 def drive(steps: Coroutine[Operation[Any], None, T]) -> Operation[T]:
     """Run a step coroutine to its end, on whichever threads complete the operations that it awaits.
 
@@ -224,7 +243,8 @@ class _Drive(Generic[T]):
                 self._outer.succeed(stop.value)
                 break
             except BaseException as error:  # handed to the caller, who awaits the outer operation
-                if isinstance(error, MultiworldError):  # one that ends many operations would keep the frames of all
+                # One that ends many operations would keep the frames of all; a cancel stays with what was awaited.
+                if isinstance(error, MultiworldError | StepsCancelled):
                     error.__traceback__ = None
                 self._outer.fail(error)
                 if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():

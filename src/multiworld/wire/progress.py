@@ -80,6 +80,11 @@ class ProgressThread:
     def running(self) -> bool:
         return not self._stopping and self._thread.is_alive()
 
+    @property
+    def fd(self) -> int:
+        """Readable when the thread has something to read."""
+        return self._epoll.fileno()
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the progress thread, in the order of the calls. Dropped once the thread has stopped."""
         self._calls.append(callback)

@@ -8,7 +8,7 @@ wake-ups: that can only be tried, so a row of tries in vain ends it too, for a w
 
 from __future__ import annotations
 
-__all__ = ["SPIN_S", "QuickWaits"]
+__all__ = ["MAX_MISSES", "REST", "SPIN_S", "QuickWaits"]
 
 SPIN_S = 200e-6  # a peer that still sleeps is awake and has answered before that
 QUICK_S = 500e-6  # with the wake-ups of both sides, while they still sleep
@@ -30,6 +30,9 @@ class QuickWaits:
     def pay(self) -> bool:
         """Whether the next wait is likely to end before it would have been worth a sleep."""
         return self._streak >= MIN_STREAK
+
+    def look(self) -> None:
+        """Read what has come, if the calling thread may and can do so faster than by going round its loop."""
 
     def waited(self, seconds: float) -> None:
         if self.pay:

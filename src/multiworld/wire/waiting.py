@@ -16,6 +16,7 @@ from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
 
 __all__ = [
+    "Move",
     "OperationCancelled",
     "blocked_threads",
     "blocking_call",
@@ -25,6 +26,7 @@ __all__ = [
     "outcome",
     "pause",
     "run_in_thread",
+    "running_loop",
     "wait_async",
     "wait_blocking",
     "wait_to_the_end",
@@ -49,8 +51,10 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
         began = time.perf_counter()
         try:
             if quick_waits is not None and quick_waits.pay:
-                while not operation.done and time.perf_counter() - began < SPIN_S:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
+                while not operation.done and time.perf_counter() - began < SPIN_S:
+                    quick_waits.look()
+                    if not operation.done:
+                        await asyncio.sleep(0)
             if not operation.done:
                 await _completion(operation)
         except asyncio.CancelledError:
@@ -117,8 +121,15 @@ def blocking_call() -> Iterator[None]:
 def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | None = None) -> T:
     """Wait on a thread. ``help_with`` may make progress itself before the thread goes to sleep."""
     if not operation.done:
-        with blocking_call():
+        thread = threading.current_thread()
+        if thread in _blocked:
             _block(operation, help_with)
+        else:  # as ``blocking_call``, of which a generator would be a fifth of the time
+            try:
+                _blocked.add(thread)
+                _block(operation, help_with)
+            finally:
+                _blocked.discard(thread)
     return outcome(operation)
 
 
@@ -138,6 +149,14 @@ def _block(operation: Operation[Any], help_with: Callable[[], None] | None) -> N
 def is_blocked_here() -> bool:
     """Whether the calling thread is inside ``wait_blocking``: it has nothing better to do."""
     return threading.current_thread() in _blocked
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the asyncio loop that runs on the calling thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def blocked_threads() -> list[threading.Thread]:
@@ -168,21 +187,24 @@ def on_progress_thread(loop: ProgressThread) -> Operation[None]:
         here: Operation[None] = Operation()
         here.succeed(None)
         return here
-    return _Move(loop)
+    return Move(lambda move: loop.call_soon(settler(move)))
 
 
-class _Move(Operation[None]):
-    """It completes only after the one who waits is known: steps that find an operation done stay where they are."""
+class Move(Operation[None]):
+    """For steps to await that go on on another thread: ``hand_over`` has that thread complete what it is given.
 
-    __slots__ = ("_loop",)
+    It is handed over only when the one who waits is known: steps that find an operation done stay where they are.
+    """
 
-    def __init__(self, loop: ProgressThread) -> None:
+    __slots__ = ("_hand_over",)
+
+    def __init__(self, hand_over: Callable[[Operation[None]], None]) -> None:
         super().__init__()
-        self._loop = loop
+        self._hand_over = hand_over
 
     def add_callback(self, callback: Callable[[Operation[None]], None]) -> None:
         super().add_callback(callback)
-        self._loop.call_soon(settler(self))
+        self._hand_over(self)
 
 
 def run_in_thread(work: Callable[[], T], name: str) -> Operation[T]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .interest import READ_EVENTS, Interest
 from .loop_reader import PATROL_S, LoopReader, is_hot
 from .operation import Operation
+from .polling import look, poller_of
 from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
 
@@ -26,6 +27,7 @@ __all__ = ["Watch", "watch_together"]
 
 MAX_POLL_S = 3600.0
 LARGE_BYTES = 1024 * 1024  # a payload above this is the progress thread's work
+LOOK_S = 20e-6  # a round of a loop takes almost as long
 LOOP_FAIR_BYTES = 256 * 1024  # what a loop reads at a turn before its tasks get theirs
 GUARD = "the progress thread, for a moment"
 
@@ -56,47 +58,78 @@ class _Waker:
 
 
 class _PerThread(threading.local):
-    """Each waiting thread's wake-up descriptor, made on first use."""
+    """Each waiting thread's wake-up descriptor, and what it waited with last; made on first use."""
 
     def __init__(self) -> None:
-        self._waker: _Waker | None = None
-        self._poller: tuple[list[int], select.poll] | None = None  # of the descriptors that it read last
+        self._waker: _Waker | None = None  # not here: this runs at import, too
+        self._fds: list[int] = []  # not the watches: they would live as long as the thread
+        self._poller: select.poll | None = None
 
     @property
     def waker(self) -> _Waker:
-        if self._waker is None:
-            self._waker = _Waker()
-        return self._waker
+        waker = self._waker
+        if waker is None:
+            waker = self._waker = _Waker()
+        return waker
 
     def poller(self, watches: Sequence[Watch]) -> select.poll:
         """Return what waits for any of these and for the waker."""
-        key = [watch._fd for watch in watches]  # not themselves: they would live as long as the thread
-        if self._poller is None or self._poller[0] != key:
-            poller = select.poll()
-            poller.register(self.waker.fd, select.POLLIN)
-            for fd in key:
-                poller.register(fd, select.POLLIN | select.POLLRDHUP)
-            self._poller = (key, poller)
-        return self._poller[1]
+        fds = [watch._fd for watch in watches]
+        poller = self._poller
+        if poller is None or self._fds != fds:
+            poller = poller_of(self.waker.fd, *fds)
+            self._fds, self._poller = fds, poller
+        return poller
 
 
 _thread = _PerThread()
+
+
+class _Looks(QuickWaits):
+    """How waits for a connection went, and what they may do meanwhile."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def look(self) -> None:
+        self._watch.look()
 
 
 class Watch:
     """Lets one thread, or one loop, read a connection in the place of the progress thread."""
 
     def __init__(self, connection: Connection, loop: ProgressThread, fd: int, interest: Interest) -> None:
-        self.quick_waits = QuickWaits()
+        self.quick_waits: QuickWaits = _Looks(self)
         self._connection, self._loop, self._fd, self._interest = connection, loop, fd, interest
         self._heard_at = -math.inf  # when a small piece came last
         self._large = False  # the payload that it began, or that was coming
         self._loop_read_at = -math.inf
+        self._poller: select.poll | None = None
         # These are guarded by the interest's lock.
         self._watcher: object = None  # who waits on the socket instead of the progress thread: a thread's ident, a loop
         self._loop_reader: LoopReader | None = None  # the loop, if it is one
         self._guarded = False  # the progress thread looks after what a thread reads
         self._patrolled = False  # or what a loop reads
+
+    def look(self) -> None:
+        """On the thread of an asyncio loop that reads: look again and again for a moment, without the loop.
+
+        All tasks that wait on the loop take half of its time for that at most.
+        """
+        reader = self._loop_reader
+        began = time.perf_counter()
+        if reader is None or reader.thread != threading.get_ident() or began < reader.look_from:
+            return
+        if self._poller is None:
+            self._poller = poller_of(self._fd)
+        try:
+            if look(self._poller, began + LOOK_S):
+                self.read_for_loop()
+        finally:
+            reader.look_from = time.perf_counter() + LOOK_S
 
     def heard(self, payload_bytes: int) -> None:
         """A small piece came: headers, small messages, the beginning of a payload of so many bytes (else 0)."""
@@ -108,13 +141,26 @@ class Watch:
 
         It saves the hand-over from the progress thread. If another thread does so already, this returns at once.
         """
-        watch_together((self,), operation, timeout_s, self.quick_waits)
+        if self._loop.on_thread:
+            return
+        thread = threading.get_ident()
+        try:
+            if self._claim(thread):
+                _read_until((self,), operation, timeout_s, self.quick_waits)
+        finally:  # an interrupt can come at any of these steps
+            self._end_reading(thread)
 
-    def _claim(self, watcher: object) -> bool:
+    def _claim(self, thread: int) -> bool:
         with self._interest.lock:
+            reader = self._loop_reader
+            if reader is not None and reader.thread == thread:  # a loop that this call blocks, so it does not read
+                self._watcher = thread
+                reader.unwatch(self._fd)
+                self._loop_reader = None
+                return True
             if self._watcher is not None:
                 return False
-            self._watcher = watcher
+            self._watcher = thread
             return True
 
     def _end_reading(self, thread: int) -> None:
@@ -240,25 +286,31 @@ def _read_until(
             watch._interest.set_reading(0)
     poller = _thread.poller(watches)
     timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
-    while not operation.done and not any(watch._interest.over for watch in watches):
-        ready = _wait_readable(poller, timeout_ms, quick_waits)
-        if not ready:
-            return
-        waker.clear()
-        for watch in watches:
-            if operation.done:
+    try:
+        while not operation.done and not _any_over(watches):
+            ready = _wait_readable(poller, timeout_ms, quick_waits)
+            if not ready:
                 return
-            if len(watches) == 1 or watch._fd in ready:
-                watch._connection.read_available()
+            waker.clear()
+            fds = None if len(watches) == 1 else {fd for fd, _ in ready}
+            for watch in watches:
+                if operation.done:
+                    return
+                if fds is None or watch._fd in fds:
+                    watch._connection.read_available()
+    finally:
+        if not operation.done:  # who waits for it may come back many times
+            operation.discard_callback(waker.wake)
 
 
-def _wait_readable(poller: select.poll, timeout_ms: int | None, quick_waits: QuickWaits) -> set[int]:
+def _any_over(watches: Sequence[Watch]) -> bool:
+    return watches[0]._interest.over if len(watches) == 1 else any(watch._interest.over for watch in watches)
+
+
+def _wait_readable(poller: select.poll, timeout_ms: int | None, quick_waits: QuickWaits) -> list[tuple[int, int]]:
     began = time.perf_counter()
-    ready: list[tuple[int, int]] = []
-    if quick_waits.pay:
-        while not ready and time.perf_counter() - began < SPIN_S:
-            ready = poller.poll(0)
+    ready = look(poller, began + SPIN_S) if quick_waits.pay else []
     if not ready:
         ready = poller.poll(timeout_ms)
     quick_waits.waited(time.perf_counter() - began)
-    return {fd for fd, _ in ready}
+    return ready

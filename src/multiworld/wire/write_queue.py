@@ -16,7 +16,7 @@ from .interrupts import is_owned
 
 __all__ = ["WriteQueue"]
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 4 * 1024 * 1024
 INLINE_BYTES = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
 MAX_SEGMENTS = 64
 
@@ -89,15 +89,16 @@ class WriteQueue:
             raise
 
     def send_now(self, frame: bytes) -> bool:
-        """Write a small frame if nothing is in its way: the quick way. False: not a byte was written."""
+        """Write a small frame if nothing is in its way: the quick way. False: not a byte was written.
+
+        It calls nobody; ``flush`` afterwards, as others may have queued frames meanwhile.
+        """
         try:
             if self._outgoing or self._interest.writing or not self.lock.acquire(blocking=False):
                 return False
             is_free = not (self._outgoing or self._interest.writing or self._interest.over)
             was_written = is_free and self._write_whole(frame)
             self.lock.release()
-            if self._outgoing:  # queued by others while the lock was held
-                self.flush()
         except BaseException as error:
             self._recover(error)
             raise
