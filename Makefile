@@ -1,5 +1,5 @@
 # Everything runs in .venv, which the first target sets up and later ones keep up to date with the two files that
-# define it. Another interpreter: make PYTHON=python3.12 test. Arguments: make demo ARGS="--seconds 60".
+# define it, and with the native core. Another interpreter: make PYTHON=python3.12 test. Arguments: make demo ARGS="--seconds 60".
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -18,7 +18,7 @@ help: ## Show this list
 
 setup: $(STAMP) ## Set up .venv with the pinned versions
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt src/multiworld/native/core.c
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "error: '$(PYTHON)' not found: install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \

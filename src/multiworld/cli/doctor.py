@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Protocol
 
+from .. import native
 from . import machine
 
-__all__ = ["DEFAULT_CHANNEL", "Diagnosis", "Support", "diagnose", "main", "render"]
+__all__ = ["DEFAULT_CHANNEL", "Diagnosis", "NativeCore", "Support", "diagnose", "main", "render"]
 
 DEFAULT_CHANNEL = "tcp"
 
@@ -38,10 +39,19 @@ class Channel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NativeCore:
+    """Whether the optional C library is in use; ``reason`` says why it is not."""
+
+    active: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """Everything that the command shows. ``healthy`` is false when the default channel cannot work."""
 
     versions: dict[str, str]
+    native_core: NativeCore
     channels: tuple[Channel, ...]
     interfaces: tuple[machine.Interface, ...]
     limits: machine.Limits
@@ -73,6 +83,7 @@ def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
     channels = _channels(registered)
     return Diagnosis(
         versions=_versions(),
+        native_core=NativeCore(active=native.core is not None, reason=native.why_not),
         channels=channels,
         interfaces=machine.interfaces(),
         limits=machine.limits(),
@@ -84,7 +95,7 @@ def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
 def render(diagnosis: Diagnosis) -> str:
     """Return the tables for people."""
     sections = {
-        "versions": list(diagnosis.versions.items()),
+        "versions": [*diagnosis.versions.items(), ("native core", _native_row(diagnosis.native_core))],
         "channels": [(channel.name, _verdict(channel)) for channel in diagnosis.channels],
         "interfaces": [(each.name, _addresses(each)) for each in diagnosis.interfaces] or [("none", "")],
         "limits": _limit_rows(diagnosis.limits),
@@ -130,6 +141,10 @@ def _installed(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _native_row(core: NativeCore) -> str:
+    return "active" if core.active else f"not active: {core.reason}; large tensors move more slowly on one host"
 
 
 def _verdict(channel: Channel) -> str:

@@ -1,0 +1,36 @@
+"""The few steps that a machine does better without the interpreter, in C. Without a compiler there are none of them.
+
+``core`` is the library, or None: then Python does the same, more slowly. See ``docs/decisions/012-native-core.md``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+
+__all__ = ["VARIABLE", "core", "why_not"]
+
+VARIABLE = "MULTIWORLD_NATIVE"
+VERSION = 3  # of the functions and their parameters
+
+
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    if os.environ.get(VARIABLE) == "0":
+        return None, f"{VARIABLE}=0 in the environment"
+    spec = importlib.util.find_spec(f"{__name__}.core")
+    if spec is None or spec.origin is None:
+        return None, "it was not built: was there a C compiler when the package was installed?"
+    try:
+        library = ctypes.CDLL(spec.origin)
+        library.multiworld_version.restype = ctypes.c_uint64
+        version = library.multiworld_version()
+    except (OSError, AttributeError) as error:
+        return None, f"it does not load: {error}"
+    if version != VERSION:
+        return None, f"{spec.origin} is of version {version}, not {VERSION}: install the package again"
+    return library, ""
+
+
+core, why_not = _load()
+"""The library, or None and the reason."""
