@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Errands", "forget_reapers", "join_reapers", "start_reaper"]
+__all__ = ["Errands", "forget_reapers", "join_reapers", "start_daemon", "start_reaper"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +36,9 @@ class Errands:
             if self._stopped:
                 return False
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:  # the interpreter is ending, or the system has no thread left
-                    logger.warning("%s: no thread: %s", self._name, error)
-                    return False
-                self._thread = thread
+                self._thread = start_daemon(self._run, self._name)
+            if self._thread is None:
+                return False
             self._queue.put(errand)
         return True
 
@@ -85,6 +81,17 @@ class Errands:
             if is_idle:
                 self._thread = None  # the next errand starts another
             return is_idle
+
+
+def start_daemon(run: Callable[[], None], name: str) -> threading.Thread | None:
+    """Start a thread that nothing waits for at exit; None, and a word in the log, if none can be started."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the interpreter is ending, or the system has no thread left
+        logger.warning("%s: no thread: %s", name, error)
+        return None
+    return thread
 
 
 def start_reaper(reap: Callable[[], None], name: str) -> None:

@@ -1,104 +1,100 @@
-"""Ranks of one host that wait for each other in shared memory, each on a thread that has nothing better to do.
+"""What each rank of one host tells the others in shared memory, and how they wait for it.
 
-Each rank has a page of its own: how often it has come to a barrier of the present call, and the last call that it gave
-up. It writes there, wakes whoever waits, and waits for each of the others. Waiting looks at the words for a moment
-first (``wire.spinning``) and then sleeps in the kernel, but comes back now and then to see whether the call was
-cancelled or the world has ended, which no peer would tell it.
+A rank has a page of its own, which it alone writes: how far it is, the last call that it gave up, and what it has laid
+open in each half of its area. It wakes whoever sleeps on it, who comes back now and then anyway (``shared_call``).
+
+A *position* is a step of a call: the call's number, the same on all ranks, above ``STEP_BITS`` bits for the step.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
-import time
-from collections.abc import Callable, Sequence
+import hashlib
 
 from ..wire import futex
-from ..wire.spinning import SPIN_S, QuickWaits
-from ..wire.waiting import run_in_thread
+from ..wire.copying import memory_at
 
-__all__ = ["PAGE_BYTES", "FlagBarrier", "FlagPage", "Waiter"]
+__all__ = ["PAGE_BYTES", "SLICE_S", "FlagPage", "position_of"]
 
 PAGE_BYTES = 4096
 SLICE_S = 0.005
+STEP_BITS = 24
+GAVE_UP_AT, LABELS_AT, LABEL_BYTES = 64, 128, 1024
 MASK = 0xFFFFFFFF
-SIGN = 0x80000000
+DIGEST_BYTES = 32
+
+
+def position_of(seq: int, step: int) -> int:
+    return seq << STEP_BITS | step
 
 
 class FlagPage:
-    """One rank's words, in memory that ``owner`` keeps mapped. Counters wrap around at 32 bits."""
+    """One rank's page, in memory that ``owner`` keeps mapped. Call numbers begin at 1."""
 
     def __init__(self, owner: object, address: int) -> None:
         self._owner = owner
         self._address = address
-        self._came = ctypes.c_uint32.from_address(address)
-        self._gave_up = ctypes.c_uint32.from_address(address + 64)
+        self._came_to = ctypes.c_uint64.from_address(address)
+        self._gave_up = ctypes.c_uint64.from_address(address + GAVE_UP_AT)
+        labels = [address + LABELS_AT + half * LABEL_BYTES for half in (0, 1)]
+        self._shown_at = [ctypes.c_uint64.from_address(label) for label in labels]
+        self._text_bytes = [ctypes.c_uint64.from_address(label + 8) for label in labels]
+        self._texts = [memory_at(label + 16, LABEL_BYTES - 16) for label in labels]
 
-    def come(self, count: int) -> None:
-        """Tell that this rank has come to barriers up to number ``count``."""
-        self._came.value = count & MASK
+    # ---- its owner's side
+
+    def come_to(self, position: int) -> None:
+        """Tell that this rank has come to a position, with all that it wrote before."""
+        self._came_to.value = position
         futex.wake(self._address)
 
     def give_up(self, seq: int) -> None:
-        """Tell that this rank has given the call of that number up."""
-        self._gave_up.value = seq & MASK
+        """Tell that this rank has given the call of that number up, and uses nothing of it any more."""
+        self._gave_up.value = seq
         futex.wake(self._address)
 
-    def has_come(self, count: int) -> bool:
-        return (self._came.value - count) & MASK < SIGN
+    def label(self, half: int, position: int, text: bytes) -> None:
+        """Say what lies in a half of the area, before coming to that position."""
+        text = _shortened(text)
+        self._shown_at[half].value = position
+        self._text_bytes[half].value = len(text)
+        self._texts[half][: len(text)] = text
+
+    # ---- the others' side
+
+    def has_come_to(self, position: int) -> bool:
+        return self._came_to.value >= position
 
     def has_given_up(self, seq: int) -> bool:
-        return self._gave_up.value == seq & MASK
+        """Whether it gave that call up, or a later one: then, if it has not come to the end of this, this too."""
+        return self._gave_up.value >= seq
 
-    def sleep(self, count: int) -> None:
-        """Wait a while for it to come."""
-        seen = self._came.value
-        if (seen - count) & MASK >= SIGN:
-            futex.wait(self._address, seen, SLICE_S)
+    def has_left(self, seq: int) -> bool:
+        """Whether this rank uses nothing any more of a call that failed somewhere."""
+        return self._gave_up.value >= seq or self._came_to.value >> STEP_BITS > seq
+
+    def half_at(self, position: int) -> int | None:
+        """Return the half that was laid open at that position; None: neither was."""
+        for half in (0, 1):
+            if self._shown_at[half].value == position:
+                return half
+        return None
+
+    def has_text(self, half: int, text: bytes) -> bool:
+        return self.text(half) == _shortened(text)
+
+    def text(self, half: int) -> bytes:
+        return bytes(self._texts[half][: min(self._text_bytes[half].value, LABEL_BYTES - 16)])
+
+    def sleep(self, position: int) -> None:
+        """Wait a while for it to come to a position, or to give up."""
+        seen = self._came_to.value
+        if seen < position:
+            futex.wait(self._address, seen & MASK, SLICE_S)
 
 
-class Waiter:
-    """What a barrier needs to know of its call: its number, and the thread that made it and is blocked in it.
-
-    ``check`` raises what ended the call; ``gave_up`` makes the error for a rank that gave it up.
-    """
-
-    def __init__(self, seq: int, thread: int, check: Callable[[], None], gave_up: Callable[[int], Exception]) -> None:
-        self.seq, self.thread, self.check, self.gave_up = seq, thread, check, gave_up
-
-
-class FlagBarrier:
-    """Implements ``collectives.Barrier`` for one call; ``count`` is what all ranks agreed to count from."""
-
-    def __init__(
-        self, waiter: Waiter, own: FlagPage, others: Sequence[tuple[int, FlagPage]], quick_waits: QuickWaits, count: int
-    ) -> None:
-        self._waiter, self._own, self._others = waiter, own, others
-        self._quick_waits = quick_waits
-        self.count = count
-
-    async def meet(self) -> None:
-        self.count += 1
-        self._own.come(self.count)
-        if self._waiter.thread == threading.get_ident():
-            self._wait()
-        else:  # the call goes on where it must not block
-            await run_in_thread(self._wait, "multiworld-barrier")
-
-    def _wait(self) -> None:
-        for rank, page in self._others:
-            if not page.has_come(self.count):
-                self._wait_for(rank, page)
-
-    def _wait_for(self, rank: int, page: FlagPage) -> None:
-        began = time.perf_counter()
-        if self._quick_waits.pay:
-            while not page.has_come(self.count) and time.perf_counter() - began < SPIN_S:
-                os.sched_yield()  # to the peer, if it needs this core
-        while not page.has_come(self.count):
-            if page.has_given_up(self._waiter.seq):
-                raise self._waiter.gave_up(rank)
-            self._waiter.check()
-            page.sleep(self.count)
-        self._quick_waits.waited(time.perf_counter() - began)
+def _shortened(text: bytes) -> bytes:
+    """Return a text that fits into a label; a long one ends in a digest of it all."""
+    if len(text) <= LABEL_BYTES - 16:
+        return text
+    return text[: LABEL_BYTES - 16 - DIGEST_BYTES] + hashlib.sha256(text).hexdigest()[:DIGEST_BYTES].encode()

@@ -26,7 +26,6 @@ from typing import ClassVar
 
 import torch.distributed as dist
 
-from ..wire.operation import Operation
 from .base import ChannelContext, ChannelSupport
 from .errands import start_reaper
 from .gloo_group import GlooGroup, reap_all
@@ -61,9 +60,6 @@ class GlooChannel(StreamChannel):
         if not dist.is_gloo_available():
             return ChannelSupport(cls.name, False, "this PyTorch was built without Gloo")
         return ChannelSupport(cls.name, True)
-
-    def connect(self, timeout_s: float) -> Operation[None]:
-        return self._mesh.connect(timeout_s)
 
     def end_after_leave(self, error: Exception) -> None:
         self._end_groups(error)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..wire.operation import Operation
 from .base import ChannelContext
 from .host_memory import HostMemory
 from .mesh import StreamMesh
+from .shared_area import SharedArea
 from .shared_stream import SharedStream
 from .stream import MessageStream, StreamOwner
 from .streamed import StreamChannel
@@ -19,21 +19,10 @@ class HostChannel(StreamChannel):
     """``local`` says which ranks are reached over a Unix socket; with ``or_else_tcp``, over TCP if that fails."""
 
     def __init__(self, context: ChannelContext, *, local: Callable[[int], bool], or_else_tcp: bool = False) -> None:
-        memory = HostMemory(context.loop, context.world, context.rank, context.world_size)
+        memory = HostMemory(context.world, context.rank, context.world_size)
 
         def make_stream(owner: StreamOwner, rank: int) -> MessageStream:
             return SharedStream(owner, rank, memory)
 
-        super().__init__(context, StreamMesh(context, make_stream, local=local, or_else_tcp=or_else_tcp), memory)
-        self._memory = memory
-
-    def connect(self, timeout_s: float) -> Operation[None]:
-        return self._mesh.connect(timeout_s)
-
-    def end_after_leave(self, error: Exception) -> None:
-        super().end_after_leave(error)
-        self._memory.close(error)
-
-    def abort(self, error: Exception) -> None:
-        super().abort(error)
-        self._memory.close(error)
+        mesh = StreamMesh(context, make_stream, local=local, or_else_tcp=or_else_tcp)
+        super().__init__(context, mesh, SharedArea(context.loop, memory))

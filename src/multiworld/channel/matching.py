@@ -92,6 +92,7 @@ class Inbox(Generic[R, M]):
         self._tags: dict[int, _Tag[R, M]] = {}
         self._spare: _Tag[R, M] | None = None
         self._by_seq: dict[int, Arrival[R, M]] = {}
+        self._met: dict[Arrival[R, M], None] = {}  # those that have a receive and are not complete, as they met
         self._last_seq = 0
         self._consumed_bytes = 0
         self._leftovers: dict[int, None] = {}  # tags that were idle with credits given
@@ -105,9 +106,7 @@ class Inbox(Generic[R, M]):
     @property
     def has_receives(self) -> bool:
         """Whether receives wait for messages, or for the rest of one. Any thread."""
-        if any(state.posted for state in list(self._tags.values())):
-            return True
-        return any(arrival.posted is not None for arrival in list(self._by_seq.values()))
+        return bool(self._met) or any(state.posted for state in list(self._tags.values()))
 
     @property
     def num_posted(self) -> int:
@@ -154,6 +153,23 @@ class Inbox(Generic[R, M]):
         self._consume(arrival)
         self._settle(tag, state)
         return arrival
+
+    def arrive_complete(self, tag: int, seq: int, size_bytes: int, fits: Callable[[R], bool]) -> R | None:
+        """An eager message is here, complete. Return the receive that takes it, and both are done with.
+
+        None: the first receive does not fit, or there is none; the message has not arrived yet (``arrive``).
+        """
+        state = self._tags.get(tag)
+        if state is None or not state.posted or tag in self._forgotten or seq <= self._last_seq:
+            return None
+        if not fits(state.posted[0].receive):
+            return None
+        self._last_seq = seq
+        posted = state.posted.popleft()
+        state.wanted -= int(posted.large)
+        self._consumed_bytes += size_bytes
+        self._settle(tag, state)
+        return posted.receive
 
     def arrive(
         self, tag: int, seq: int, message: M, size_bytes: int, *, eager: bool, transferring: bool
@@ -214,7 +230,7 @@ class Inbox(Generic[R, M]):
                     state.wanted -= int(posted.large)
                     self._settle(tag, state)
                     return None
-        for arrival in self._by_seq.values():
+        for arrival in self._met:
             if arrival.posted is not None and arrival.posted.receive is receive:
                 self._part(arrival)
                 return arrival
@@ -238,6 +254,7 @@ class Inbox(Generic[R, M]):
         if arrival is None or arrival.transferring:
             return None
         del self._by_seq[seq]
+        self._met.pop(arrival, None)
         if arrival.dropped:
             return None
         state = self._tags[arrival.tag]
@@ -274,9 +291,6 @@ class Inbox(Generic[R, M]):
             del self._tags[tag]
         return announced
 
-    def is_forgotten(self, tag: int) -> bool:
-        return tag in self._forgotten
-
     def abandon(self, tag: int) -> list[R]:
         """The sender sends nothing more on this tag. Return the receives that wait there in vain."""
         self._abandoned[tag] = None
@@ -295,10 +309,6 @@ class Inbox(Generic[R, M]):
         """Whether a receive on this tag would wait in vain."""
         state = self._tags.get(tag)
         return tag in self._abandoned and not (state is not None and state.arrived)
-
-    def discard(self, size_bytes: int) -> None:
-        """An eager message is dropped unread: its bytes leave the window."""
-        self._consumed_bytes += size_bytes
 
     def returned(self, tag: int, num_credits: int) -> None:
         """The sender gave back what it still held of the credits that were recalled."""
@@ -336,7 +346,7 @@ class Inbox(Generic[R, M]):
     def receives(self) -> list[R]:
         """All receives that have not completed."""
         waiting = [posted.receive for state in self._tags.values() for posted in state.posted]
-        met = [arrival.posted.receive for arrival in self._by_seq.values() if arrival.posted is not None]
+        met = [arrival.posted.receive for arrival in self._met if arrival.posted is not None]
         return waiting + met
 
     def _tag(self, tag: int) -> _Tag[R, M]:
@@ -359,13 +369,16 @@ class Inbox(Generic[R, M]):
         arrival.posted = posted
         if arrival.complete:
             self._consume(arrival)
-        elif not arrival.transferring:
+            return
+        self._met[arrival] = None
+        if not arrival.transferring:
             state.called.append(arrival)
             state.wanted += 1
 
     def _part(self, arrival: Arrival[R, M]) -> None:
         """The receive that an arrival had met is gone."""
         arrival.posted = None
+        del self._met[arrival]
         state = self._tag(arrival.tag)
         if arrival.tag in self._forgotten:  # its payload is under way, or called for
             arrival.dropped = True
@@ -389,6 +402,7 @@ class Inbox(Generic[R, M]):
             if arrival.posted is not None:
                 state.posted.appendleft(arrival.posted)
                 arrival.posted = None
+                self._met.pop(arrival, None)  # but for the one that was withdrawn
         state.arrived.extend(arrival for arrival in state.called if arrival is not without)
         state.arrived = deque(sorted(state.arrived, key=attrgetter("seq")))
         state.called.clear()
@@ -433,6 +447,7 @@ class Inbox(Generic[R, M]):
 
     def _consume(self, arrival: Arrival[R, M]) -> None:
         self._by_seq.pop(arrival.seq, None)
+        self._met.pop(arrival, None)
         if arrival.eager:
             self._consumed_bytes += arrival.size_bytes
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..wire.connection import Connection, read_together
 from ..wire.dialer import DialError
 from ..wire.loop_reader import LoopReader
-from ..wire.operation import Operation, drive, settler
+from ..wire.operation import Operation, drive, settled, settler
 from ..wire.spinning import QuickWaits
 from .any_receives import AnyReceives
 from .base import ANY_RANK, ChannelContext, ChannelStatistics
@@ -125,10 +125,10 @@ class StreamMesh(StreamOwner):
 
     async def _finish(self) -> None:
         for stream in self._streams.values():
-            for sending in stream.unsent():
-                settled: Operation[None] = Operation()
-                sending.add_callback(settler(settled))
-                await settled
+            # Again, as what was only announced is on its way next; but not for one that stays there though it is done.
+            while unsent := [sending for sending in stream.unsent() if not sending.done]:
+                for sending in unsent:
+                    await settled(sending)
         ended = [stream.finish() for stream in self._streams.values()]
         for operation in ended:
             await operation

@@ -22,7 +22,6 @@ from ..wire.operation import Operation
 from .matching import Arrival
 from .stream import (
     EAGER_BYTES,
-    FLAG_COLLECTIVE,
     FLAG_CREDITED,
     SIZE,
     SLOW_CANCEL_BYTES,
@@ -32,7 +31,6 @@ from .stream import (
     Send,
     StreamOwner,
     fail,
-    key_of,
 )
 
 __all__ = ["MovingStream", "PayloadMover"]
@@ -189,6 +187,9 @@ class MovingStream(MessageStream):
 
     # ---- receiving
 
+    def take_whole(self, header: Header, meta: bytes, payload: memoryview) -> bool:
+        return False  # it may be for memory that only the mover can write to
+
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         if not header.flags & FLAG_MOVED:
             self._moves(header.payload_bytes)  # the peer gets ready, for which it needs us
@@ -214,10 +215,7 @@ class MovingStream(MessageStream):
         if len(meta) < SIZE.size:
             raise ProtocolError("a message that moves beside the connection came without a size")
         (size_bytes,) = SIZE.unpack_from(meta)
-        space = header.flags & FLAG_COLLECTIVE
-        message = Message(meta[SIZE.size :], size_bytes, space)
-        key = key_of(space, header.tag)
-        return self._arrive(key, header.seq, message, size_bytes, eager=False, transferring=True)
+        return self._arrive(header, meta[SIZE.size :], size_bytes, eager=False, transferring=True)
 
     def _move_in(self, number: int, arrival: Arrival[Receive, Message]) -> None:
         if arrival.dropped:  # the sender waits until its payload has moved: take it all the same
@@ -252,8 +250,7 @@ class MovingStream(MessageStream):
                 assert receive.tensor is not None
                 arrival.message.buffer = self._allocate(arrival.size_bytes)
                 self._fill(arrival.message.buffer, receive.tensor)
-            if self._inbox.complete(arrival.seq) is not None:
-                self._arrived(arrival)
+            self._complete(arrival.seq)
             self.connection.queue(pack_header(Kind.MOVED, seq=arrival.seq))
             self.connection.defer(self.connection.flush)  # perhaps with the credit of the next receive
         incoming.over.set()

@@ -145,7 +145,8 @@ def open_job() -> Operation[MpiJob]:
 def finalize_mpi() -> None:
     """At exit, when no world is left: finalize MPI if we have initialized it, which waits for the whole job.
 
-    Where a peer was lost, only for a moment. Who left without that would make mpiexec end the job.
+    Where a peer was lost, only for a moment. Who left without that would make mpiexec end the job, unless that recovers
+    from it: then also only for a moment, as others may have lost a peer that was none of ours, and never come there.
     """
     global _owner
     with _lock:
@@ -154,8 +155,13 @@ def finalize_mpi() -> None:
         return
     job = owner.opened.result()
     job.pump.join(FINALIZE_S)
-    if not owner.finalize(FINALIZE_S if job.lost_peer else None):
-        logger.warning("MPI_Finalize still waits after %g s, for a peer that was lost; it is left alone", FINALIZE_S)
+    if not owner.finalize(FINALIZE_S if job.lost_peer or _recovers() else None):
+        logger.warning("MPI_Finalize still waits for other processes after %g s; it is left alone", FINALIZE_S)
+
+
+def _recovers() -> bool:
+    """Whether the launcher lets the job go on without those that end in any other way: Open MPI's tells so."""
+    return os.environ.get("OMPI_MCA_orte_enable_recovery") == "1"  # noqa: SIM112 - that is its name
 
 
 def forget_mpi() -> None:

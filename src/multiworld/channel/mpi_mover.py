@@ -49,6 +49,21 @@ class _Route:
         self.wanted = True  # until the mover is closed
 
 
+class _Routed:
+    """What goes along a route: the part of a ``Source`` that says where to, and whether it still may."""
+
+    __slots__ = ()
+    _route: _Route
+
+    @property
+    def destination(self) -> int:
+        return self._route.destination
+
+    @property
+    def wanted(self) -> bool:
+        return self._route.wanted
+
+
 class _Transfer:
     """One payload. Its memory is touched by whoever holds ``turn``, and only until it has ``ended``."""
 
@@ -66,7 +81,7 @@ class _Transfer:
         return first
 
 
-class _Outgoing(_Transfer):
+class _Outgoing(_Routed, _Transfer):
     """What is sent; ``offset`` is where ``segments`` begin in the payload."""
 
     __slots__ = ("_forget", "_route", "_segments", "_size_bytes", "offset")
@@ -84,14 +99,6 @@ class _Outgoing(_Transfer):
         self._segments = segments_of(tensors, size_bytes)
         self._size_bytes, self._route, self._forget = size_bytes, route, forget
         self.offset = 0
-
-    @property
-    def destination(self) -> int:
-        return self._route.destination
-
-    @property
-    def wanted(self) -> bool:
-        return self._route.wanted
 
     def fill(self, buffer: memoryview) -> int | None:
         if not self.turn.acquire(blocking=False):
@@ -178,20 +185,12 @@ class _Incoming(_Transfer):
             return True
 
 
-class _Proof:
+class _Proof(_Routed):
     """An empty chunk, by which the peer sees that it hears this process over MPI."""
 
     def __init__(self, route: _Route, failed: Callable[[Exception], None]) -> None:
         self._route, self.failed = route, failed
         self._sent = False
-
-    @property
-    def destination(self) -> int:
-        return self._route.destination
-
-    @property
-    def wanted(self) -> bool:
-        return self._route.wanted
 
     def fill(self, buffer: memoryview) -> int | None:
         if self._sent:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from .errands import start_daemon
 from .mpi_chunks import CHUNK_BYTES, HEADER_BYTES, BufferPool, Chunk, read_chunk
 
 __all__ = ["Found", "Message", "MpiError", "MpiPump", "Request", "Sink", "Source", "Transport"]
@@ -169,16 +170,9 @@ class MpiPump:
     def _wake(self) -> bool:
         with self._lock:
             self._woken.set()
-            if self._thread is not None:
-                return True
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the interpreter is ending, or the system has no thread left
-                logger.warning("%s: no thread: %s", self._name, error)
-                return False
-            self._thread = thread
-        return True
+            if self._thread is None:
+                self._thread = start_daemon(self._run, self._name)
+            return self._thread is not None
 
     def join(self, timeout_s: float) -> bool:
         """Wait until the thread has ended, after the last ``detach``; False if it has not."""

@@ -16,15 +16,15 @@ ALIGNMENT = 64
 
 
 class RingSpace:
-    """The sender's view of the ring. No piece may be larger than an eighth of it.
+    """The sender's view of the ring. No piece may be larger than a quarter of it.
 
-    If the receiver keeps no more than five eighths of the ring, there is room for the next piece in the end: of the
-    rest, one of at most two parts is longer than a piece.
+    If the receiver keeps no more than half of the ring, there is room for the next piece in the end: the rest is in at
+    most two parts, one of which is as long as a piece; or in one, if less than a quarter was skipped before a piece.
     """
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.max_piece_bytes = size_bytes // 8
+        self.max_piece_bytes = size_bytes // 4
         self._head = 0
         self._used = 0
         self._spans: deque[int] = deque()  # of the pieces in use, with what was skipped before them
@@ -99,10 +99,6 @@ class RingReads:
             self.num_released += 1
             self.released_bytes += size_bytes
             self.kept_bytes -= size_bytes
-
-    def oldest(self) -> Piece:
-        """Return the piece that keeps all others, while ``kept_bytes`` are any."""
-        return self._pieces[0]
 
     def take_released(self) -> int:
         """Return how many pieces were released since the last call."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..wire.copying import copy_into
+from ..wire.copying import copy_into, memory_at
 
 __all__ = ["SharedRegion"]
 
@@ -28,10 +28,6 @@ _libc.mmap.argtypes = (
 )  # fmt: skip
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_make_view = ctypes.pythonapi.PyMemoryView_FromMemory
-_make_view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
-_make_view.restype = ctypes.py_object
-_WRITABLE = 0x200
 
 
 class SharedRegion:
@@ -50,7 +46,7 @@ class SharedRegion:
         if address == MAP_FAILED:
             raise _os_error()
         self.address, self.size_bytes = address, size_bytes
-        self._view: memoryview = _make_view(address, size_bytes, _WRITABLE)
+        self._view = memory_at(address, size_bytes)
         self._array_type: Any = ctypes.c_char * size_bytes
 
     @classmethod
@@ -71,13 +67,11 @@ class SharedRegion:
     def read(self, offset: int, target: memoryview) -> None:
         copy_into(target, self._view[offset : offset + len(target)])
 
-    def tensor(self, offset: int, like: Tensor) -> Tensor:
-        """Return a part of it as a flat tensor of the length and dtype of another; it holds the region."""
-        if not like.numel():
-            return torch.empty(0, dtype=like.dtype)
+    def tensor(self, offset: int, size_bytes: int) -> Tensor:
+        """Return a part of it as ``[size_bytes]`` uint8, which holds the region."""
         array = self._array_type.from_address(self.address)
         array.region = self
-        return torch.frombuffer(array, dtype=like.dtype, count=like.numel(), offset=offset)
+        return torch.frombuffer(array, dtype=torch.uint8, count=size_bytes, offset=offset)
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Give pages back, for all who map them: they read as zeros until they are written again."""

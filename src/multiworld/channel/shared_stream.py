@@ -2,11 +2,11 @@
 
 The connection, a Unix socket, carries all headers, small payloads, and everything for as long as there is no shared
 memory. Our memory (``host_memory``) is offered when the first larger payload comes. Once the peer has answered that it
-mapped it, payloads go through the ring in it, in pieces. A piece is announced by a frame that says where it lies, and
-released by one that counts, so whoever reads the socket moves the data, and nobody spins on memory.
+mapped it, a payload of moderate size goes whole into the ring in it, where it may wait for its receive, and its frame
+says where it lies. A large one, whose receive waits, goes through the lane: its frame says that it comes.
 
-A payload is out of the caller's tensor once its last piece is written, and out of the ring once the peer has read it,
-into the tensor that was posted for it or a buffer. So a dead or slow peer holds nothing but the ring.
+A payload is out of the caller's tensor once it is in the memory, and out of that once the peer has read it, into the
+tensor that was posted for it or a buffer. So a dead or slow peer holds nothing but our memory.
 """
 
 from __future__ import annotations
@@ -14,24 +14,31 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 
 from ..errors import ProtocolError
 from ..wire.connection import Connection
 from ..wire.copying import copied
-from ..wire.frames import Header, Kind, pack_header
+from ..wire.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_header
+from ..wire.operation import Operation, settler
+from ..wire.waiting import is_blocked_here, running_loop
 from .host_memory import FORGET_S, RING_BYTES, HostMemory
+from .lane import WINDOW_BYTES, open_reader, open_writer
+from .lane import WORKS as LANES_WORK
+from .lane_payloads import LaneReads, LaneWrites, Payload
 from .matching import Arrival, Outbox
 from .ring import Piece, RingReads, RingSpace
 from .shared_region import SharedRegion
 from .stream import (
     COLLECTIVE,
     EAGER_BYTES,
-    FLAG_COLLECTIVE,
-    FLAG_CREDITED,
+    PAYLOAD_KINDS,
     USER,
     Message,
     MessageStream,
@@ -46,36 +53,52 @@ __all__ = ["SharedStream"]
 
 logger = logging.getLogger(__name__)
 
-FLAG_SHARED = 16
-PIECE_BYTES = RING_BYTES // 8
+FLAG_SHARED, FLAG_LANE = 16, 32
+NO_LANES = 1  # of an answer to memory
 INLINE_BYTES = 16 * 1024  # up to here a copy through the socket costs less than the ring's frames
-FILL_BYTES = 1024 * 1024  # what a sending thread copies itself before the progress thread takes over
 REPORT_BYTES = RING_BYTES // 8  # what is read before the sender hears of it
-SHARED_EAGER_BYTES = 64 * 1024  # beyond, to wait for a credit costs less than to keep what nobody waits for yet
-KEPT_BYTES = RING_BYTES // 2  # what may wait in the ring for its receive while other receives wait
+SHARED_EAGER_BYTES = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
+KEPT_BYTES = RING_BYTES // 3  # what may wait in the ring for its receive while other receives wait
+assert KEPT_BYTES + REPORT_BYTES <= RING_BYTES // 2, "see RingSpace"
 ROOM_S = 0.005  # or if nobody has received anything for so long
 REPORT_S = 0.1  # or so long after it was read
-PLACE = struct.Struct("<QQI")  # size of the payload; offset and size of its first piece, 0 if none is there yet
+PLACE = struct.Struct("<QQ")  # where in the ring a payload lies, and its size
+LENGTH = struct.Struct("<Q")
 
 
-class _Outgoing:
-    """A payload that is being written into the ring."""
+class _Outgoing(Payload[Send]):
+    """A frame that goes out when its payload has room in the ring, or when those before it have gone.
 
-    __slots__ = ("segments", "send", "seq")
+    One whose payload goes into the ring has a ``head``; the others are ``frame`` and segments.
+    """
 
-    def __init__(self, send: Send) -> None:
-        self.send: Send | None = send  # None: it was cancelled, and goes on from a copy
-        self.seq = send.seq
-        self.segments = deque(segment for segment in send.segments if len(segment))
+    __slots__ = ("frame", "head")
+
+    def __init__(self, send: Send | None, *, frame: bytes = b"", head: _Head | None = None) -> None:
+        super().__init__(send, () if send is None else send.segments)
+        self.frame, self.head = frame, head
 
 
-class _Incoming:
-    """A payload that is being read out of the peer's ring; ``target`` None drops it."""
+class _Head(NamedTuple):
+    """What the frame says of a payload, beside where it lies."""
 
-    __slots__ = ("received", "size_bytes", "target")
+    kind: Kind
+    flags: int
+    tag: int
+    seq: int
+    size_bytes: int
+    meta: bytes
 
-    def __init__(self, size_bytes: int, target: memoryview | None) -> None:
-        self.size_bytes, self.target, self.received = size_bytes, target, 0
+    def frame(self, offset: int) -> bytes:
+        return self._frame(FLAG_SHARED, PLACE.pack(offset, self.size_bytes))
+
+    def lane_frame(self) -> bytes:
+        return self._frame(FLAG_LANE, LENGTH.pack(self.size_bytes))
+
+    def _frame(self, flag: int, place: bytes) -> bytes:
+        meta_bytes = len(place) + len(self.meta)
+        header = pack_header(self.kind, flags=self.flags | flag, meta_bytes=meta_bytes, tag=self.tag, seq=self.seq)
+        return b"".join((header, place, self.meta))
 
 
 class SharedStream(MessageStream):
@@ -85,18 +108,21 @@ class SharedStream(MessageStream):
         super().__init__(owner, rank, eager_bytes=SHARED_EAGER_BYTES)
         self._memory = memory
         memory.add(rank, self)
-        self._ring_offset = memory.ring_offset(memory.rank, rank)
-        self._peer_ring_offset = memory.ring_offset(rank, memory.rank)
+        self._offsets = memory.offsets(memory.rank, rank)
+        self._peer_offsets = memory.offsets(rank, memory.rank)
         # What we send; guarded by the issue lock.
         self._ring: SharedRegion | None = None  # our memory, once the peer has mapped it
-        self._refused = False
+        self._writes: LaneWrites[Send] | None = None  # the lane in it
+        self._refused = self._has_offered = False
+        self._peer_has_lanes = LANES_WORK
         self._space = RingSpace(RING_BYTES)
-        self._outgoing: deque[_Outgoing] = deque()
+        self._held: deque[_Outgoing] = deque()
+        self._all_gone: Operation[None] | None = None  # somebody waits until nothing is held
         self._num_written = 0
         self._forget_timer = False
         # What comes; guarded by the connection's read side.
         self._peer_ring: SharedRegion | None = None
-        self._incoming: dict[int, _Incoming] = {}
+        self._lane_reads: LaneReads | None = None
         self._reads = RingReads()
         self._waiting: dict[Piece, Message] = {}  # whole messages that wait in the ring
         self._report_timer = self._room_timer = False
@@ -110,6 +136,21 @@ class SharedStream(MessageStream):
             self._outbox = Outbox(eager_bytes=EAGER_BYTES)
         super().opened(connection)
 
+    def unsent(self) -> list[Operation[None]]:
+        """What waits for room goes before BYE, also what nobody waits for: cancelled sends, and what was withdrawn."""
+        unsent = super().unsent()  # first: what is cancelled from here on is held below
+        with self._issue_lock:
+            writes = self._writes
+            waits = bool(self._held) or (writes is not None and bool(writes.waiting))
+            if waits and self._all_gone is None and not self.connection.closed:
+                self._all_gone = Operation()
+            return unsent if self._all_gone is None else [*unsent, self._all_gone]
+
+    def lost(self, reason: str) -> None:
+        super().lost(reason)
+        with self._issue_lock:
+            self._drop_held()
+
     # ---- sending
 
     def _send_at_once(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
@@ -118,7 +159,7 @@ class SharedStream(MessageStream):
             return super()._send_at_once(space, tag, meta, segment)
         with self._issue_lock:
             connection, ring = self.connection, self._ring
-            if ring is None or self._outgoing or connection.num_queued or not self._outbox.allows_eager(size):
+            if ring is None or self._held or connection.num_queued or not self._outbox.allows_eager(size):
                 return False
             offset = self._space.take(size)
             if offset is None:
@@ -126,13 +167,9 @@ class SharedStream(MessageStream):
             try:
                 seq = self._outbox.issue_eager(size)
                 assert seq is not None
-                ring.write(self._ring_offset + offset, segment)
-                meta_bytes = PLACE.size + len(meta)
-                header = pack_header(Kind.MESSAGE, flags=space | FLAG_SHARED, meta_bytes=meta_bytes, tag=tag, seq=seq)
-                frame = b"".join((header, PLACE.pack(size, offset, size), meta))
-                self._written()
-                if not connection.send_now(frame):
-                    connection.queue(frame)
+                ring.write(self._offsets.ring + offset, segment)
+                self._used()
+                self._tell(_Head(Kind.MESSAGE, space, tag, seq, size, meta).frame(offset))
             except BaseException:  # an interrupt: it has a number that the peer was perhaps not told of
                 connection.abort("interrupted while sending")
                 raise
@@ -141,36 +178,70 @@ class SharedStream(MessageStream):
         self.bytes_sent += size
         return True
 
-    def say_unused(self, num_uses: int) -> None:
-        self.connection.send(pack_header(Kind.UNUSED, seq=num_uses))
+    def say_mapped(self, *, by_all: bool) -> None:
+        self.connection.send(pack_header(Kind.MAPPED, seq=by_all))
+
+    def say_unused(self, seq: int) -> None:
+        self.connection.send(pack_header(Kind.UNUSED, seq=seq))
 
     # The rest of sending has the issue lock held.
 
     def _queue_message(self, send: Send, flags: int) -> None:
-        if self._goes_through_ring(send.size_bytes):
-            self._queue_shared(Kind.MESSAGE, send, flags, send.meta)
-        else:
+        if not self._queue_in_memory(Kind.MESSAGE, send, flags, send.meta):
             super()._queue_message(send, flags)
 
     def _queue_payload(self, send: Send, flags: int) -> None:
-        if self._goes_through_ring(send.size_bytes):
-            self._queue_shared(Kind.PAYLOAD, send, flags, b"")
-        else:
+        if not self._queue_in_memory(Kind.PAYLOAD, send, flags, b""):
             super()._queue_payload(send, flags)
 
-    def _goes_through_ring(self, size_bytes: int) -> bool:
-        return size_bytes > INLINE_BYTES and (self._ring is not None or self._get_ready())
+    def _queue_in_memory(self, kind: Kind, send: Send, flags: int, meta: bytes) -> bool:
+        """Queue a payload that goes through memory. False: it does not."""
+        size_bytes = send.size_bytes
+        if size_bytes <= INLINE_BYTES or not (self._ring is not None or self._get_ready()):
+            return False
+        head = _Head(kind, flags | send.space, send.tag, send.seq, size_bytes, meta)
+        if size_bytes <= SHARED_EAGER_BYTES:
+            self._hold(_Outgoing(send, head=head))
+            if len(self._held) == 1:
+                self._write_held()
+            return True
+        writes = self._writes
+        if writes is None:
+            return False
+        frame = head.lane_frame()
+        if self._num_unsaid:
+            self._hold(_Outgoing(None, frame=frame))
+        else:
+            self._tell(frame)
+        writes.waiting.append(Payload(send, send.segments))
+        if len(writes.waiting) == 1:
+            self._write_lane(writes)
+        return True
 
     def _get_ready(self) -> bool:
-        """Whether the peer has mapped our memory; it is offered if it was not."""
+        """Whether the peer has mapped our memory; it is offered soon if it was not."""
         if self._refused:
             return False
-        self._memory.offer()
+        if not self._has_offered:  # on the progress thread: an offer tells others, who may send something here
+            self._has_offered = True
+            self.connection.loop.call_soon(self._offer)
         ready = self._memory.ready(self.rank)
         if ready and self._error is None:
             self._ring = self._memory.own
+            if self._ring is not None and self._peer_has_lanes:
+                page, window = (self._ring.address + at for at in (self._offsets.page, self._offsets.window))
+                self._writes = LaneWrites(
+                    open_writer(page, window),
+                    ring=self._ring_bell,
+                    written=self._has_gone,
+                    again=partial(self._again, self._room_came),
+                    memory=self._ring,
+                )
         self._refused = ready is False
         return self._ring is not None
+
+    def _offer(self) -> None:
+        self._memory.offer()
 
     def can_lend(self) -> bool:
         return self._connection is not None and self._connection.is_local
@@ -179,68 +250,97 @@ class SharedStream(MessageStream):
         self.connection.queue_descriptor(pack_header(Kind.SHARE), descriptor, on_sent=partial(os.close, descriptor))
         self.connection.flush()
 
-    def _queue_shared(self, kind: Kind, send: Send, flags: int, meta: bytes) -> None:
-        """Queue the header with the first piece of the payload, if there is room for it."""
-        outgoing = _Outgoing(send)
-        offset = size = 0
-        if not self._outgoing:
-            offset, size = self._write_piece(outgoing) or (0, 0)
-        meta = PLACE.pack(send.size_bytes, offset, size) + meta
-        header = pack_header(
-            kind, flags=flags | send.space | FLAG_SHARED, meta_bytes=len(meta), tag=send.tag, seq=send.seq
-        )
-        if outgoing.segments:
-            self.connection.queue(header + meta)
-            self._outgoing.append(outgoing)
-            self._write_pieces(FILL_BYTES - size)
+    def _queue(self, frame: bytes, send: Send | None = None) -> None:
+        if self._num_unsaid:
+            self._hold(_Outgoing(send, frame=frame))
         else:
-            self.connection.queue(header + meta, on_sent=partial(self._sent, send))
+            super()._queue(frame, send)
 
-    def _write_piece(self, outgoing: _Outgoing) -> tuple[int, int] | None:
-        """Write what comes next of a payload into the ring. Return where it lies; None: no room."""
+    def _hold(self, outgoing: _Outgoing) -> None:
+        self._held.append(outgoing)
+        self._num_unsaid += 1
+
+    def _write_held(self) -> None:
+        """Send what waits for room in the ring, while there is some."""
+        while self._held and self._held[0].detached is None:
+            outgoing = self._held[0]
+            frame, segments, owner = outgoing.frame, outgoing.segments, outgoing.owner
+            if outgoing.head is not None:
+                offset = self._space.take(outgoing.head.size_bytes)
+                if offset is None:
+                    return
+                self._write_ring(offset, segments)
+                frame = outgoing.head.frame(offset)
+                segments = deque()
+            self._num_unsaid -= 1
+            self._held.popleft()
+            self.connection.queue(frame, *segments, on_sent=None if owner is None else partial(self._sent, owner))
+        self._check_all_gone()
+
+    def _write_ring(self, offset: int, segments: deque[memoryview]) -> None:
         assert self._ring is not None
-        segments = outgoing.segments
-        size = min(sum(map(len, segments)), PIECE_BYTES) if len(segments) > 1 else min(len(segments[0]), PIECE_BYTES)
-        offset = self._space.take(size)
-        if offset is None:
-            return None
-        position, end = offset, offset + size
-        while position < end:
-            segment = segments.popleft()
-            room = end - position
-            if len(segment) > room:
-                segments.appendleft(segment[room:])
-                segment = segment[:room]
-            self._ring.write(self._ring_offset + position, segment)
-            position += len(segment)
-        self._written()
-        return offset, size
+        for segment in segments:
+            self._ring.write(self._offsets.ring + offset, segment)
+            offset += len(segment)
+        self._used()
 
-    def _written(self) -> None:
+    def _write_lane(self, writes: LaneWrites[Send]) -> None:
+        if self.connection.closed:  # perhaps amid a payload, of which nobody knows how much has gone
+            return
+        try:
+            writes.write()
+        except ProtocolError as error:
+            writes.close()
+            self.connection.abort(str(error))
+        except BaseException as error:  # a defect, or an interrupt: as above
+            writes.close()
+            self.connection.abort(f"interrupted while sending: {error!r}")
+            raise
+        self._used()
+        self._check_all_gone()
+
+    def _again(self, move: Callable[[], None], rests: bool) -> None:
+        """A turn is over. An asyncio loop goes on when its tasks have had theirs; if it is too busy, others do."""
+        loop = None if is_blocked_here() else running_loop()
+        if loop is not None:
+            loop.call_soon(move)
+        if not rests:
+            self.connection.loop.call_soon(move)
+
+    def _has_gone(self, send: Send | None) -> None:
+        if send is not None:
+            self.connection.queue(b"", on_sent=partial(self._sent, send))  # not with the lock held
+
+    def _ring_bell(self) -> None:
+        self._tell(pack_header(Kind.MORE))
+
+    def _room_came(self) -> None:
+        """The peer has read what was in its way. The read side is free."""
+        with self._issue_lock:
+            if self._writes is not None:
+                self._write_lane(self._writes)
+        self.connection.flush()
+
+    def _used(self) -> None:
+        """The memory is in use; it is given back some time after."""
         self._num_written += 1
         if not self._forget_timer:
             self._forget_timer = True
             self.connection.loop.call_later(FORGET_S, partial(self._forget_later, self._num_written))
 
-    def _write_pieces(self, budget: int) -> None:
-        """Write pieces of what waits, while there is room; the progress thread goes on after ``budget`` bytes."""
-        while self._outgoing:
-            if budget <= 0:
-                self.connection.loop.call_soon(partial(self._go_on, 0))
-                return
-            outgoing = self._outgoing[0]
-            piece = self._write_piece(outgoing)
-            if piece is None:
-                return
-            offset, size = piece
-            budget -= size
-            frame = pack_header(Kind.PIECE, tag=offset << 32 | size, seq=outgoing.seq)
-            if outgoing.segments:
-                self.connection.queue(frame)
-                continue
-            self._outgoing.popleft()
-            on_sent = None if outgoing.send is None else partial(self._sent, outgoing.send)
-            self.connection.queue(frame, on_sent=on_sent)
+    def _check_all_gone(self) -> None:
+        if not self._held and not (self._writes is not None and self._writes.waiting):
+            self._tell_all_gone()
+
+    def _tell_all_gone(self) -> None:
+        all_gone, self._all_gone = self._all_gone, None
+        if all_gone is not None:  # not with the lock held
+            self.connection.loop.call_soon(settler(all_gone))
+
+    def _tell(self, frame: bytes) -> None:
+        """Send a frame now, so that the peer goes on while we do; ``flush`` is called soon."""
+        if not self.connection.send_now(frame):
+            self.connection.queue(frame)
 
     def _go_on(self, num_released: int) -> None:
         """The peer has read so many pieces. The read side is free."""
@@ -250,7 +350,7 @@ class SharedStream(MessageStream):
             if not self._space.release(num_released):
                 self.connection.abort(f"{num_released} pieces were released, but fewer were in use")
                 return
-            self._write_pieces(FILL_BYTES)
+            self._write_held()
         self.connection.flush()
 
     def _forget_later(self, num_written: int) -> None:
@@ -258,42 +358,113 @@ class SharedStream(MessageStream):
         with self._issue_lock:
             if self._ring is None:
                 return
-            self._forget_timer = self._num_written != num_written or self._space.num_pieces > 0
+            is_idle = self._space.num_pieces == 0 and (self._writes is None or self._writes.is_idle)
+            self._forget_timer = self._num_written != num_written or not is_idle
             if self._forget_timer:
                 self.connection.loop.call_later(FORGET_S, partial(self._forget_later, self._num_written))
             else:
-                self._ring.forget(self._ring_offset, RING_BYTES)
+                self._ring.forget(self._offsets.ring, RING_BYTES)
+                self._ring.forget(self._offsets.window, WINDOW_BYTES)
 
-    def _cancel_send(self, send: Send) -> None:
-        super()._cancel_send(send)
+    # The rest of sending takes it.
+
+    def _detach_send(self, send: Send) -> None:
+        """The copy is made without the lock: it may be much, and the progress thread would wait for that."""
+        turn = threading.Event()
+        try:
+            going = self._stop_writing(send, turn)
+            if going is not None and going[1] is turn:
+                self._go_on_from_copy(going[0])
+            elif going is not None:  # another thread cancels it, too
+                going[1].wait()
+        except BaseException as error:  # no memory, or an interrupt: it can neither go on nor be left out
+            self.connection.abort(f"the rest of a cancelled message could not be copied: {error!r}")
+            with self._issue_lock:
+                self._drop_held()
+            if not isinstance(error, MemoryError | OSError):
+                raise
+        finally:
+            turn.set()
+        super()._detach_send(send)  # then: it may have gone on to the connection meanwhile
+
+    def _stop_writing(self, send: Send, turn: threading.Event) -> tuple[Payload[Send], threading.Event] | None:
+        """Return what is held of a send, if something is, which waits until this turn or another one is over."""
+        with self._issue_lock:  # so nobody is reading from it
+            for outgoing in (*self._held, *(() if self._writes is None else self._writes.waiting)):
+                if outgoing.owner is send:
+                    outgoing.detached = outgoing.detached or turn
+                    return outgoing, outgoing.detached
+        return None
+
+    def _go_on_from_copy(self, outgoing: Payload[Send]) -> None:
+        copies = deque(map(copied, outgoing.segments))
         with self._issue_lock:
-            for outgoing in self._outgoing:
-                if outgoing.send is send:
-                    outgoing.send = None
-                    outgoing.segments = deque(map(copied, outgoing.segments))
+            outgoing.owner, outgoing.segments, outgoing.detached = None, copies, None
+            self._write_held()
+            if self._writes is not None:
+                self._write_lane(self._writes)
+
+    def _drop_held(self) -> None:
+        """With the issue lock held: nothing of what waits is read any more."""
+        self._held.clear()
+        self._num_unsaid = 0
+        if self._writes is not None:
+            self._writes.close()
+        self._tell_all_gone()
 
     # ---- receiving: with the read side held
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        if not header.flags & FLAG_SHARED or header.kind not in (Kind.MESSAGE, Kind.PAYLOAD):
+        if header.kind not in PAYLOAD_KINDS or not header.flags & (FLAG_SHARED | FLAG_LANE):
             return super().begin(header, meta)
-        if len(meta) < PLACE.size or header.payload_bytes:
+        if header.flags & FLAG_LANE:
+            self._begin_on_lane(header, meta)
+        elif len(meta) < PLACE.size or header.payload_bytes:
             raise ProtocolError(f"message {header.seq} says that it lies in shared memory, but not where")
-        size_bytes, offset, piece_bytes = PLACE.unpack_from(meta)
-        arrival = self._arrival(header, meta[PLACE.size :], size_bytes)
-        if piece_bytes == size_bytes and arrival.posted is None and not arrival.dropped:
-            self._keep(arrival, offset)
-            return None
-        target = None if arrival.dropped else self._destination(arrival)
-        self._incoming[header.seq] = _Incoming(size_bytes, target)
-        self.connection.beside_bytes = size_bytes
-        if piece_bytes:
-            self._read_piece(header.seq, offset, piece_bytes)
+        else:
+            self._begin_in_ring(header, meta[PLACE.size :], *PLACE.unpack_from(meta))
         return None
+
+    def _begin_on_lane(self, header: Header, meta: bytes) -> None:
+        """A payload comes through the lane, whatever becomes of it."""
+        if len(meta) < LENGTH.size or header.payload_bytes:
+            raise ProtocolError(f"message {header.seq} comes through shared memory, but does not say how long it is")
+        if self._lane_reads is None:
+            raise ProtocolError(f"message {header.seq} comes through shared memory, of which there is none")
+        (size_bytes,) = LENGTH.unpack_from(meta)
+        if not SHARED_EAGER_BYTES < size_bytes <= MAX_PAYLOAD_BYTES:
+            raise ProtocolError(f"message {header.seq} of {size_bytes} bytes comes through the wrong part of memory")
+        arrival = self._begin_payload(header, meta[LENGTH.size :], size_bytes)
+        target = None if arrival.dropped else self._destination(arrival)
+        self._lane_reads.expect(header.seq, size_bytes, target)
+
+    def _begin_in_ring(self, header: Header, meta: bytes, offset: int, size_bytes: int) -> None:
+        """A message lies in the ring: read it for the receive that waits for it, or let it lie there for a while."""
+        if self._take_lying(header, meta, offset, size_bytes):
+            return
+        arrival = self._begin_payload(header, meta, size_bytes)
+        if arrival.posted is None and not arrival.dropped:
+            self._keep(arrival, offset)
+            return
+        target = None if arrival.dropped else self._destination(arrival)
+        if target is not None:
+            self._checked_ring(offset, size_bytes).read(self._peer_offsets.ring + offset, target)
+        self._was_read(size_bytes)
+        self._all_came(header.seq)
+
+    def _take_lying(self, header: Header, meta: bytes, offset: int, size_bytes: int) -> bool:
+        """Let a message that lies in the ring whole be read by the receive that waits for it, if one does."""
+        ring = self._checked_ring(offset, size_bytes)
+        receive = self._meet_complete(header, meta, size_bytes)
+        if receive is None or receive.view is None:
+            return False
+        ring.read(self._peer_offsets.ring + offset, receive.view)
+        self._was_read(size_bytes)
+        self._received(receive, header, Message(meta, size_bytes, receive.space))
+        return True
 
     def _keep(self, arrival: Arrival[Receive, Message], offset: int) -> None:
         """Nobody waits for this message, which lies in the ring whole: let it lie there for a while."""
-        self._check_piece(offset, arrival.size_bytes)
         message = arrival.message
         if message.space == USER:
             parse_layout(message.meta, message.size_bytes)  # as in ``_destination``
@@ -325,9 +496,18 @@ class SharedStream(MessageStream):
             else:
                 self._make_room()
 
-    def _empty(self) -> None:
-        for message in list(self._waiting.values()):
-            self._take_out(message)
+    def _empty(self) -> bool:
+        """Take all out. False: there is no memory for that, and the connection is over.
+
+        It is not raised: a receive of another message may be at the bottom of it.
+        """
+        try:
+            for message in list(self._waiting.values()):
+                self._take_out(message)
+        except ProtocolError as error:
+            self.connection.abort(str(error))
+            return False
+        return True
 
     def _post(self, receive: Receive, key: int) -> None:
         super()._post(receive, key)
@@ -342,7 +522,7 @@ class SharedStream(MessageStream):
         if target is None:
             message.buffer = self._allocate(message.size_bytes)
             target = memory_of(message.buffer)
-        ring.read(self._peer_ring_offset + piece.offset, target)
+        ring.read(self._peer_offsets.ring + piece.offset, target)
         message.piece = None
         del self._waiting[piece]
         self._num_taken += 1
@@ -368,67 +548,85 @@ class SharedStream(MessageStream):
             self._take_out(message)
         return super()._buffer_of(message)
 
-    def _arrival(self, header: Header, meta: bytes, size_bytes: int) -> Arrival[Receive, Message]:
-        eager = not header.flags & FLAG_CREDITED
-        if header.kind == Kind.MESSAGE:
-            space = header.flags & FLAG_COLLECTIVE
-            message = Message(meta, size_bytes, space)
-            key = key_of(space, header.tag)
-            return self._arrive(key, header.seq, message, size_bytes, eager=eager, transferring=True)
-        arrival = self._inbox.begin(header.seq, eager=eager)
-        if arrival is None or arrival.size_bytes != size_bytes:
-            raise ProtocolError(f"payload of message {header.seq}, which was not announced so")
-        return arrival
-
     def end(self, header: Header, meta: bytes) -> None:
-        if header.kind == Kind.PIECE:
-            self._read_piece(header.seq, header.tag >> 32, header.tag & 0xFFFFFFFF)
-            self._act()
-        elif header.kind == Kind.RELEASE:
+        kind = header.kind
+        if kind in PAYLOAD_KINDS:
+            if header.flags & (FLAG_SHARED | FLAG_LANE):
+                self._act()
+            else:
+                super().end(header, meta)
+        elif kind == Kind.MORE:
+            self._read_lane()
+        elif kind == Kind.ROOM:
+            self.connection.defer(self._room_came)
+        elif kind == Kind.RELEASE:
             self.connection.defer(partial(self._go_on, header.seq))
-        elif header.kind == Kind.SHARE:
+        elif kind == Kind.SHARE:
             self._map_peer_memory()
-        elif header.kind == Kind.UNUSED:
+        elif kind == Kind.MAPPED:
+            self.connection.defer(partial(self._memory.voted, self.rank, by_all=header.seq == 1))
+        elif kind == Kind.UNUSED:
             self.connection.defer(partial(self._memory.unused_by, self.rank, header.seq))
-        elif header.kind == Kind.SHARED:
+        elif kind == Kind.SHARED:
+            self._peer_has_lanes = LANES_WORK and not header.flags & NO_LANES
             self.connection.defer(partial(self._memory.answered, self.rank, meta.decode(errors="replace")))
-        elif header.flags & FLAG_SHARED:
-            self._act()
         else:
             super().end(header, meta)
 
     def _map_peer_memory(self) -> None:
         text = self._memory.lent(self.rank, self.connection.take_descriptor()).encode()
-        self._peer_ring = self._memory.theirs.get(self.rank)
+        # With an error it would be mapped for as long as the stream is there; a second time, the lane's be unmapped.
+        if self._error is None and self._peer_ring is None:
+            self._peer_ring = ring = self._memory.theirs.get(self.rank)
+            if ring is not None and LANES_WORK:
+                page, window = (ring.address + at for at in (self._peer_offsets.page, self._peer_offsets.window))
+                self._lane_reads = LaneReads(
+                    open_reader(page, window),
+                    ring=self._say_room,
+                    came=self._all_came,
+                    again=partial(self._again, self._read_again),
+                    memory=ring,
+                )
         self.connection.takes_descriptors = False
-        self.connection.queue(pack_header(Kind.SHARED, meta_bytes=len(text)) + text)
+        flags = 0 if LANES_WORK else NO_LANES
+        self.connection.queue(pack_header(Kind.SHARED, flags=flags, meta_bytes=len(text)) + text)
         self.connection.defer(self.connection.flush)
 
-    def _read_piece(self, seq: int, offset: int, size: int) -> None:
-        incoming, ring = self._incoming.get(seq), self._peer_ring
-        if incoming is None or ring is None:
-            raise ProtocolError(f"a piece of message {seq}, which does not come through shared memory")
-        self._check_piece(offset, size)
-        end = incoming.received + size
-        if end > incoming.size_bytes:
-            raise ProtocolError(
-                f"a piece of {size} bytes, where {incoming.received} of {incoming.size_bytes} have come"
-            )
-        if incoming.target is not None:
-            ring.read(self._peer_ring_offset + offset, incoming.target[incoming.received : end])
-        incoming.received = end
+    def _read_lane(self) -> None:
+        if self._lane_reads is not None:
+            self._lane_reads.read()
+            self._act()
+
+    def _read_again(self) -> None:
+        """A turn was over."""
+        self.connection.run(self._read_lane_late)
+
+    def _read_lane_late(self) -> None:
+        try:
+            self._read_lane()
+        except ProtocolError as error:
+            self.connection.abort(str(error))
+
+    def _say_room(self) -> None:
+        self._tell(pack_header(Kind.ROOM))
+        self.connection.defer(self.connection.flush)
+
+    def _bye(self) -> None:
+        if self._lane_reads is not None:
+            self._lane_reads.read(to_the_end=True)
+        super()._bye()
+
+    def _was_read(self, size: int) -> None:
         self._reads.read(size)
         if self._reads.kept_bytes > KEPT_BYTES:  # it was read, but not released behind one that waits
             self._make_room()
         self._report_soon()
-        if end == incoming.size_bytes:
-            del self._incoming[seq]
-            self.connection.beside_bytes = 0
-            self._all_came(seq)
 
-    def _check_piece(self, offset: int, size: int) -> None:
-        if not 0 < size <= PIECE_BYTES or offset + size > RING_BYTES or self._peer_ring is None:
-            raise ProtocolError(f"a piece of {size} bytes at {offset} of the shared memory")
+    def _checked_ring(self, offset: int, size: int) -> SharedRegion:
+        ring = self._peer_ring
+        if not 0 < size <= SHARED_EAGER_BYTES or offset + size > RING_BYTES or ring is None:
+            raise ProtocolError(f"a message of {size} bytes at {offset} of the shared memory")
+        return ring
 
     def _report_soon(self) -> None:
         if self._reads.released_bytes >= REPORT_BYTES:
@@ -438,7 +636,8 @@ class SharedStream(MessageStream):
             self.connection.loop.call_later(REPORT_S, self._report_late)
 
     def _report(self) -> None:
-        self.connection.queue(pack_header(Kind.RELEASE, seq=self._reads.take_released()))
+        """Now, not after all else that has come: the peer writes on while we read that."""
+        self._tell(pack_header(Kind.RELEASE, seq=self._reads.take_released()))
         self.connection.defer(self.connection.flush)
 
     def _report_late(self) -> None:
@@ -450,7 +649,7 @@ class SharedStream(MessageStream):
             self._report()
 
     def _redirect(self, seq: int, target: memoryview) -> int:
-        incoming = self._incoming.get(seq)
+        incoming = None if self._lane_reads is None else self._lane_reads.find(seq)
         if incoming is None:
             return super()._redirect(seq, target)
         incoming.target = target
@@ -460,11 +659,14 @@ class SharedStream(MessageStream):
 
     def _fail_all(self, error: Exception) -> None:
         with self._issue_lock:
-            self._outgoing.clear()
-            self._ring, self._refused = None, True
-        self._incoming.clear()
-        if self._kept:
-            self._empty()
+            self._drop_held()
+            self._ring, self._writes, self._refused = None, None, True
+        if self._lane_reads is not None:
+            self._lane_reads.close()
+        self._lane_reads = None
+        if self._kept and not self._empty():
+            logger.warning("world %s: messages of rank %d are lost: no memory", self._owner.world, self.rank)
+            self._kept = False
         self._waiting.clear()
         self._peer_ring = None
         super()._fail_all(error)

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from .base import ChannelContext, ChannelSupport
 from .host_channel import HostChannel
-from .host_memory import RING_BYTES
+from .lane import WINDOW_BYTES
 from .shared_region import SharedRegion
 
 __all__ = ["BUFFER_BYTES", "ShmChannel"]
 
-BUFFER_BYTES = RING_BYTES
+BUFFER_BYTES = WINDOW_BYTES
 """What each process of a pair that exchanges large tensors holds for what it sends."""
 
 
@@ -31,7 +31,7 @@ class ShmChannel(HostChannel):
     def support(cls) -> ChannelSupport:
         try:
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).close()
-            _, descriptor = SharedRegion.create(RING_BYTES)
+            _, descriptor = SharedRegion.create(WINDOW_BYTES)
         except OSError as error:
             return ChannelSupport(cls.name, False, f"no shared memory or no Unix sockets: {error}")
         os.close(descriptor)

@@ -21,7 +21,17 @@ from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Route
 from .ring import Piece
 from .tensors import describe_text, memory_of, parse_layout
 
-__all__ = ["COLLECTIVE", "SLOW_CANCEL_BYTES", "USER", "Message", "MessageStream", "Receive", "Send", "StreamOwner"]
+__all__ = [
+    "COLLECTIVE",
+    "PAYLOAD_KINDS",
+    "SLOW_CANCEL_BYTES",
+    "USER",
+    "Message",
+    "MessageStream",
+    "Receive",
+    "Send",
+    "StreamOwner",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +41,8 @@ EAGER_BYTES = 512 * 1024
 SMALL_BYTES = 16 * 1024  # worth copying into one write with its header
 SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
 SIZE = struct.Struct("<Q")
+MESSAGE = int(Kind.MESSAGE)
+PAYLOAD_KINDS = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
 
 
 class StreamOwner:
@@ -130,6 +142,7 @@ class MessageStream:
         self._outbox: Outbox[Send] = Outbox(eager_bytes=eager_bytes)
         self._issue_lock = threading.Lock()  # numbers and queue order must agree
         self._unsent: set[Send] = set()
+        self._num_unsaid = 0  # frames that wait elsewhere than in the connection: none may overtake them
         self._copying: dict[int, bool] = {}  # by message: whether the payload has ended; guarded by the read side
         self._error: Exception | None = None
         self._kept = False  # the error was a graceful leave: what has arrived can still be received
@@ -141,6 +154,7 @@ class MessageStream:
     def opened(self, connection: Connection) -> None:
         self._connection = connection
         connection.is_awaited = self._is_awaited
+        connection.parser.take_whole = self.take_whole
         if self._error is not None:
             connection.abort("aborted before it was open")
 
@@ -197,7 +211,7 @@ class MessageStream:
             return False
         with self._issue_lock:
             connection = self._connection
-            if self._error is not None or connection is None or connection.num_queued:
+            if self._error is not None or connection is None or connection.num_queued or self._num_unsaid:
                 return False
             size_bytes = len(segment)
             seq = self._outbox.issue_eager(size_bytes)
@@ -271,7 +285,7 @@ class MessageStream:
 
     def unsent(self) -> list[Operation[None]]:
         with self._issue_lock:
-            return [send.operation for send in self._unsent]
+            return [send.operation for send in list(self._unsent)]  # others discard from it without the lock
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         """Fail everything, close the connection. Any thread; nothing of the caller's is written afterwards."""
@@ -287,13 +301,22 @@ class MessageStream:
 
     # ---- the connection's side: the read side is held
 
+    def take_whole(self, header: Header, meta: bytes, payload: memoryview) -> bool:
+        """A frame is here with its payload. False: it has to go the usual way.
+
+        Most messages come like this to those who wait for them, and this is half as long.
+        """
+        receive = self._meet_complete(header, meta, len(payload))
+        if receive is None or receive.view is None:
+            return False
+        receive.view[:] = payload
+        self._received(receive, header, Message(meta, len(payload), receive.space))
+        self._act()
+        return True
+
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        if header.kind == Kind.MESSAGE:
-            return self._begin_message(header, meta)
-        if header.kind == Kind.PAYLOAD:
-            arrival = self._inbox.begin(header.seq, eager=not header.flags & FLAG_CREDITED)
-            if arrival is None or arrival.size_bytes != header.payload_bytes:
-                raise ProtocolError(f"payload of message {header.seq}, which was not announced so")
+        if header.kind in PAYLOAD_KINDS:
+            arrival = self._begin_payload(header, meta, header.payload_bytes)
             target = None if arrival.dropped else self._destination(arrival)
             self._act()
             return target
@@ -303,7 +326,7 @@ class MessageStream:
 
     def end(self, header: Header, meta: bytes) -> None:
         kind = header.kind
-        if kind in (Kind.MESSAGE, Kind.PAYLOAD):
+        if kind in PAYLOAD_KINDS:
             self._all_came(header.seq)
         elif kind == Kind.ANNOUNCE:
             self._announced(header, meta)
@@ -348,20 +371,27 @@ class MessageStream:
             tag=send.tag,
             seq=send.seq,
         )
-        self.connection.queue(header + send.meta, *send.segments, on_sent=partial(self._sent, send))
+        self._queue(header + send.meta, send)
 
     def _queue_announcement(self, send: Send) -> None:
         meta = SIZE.pack(send.size_bytes) + send.meta
         header = pack_header(Kind.ANNOUNCE, flags=send.space, meta_bytes=len(meta), tag=send.tag, seq=send.seq)
-        self.connection.queue(header + meta)
+        self._queue(header + meta)
 
     def _queue_payload(self, send: Send, flags: int) -> None:
         flags |= send.space
         header = pack_header(Kind.PAYLOAD, flags=flags, payload_bytes=send.size_bytes, tag=send.tag, seq=send.seq)
-        self.connection.queue(header, *send.segments, on_sent=partial(self._sent, send))
+        self._queue(header, send)
 
     def _queue_withdrawal(self, send: Send) -> None:
-        self.connection.queue(pack_header(Kind.WITHDRAW, flags=send.space, tag=send.tag, seq=send.seq))
+        self._queue(pack_header(Kind.WITHDRAW, flags=send.space, tag=send.tag, seq=send.seq))
+
+    def _queue(self, frame: bytes, send: Send | None = None) -> None:
+        """Queue the beginning of a frame and the payload of a send, if there is one, behind all that was queued."""
+        if send is None:
+            self.connection.queue(frame)
+        else:
+            self.connection.queue(frame, *send.segments, on_sent=partial(self._sent, send))
 
     def _sent(self, send: Send) -> None:
         self._unsent.discard(send)
@@ -405,8 +435,12 @@ class MessageStream:
                 self._queue_withdrawal(send)
         self._unsent.discard(send)
         if withdrawn is None:
-            self.connection.detach_unsent(send)
+            self._detach_send(send)
         self.connection.flush()
+
+    def _detach_send(self, send: Send) -> None:
+        """Let the payload of a send that is under way, or has gone, go on from a copy."""
+        self.connection.detach_unsent(send)
 
     # ---- receiving
 
@@ -441,11 +475,42 @@ class MessageStream:
         self._act()
 
     def _arrive(
-        self, key: int, seq: int, message: Message, size_bytes: int, *, eager: bool, transferring: bool
+        self, header: Header, meta: bytes, size_bytes: int, *, eager: bool, transferring: bool
     ) -> Arrival[Receive, Message]:
-        arrival = self._inbox.arrive(key, seq, message, size_bytes, eager=eager, transferring=transferring)
-        if arrival.posted is None and not arrival.dropped and message.space == USER:
+        """A message is announced or begins: ``meta`` describes its payload of so many bytes."""
+        space = header.flags & FLAG_COLLECTIVE
+        message = Message(meta, size_bytes, space)
+        key = key_of(space, header.tag)
+        arrival = self._inbox.arrive(key, header.seq, message, size_bytes, eager=eager, transferring=transferring)
+        if arrival.posted is None and not arrival.dropped and space == USER:
             self._serve_any(key)  # now, so that the payload is read into place
+        return arrival
+
+    def _meet_complete(self, header: Header, meta: bytes, size_bytes: int) -> Receive | None:
+        """A frame and its payload are here. Return the receive that takes that into its memory, if it is so simple."""
+        if header.kind != MESSAGE or header.flags & FLAG_CREDITED:
+            return None
+
+        def fits(receive: Receive) -> bool:
+            return receive.meta == meta and receive.view is not None and len(receive.view) == size_bytes
+
+        key = key_of(header.flags & FLAG_COLLECTIVE, header.tag)
+        return self._inbox.arrive_complete(key, header.seq, size_bytes, fits)
+
+    def _received(self, receive: Receive, header: Header, message: Message) -> None:
+        """A message that was complete is in the memory of its receive."""
+        self.messages_received += 1
+        self.bytes_received += message.size_bytes
+        self._hand_over(receive, key_of(message.space, header.tag), header.seq, message, receive.source)
+
+    def _begin_payload(self, header: Header, meta: bytes, size_bytes: int) -> Arrival[Receive, Message]:
+        """The payload of a message begins, with its header or behind its announcement."""
+        eager = not header.flags & FLAG_CREDITED
+        if header.kind == Kind.MESSAGE:
+            return self._arrive(header, meta, size_bytes, eager=eager, transferring=True)
+        arrival = self._inbox.begin(header.seq, eager=eager)
+        if arrival is None or arrival.size_bytes != size_bytes:
+            raise ProtocolError(f"payload of message {header.seq}, which was not announced so")
         return arrival
 
     def _serve_any(self, key: int) -> None:
@@ -456,24 +521,11 @@ class MessageStream:
                 return
             self._post(receive, key)
 
-    def _begin_message(self, header: Header, meta: bytes) -> memoryview | None:
-        space = header.flags & FLAG_COLLECTIVE
-        eager = not header.flags & FLAG_CREDITED
-        message = Message(meta, header.payload_bytes, space)
-        key = key_of(space, header.tag)
-        arrival = self._arrive(key, header.seq, message, header.payload_bytes, eager=eager, transferring=True)
-        target = None if arrival.dropped else self._destination(arrival)
-        self._act()
-        return target
-
     def _announced(self, header: Header, meta: bytes) -> None:
         if len(meta) < SIZE.size:
             raise ProtocolError("an announcement without a size")
         (size_bytes,) = SIZE.unpack_from(meta)
-        space = header.flags & FLAG_COLLECTIVE
-        message = Message(meta[SIZE.size :], size_bytes, space)
-        key = key_of(space, header.tag)
-        arrival = self._arrive(key, header.seq, message, size_bytes, eager=False, transferring=False)
+        arrival = self._arrive(header, meta[SIZE.size :], size_bytes, eager=False, transferring=False)
         if arrival.dropped:
             self._reject(header.seq)
 
@@ -496,9 +548,6 @@ class MessageStream:
     def _reject(self, seq: int) -> None:
         self.connection.queue(pack_header(Kind.REJECT, seq=seq))
         self.connection.defer(self.connection.flush)
-
-    def _is_given_up(self, header: Header) -> bool:
-        return self._inbox.is_forgotten(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
 
     def _all_came(self, seq: int) -> None:
         """The last byte of a payload is in its place, but for what is still being copied there."""
@@ -534,10 +583,16 @@ class MessageStream:
             value = parse_layout(message.meta, message.size_bytes).build(self._buffer_of(message))
         else:
             self._hand_out(message, receive.tensor)
+        self._hand_over(receive, arrival.tag, arrival.seq, message, value)
+
+    def _hand_over(self, receive: Receive, key: int, seq: int, message: Message, value: object) -> None:
+        operation = receive.operation
         if message.space == USER:
-            receive.operation.on_undo = partial(self._give_back, arrival.tag, arrival.seq, message, receive.tensor)
-            receive.operation.settle(value)  # nobody else gets it any more: a cancel that comes now is too late
-        self.connection.defer(partial(_succeed, receive.operation, value))
+            operation.on_undo = partial(self._give_back, key, seq, message, receive.tensor)
+            operation.settle(value)  # nobody else gets it any more: a cancel that comes now is too late
+            self.connection.defer(operation.tell)
+        else:
+            self.connection.defer(partial(_succeed, operation, value))
 
     def _buffer_of(self, message: Message) -> Tensor:
         """Return the bytes of a message that waited, or that came for a receive of any payload."""
@@ -650,9 +705,9 @@ class MessageStream:
             self.connection.queue(pack_header(Kind.WINDOW, seq=consumed))
             self.connection.defer(self.connection.flush)
 
-    def gave_up(self, signature: bytes) -> Exception:
-        """Return the error of a collective that the peer gave up."""
-        return self._mismatch(COLLECTIVE, signature, b"")
+    def differs(self, signature: bytes, theirs: bytes) -> Exception:
+        """Return the error of a collective that is another one at the peer, or (empty) that it gave up."""
+        return self._mismatch(COLLECTIVE, signature, theirs)
 
     def _mismatch(self, space: int, expected: bytes, actual: bytes) -> Exception:
         owner = self._owner
@@ -701,5 +756,4 @@ def fail(operation: Operation[Any], error: Exception) -> None:
 
 
 def _succeed(operation: Operation[Any], value: object) -> None:
-    if not operation.succeed(value):
-        operation.tell()
+    operation.succeed(value)

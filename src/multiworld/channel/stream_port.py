@@ -1,8 +1,9 @@
-"""The messages of one collective call over the streams of a world."""
+"""The messages of one collective call over the streams of a world, and its use of the memory that the ranks share."""
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,40 +11,61 @@ import torch
 from torch import Tensor
 
 from ..errors import MultiworldError
-from ..wire import futex
 from ..wire.operation import Operation, StepsCancelled
 from ..wire.waiting import is_blocked_here
 from .base import ChannelContext
-from .collectives import Barrier, MessageBarrier, SharedSpace, dissemination_max
-from .flags import FlagBarrier, Waiter
-from .host_memory import HostMemory
+from .collectives.port import SharedWork
 from .mesh import StreamMesh
+from .shared_area import SharedArea, Turn
+from .shared_call import SharedCall
 from .stream import COLLECTIVE
 from .tensors import memory_of
 
-__all__ = ["StreamPort"]
+__all__ = ["Gates", "StreamPort"]
 
 T = TypeVar("T")
 INLINE_COMPUTE_BYTES = 64 * 1024
-AGREEMENT_SEQ = 0  # collectives are numbered from 1
-_NOTHING_SHARED: Operation[SharedSpace | None] = Operation()
-_NOTHING_SHARED.succeed(None)
+
+
+class Gates:
+    """Where calls wait that threads have made which block in them: they go on there, once those threads wait."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Operation[None]]] = defaultdict(list)
+
+    def wait_here(self) -> Operation[None]:
+        gate: Operation[None] = Operation()
+        self._waiting[threading.get_ident()].append(gate)
+        return gate
+
+    def open_here(self) -> None:
+        """On a thread that waits: let the calls that it made go on, on it."""
+        for gate in self._waiting.pop(threading.get_ident(), ()):
+            gate.succeed(None)
 
 
 class StreamPort:
-    """The send and receive of one collective call; implements ``collectives.Port``."""
+    """The send and receive of one collective call; implements ``collectives.Port`` and ``shared_call.CallContext``."""
 
     def __init__(
-        self, context: ChannelContext, mesh: StreamMesh, seq: int, signature: bytes, memory: HostMemory | None
+        self,
+        context: ChannelContext,
+        mesh: StreamMesh,
+        seq: int,
+        signature: bytes,
+        area: SharedArea | None = None,
+        turn: Turn | None = None,
+        gates: Gates | None = None,
     ) -> None:
+        """``turn`` is reserved in the ``area``."""
         self.rank, self.size = context.rank, context.world_size
         self._context, self._mesh, self._seq, self._signature = context, mesh, seq, signature
-        self._memory = memory
+        self._area, self._turn, self._gates = area, turn, gates
         self._thread = threading.get_ident() if is_blocked_here() else 0  # that made the call and waits for its end
         self.operation: Operation[None] | None = None
         """The whole call, once it has begun."""
-        self._barrier: FlagBarrier | None = None
-        self._turn: Operation[SharedSpace | None] | None = None
+        self._is_closed = False
+        self._call: SharedCall | None = None
         self._open: set[Operation[Any]] = set()
 
     def send(self, tensor: Tensor, dst: int) -> Operation[None]:
@@ -54,36 +76,42 @@ class StreamPort:
         operation = self._mesh.stream(src).recv(COLLECTIVE, self._seq, self._signature, tensor)
         return self._track(operation)  # type: ignore[arg-type]
 
-    def share(self) -> Operation[SharedSpace | None]:
-        if self._memory is None:
-            return _NOTHING_SHARED
-        agreement = StreamPort(self._context, self._mesh, AGREEMENT_SEQ, b"shared memory", None)
-        self._turn = self._memory.take_area(agreement)
-        return self._track(self._turn)
+    async def share(self, work: SharedWork, size_bytes: int) -> bool:
+        area, turn = self._area, self._turn
+        if area is None or turn is None:
+            return False
+        taken = area.take(turn)
+        is_first = taken.done
+        if not await self._track(taken):
+            return False
+        may_block = True
+        if is_first and self._gates is not None and self._thread:  # else its thread may be waiting already
+            await self._track(self._gates.wait_here())
+        elif size_bytes > INLINE_COMPUTE_BYTES or not is_first:
+            await area.on_own_thread()
+        else:
+            may_block = False
+        self._call = call = SharedCall(area, self, self._seq, self._signature)
+        call.thread = threading.get_ident() if may_block else 0
+        await call.begin()
+        await work(call)
+        return True
 
-    async def barrier(self) -> Barrier:
-        memory = self._memory
-        if memory is None or not futex.WORKS:
-            barrier = MessageBarrier(self)
-            await barrier.meet()
-            return barrier
-        agreed = torch.tensor([self._thread == 0, memory.count])
-        await dissemination_max(self, agreed)
-        is_anyone_busy, count = agreed.tolist()
-        if is_anyone_busy:
-            return MessageBarrier(self)
-        self._barrier = memory.flag_barrier(Waiter(self._seq, self._thread, self._check, self._gave_up), count)
-        return self._barrier
+    # ---- what the shared call asks
 
-    def _check(self) -> None:
-        """Raise what ended this call while it waits in shared memory."""
-        assert self._memory is not None
-        self._memory.check()
+    def check(self) -> None:
+        assert self._area is not None
+        self._area.check()
         if self.operation is not None and self.operation.is_cancelled:
             raise StepsCancelled
 
-    def _gave_up(self, rank: int) -> Exception:
-        return self._mesh.stream(rank).gave_up(self._signature)
+    def expect_nothing(self, rank: int) -> Operation[None]:
+        return self.recv(torch.empty(0, dtype=torch.uint8), rank)
+
+    def mismatch(self, rank: int, signature: bytes) -> Exception:
+        return self._mesh.stream(rank).differs(self._signature, signature)
+
+    # ---- arithmetic, and the end
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
         if size_bytes > INLINE_COMPUTE_BYTES and self._thread != threading.get_ident():
@@ -97,25 +125,35 @@ class StreamPort:
             operation.succeed(None)
         return operation
 
+    @property
+    def shares(self) -> bool:
+        """Whether the call uses the memory that the ranks share, or would like to."""
+        return self._turn is not None and self._turn.is_wanted
+
     def close(self, collective: Operation[None]) -> None:
-        """The call is over. If it failed, nothing of it may touch the caller's tensors or hold up the peers."""
-        if collective.error is not None:
+        """The call is over."""
+        self.end(failed=collective.error is not None)
+
+    def end(self, *, failed: bool) -> None:
+        """If the call failed, nothing of it may touch the caller's tensors or hold up the peers."""
+        self._is_closed = True
+        if failed:
             for operation in list(self._open):
                 operation.cancel(_GivenUp())
             for peer in self._mesh.peers:
                 self._mesh.stream(peer).give_up(self._seq)
-        memory = self._memory
-        if memory is not None and self._barrier is not None:
-            memory.count = self._barrier.count
-            if collective.error is not None:
-                memory.give_up(self._seq)
-        if memory is not None and self._turn is not None:
-            memory.leave_area(self._turn)
+        elif self._call is not None:
+            self._call.end(_GivenUp())
+        self._call = None  # which refers to us: the memory must not wait for the garbage collector
+        if self._area is not None and self._turn is not None:
+            self._area.leave(self._turn, failed=failed)
 
     def _track(self, operation: Operation[T]) -> Operation[T]:
         if not operation.done:
             self._open.add(operation)
             operation.add_callback(self._open.discard)
+            if self._is_closed:  # in this moment, by another thread
+                operation.cancel(_GivenUp())
         return operation
 
 

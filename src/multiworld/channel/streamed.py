@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -16,10 +17,10 @@ from . import collectives
 from .asking import OpenCollectives
 from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
-from .host_memory import HostMemory
 from .mesh import StreamMesh
+from .shared_area import SharedArea, Turn
 from .stream import SLOW_CANCEL_BYTES, USER
-from .stream_port import StreamPort
+from .stream_port import Gates, StreamPort
 from .tensors import describe, describe_text, memory_of, payload_segments
 
 __all__ = ["Collective", "Steps", "StreamChannel"]
@@ -45,11 +46,13 @@ class Collective:
 class StreamChannel(DataChannel):
     """A channel whose messages go over a ``StreamMesh``."""
 
-    def __init__(self, context: ChannelContext, mesh: StreamMesh, memory: HostMemory | None = None) -> None:
-        """``memory``: what the ranks share, if they do, for collectives."""
+    def __init__(self, context: ChannelContext, mesh: StreamMesh, area: SharedArea | None = None) -> None:
+        """``area``: what the ranks share, if they do, for collectives."""
         super().__init__(context)
-        self._mesh, self._shared = mesh, memory
-        self._collective_seqs = itertools.count(1)
+        self._mesh, self._area = mesh, area
+        self._gates = Gates()
+        self._numbering = threading.Lock()
+        self._next_seq = 1
         self._num_collectives = 0
         self._open = OpenCollectives(context.loop, mesh)
         mesh.on_asked = self._open.asked
@@ -57,11 +60,26 @@ class StreamChannel(DataChannel):
     def _collective(self, call: Collective) -> Operation[None]:
         """Carry out a collective by its steps; those of one world do not mix."""
         self._num_collectives += 1
-        seq, signature = next(self._collective_seqs), call.signature.encode()
-        port = StreamPort(self.context, self._mesh, seq, signature, self._shared)
-        operation = drive(call.steps(port, call.tensors))
+        signature, port = call.signature.encode(), None
+        turn = Turn(self._next_seq)
+        try:
+            with self._numbering:  # the turns are in the order of the numbers, whichever threads call
+                seq = turn.seq = self._next_seq
+                if self._area is not None:
+                    self._area.reserve(turn)
+                port = StreamPort(self.context, self._mesh, seq, signature, self._area, turn, self._gates)
+                self._next_seq = seq + 1
+            operation = drive(call.steps(port, call.tensors))
+        except BaseException:  # an interrupt: the peers wait for us, and later calls for this one's turn
+            if port is not None and self._next_seq > turn.seq:
+                port.end(failed=True)
+            elif self._area is not None:
+                self._area.leave(turn, failed=False)
+            raise
         port.operation = operation
-        operation.slow_cancel = sum(tensor.nbytes for tensor in call.tensors) > SLOW_CANCEL_BYTES
+        if not port.shares and self._area is not None:
+            self._area.leave(turn, failed=False)
+        operation.slow_cancel = port.shares or sum(tensor.nbytes for tensor in call.tensors) > SLOW_CANCEL_BYTES
         operation.add_callback(port.close)
         self._open.begin(seq, signature, operation)
         return operation
@@ -141,7 +159,9 @@ class StreamChannel(DataChannel):
     # ---- progress and the end
 
     def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
-        self._mesh.help(operation, peer, timeout_s)
+        self._gates.open_here()
+        if not operation.done:
+            self._mesh.help(operation, peer, timeout_s)
 
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int | None) -> QuickWaits | None:
         return self._mesh.help_loop(self.context.loop.reader_for(loop), peer)
@@ -156,14 +176,22 @@ class StreamChannel(DataChannel):
         return any(self._mesh.stream(rank).has_complete(tag) for rank in (self._mesh.peers if src is None else [src]))
 
     def end_after_leave(self, error: Exception) -> None:
-        self._mesh.abort(error, keep_arrived=True)
+        self._end_streams(error, keep_arrived=True)
 
     def abort(self, error: Exception) -> None:
-        self._mesh.abort(error)
+        self._end_streams(error, keep_arrived=False)
+
+    def _end_streams(self, error: Exception, *, keep_arrived: bool) -> None:
+        self._mesh.abort(error, keep_arrived=keep_arrived)
+        if self._area is not None:
+            self._area.close(error)
 
     def statistics(self) -> ChannelStatistics:
         return self._mesh.statistics(self._num_collectives)
 
 
 def _text(tensor: Tensor) -> str:
-    return describe_text(describe(tensor))
+    return _text_of(describe(tensor))
+
+
+_text_of = lru_cache(maxsize=1024)(describe_text)

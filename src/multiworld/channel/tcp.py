@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..wire.operation import Operation
 from .base import ChannelContext
 from .mesh import StreamMesh
 from .streamed import StreamChannel
@@ -20,6 +19,3 @@ class TcpChannel(StreamChannel):
 
     def __init__(self, context: ChannelContext) -> None:
         super().__init__(context, StreamMesh(context))
-
-    def connect(self, timeout_s: float) -> Operation[None]:
-        return self._mesh.connect(timeout_s)

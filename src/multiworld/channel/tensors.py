@@ -5,7 +5,6 @@ No pickle.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import struct
 from functools import lru_cache
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
+from ..wire.copying import memory_at
 from .base import Payload
 
 __all__ = [
@@ -57,10 +57,6 @@ ALIGNMENT = 64  # of each tensor inside a payload, so that a view of any dtype i
 MAX_NUMEL = 2**56  # more is not memory, and of an empty tensor not countable
 SHORT_BYTES = 64  # descriptions that come again and again
 _PADDING = bytes(ALIGNMENT)
-_make_view = ctypes.pythonapi.PyMemoryView_FromMemory
-_make_view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
-_make_view.restype = ctypes.py_object
-_WRITABLE = 0x200
 _EMPTY = memoryview(b"")
 
 
@@ -69,7 +65,7 @@ def memory_of(tensor: Tensor) -> memoryview:
     size_bytes = tensor.nbytes
     if not size_bytes:
         return _EMPTY
-    return _make_view(tensor.data_ptr(), size_bytes, _WRITABLE)  # type: ignore[no-any-return]
+    return memory_at(tensor.data_ptr(), size_bytes)
 
 
 def describe(tensor: Tensor) -> bytes:

@@ -13,18 +13,16 @@ from .algorithms import (
     reduce_scatter,
     scatter,
 )
-from .doubling import MessageBarrier, dissemination_max
-from .port import Barrier, Port, SharedSpace
+from .port import Port, SharedSpace, SharedWork
 from .reduction import reduce_op_name
 from .tuning import TUNING, Tuning
 from .validate import check_reduce_op, check_separate
 
 __all__ = [
     "TUNING",
-    "Barrier",
-    "MessageBarrier",
     "Port",
     "SharedSpace",
+    "SharedWork",
     "Tuning",
     "all_gather",
     "all_reduce",
@@ -33,7 +31,6 @@ __all__ = [
     "broadcast",
     "check_reduce_op",
     "check_separate",
-    "dissemination_max",
     "gather",
     "reduce",
     "reduce_op_name",

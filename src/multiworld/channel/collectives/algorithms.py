@@ -18,8 +18,15 @@ from torch.distributed import ReduceOp
 from .chunks import compute_in_pieces, flatten, size_bytes
 from .direct import direct_all_to_all, direct_gather, direct_reduce_scatter, direct_scatter
 from .doubling import bruck_all_gather, dissemination_barrier, doubling_all_reduce
-from .flat import flat_all_gather, flat_all_reduce, flat_broadcast, flat_reduce, flat_reduce_scatter
-from .port import Port, SharedSpace
+from .flat import (
+    flat_all_gather,
+    flat_all_reduce,
+    flat_barrier,
+    flat_broadcast,
+    flat_reduce,
+    flat_reduce_scatter,
+)
+from .port import Port, SharedSpace, SharedWork
 from .reduction import AnyReduceOp, copy, premultiply, reduce_op_factor, reduce_op_name
 from .ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from .tree import Tree, binomial_tree, chain, tree_broadcast, tree_reduce
@@ -44,27 +51,30 @@ async def broadcast(port: Port, tensor: Tensor, src: int, *, tuning: Tuning = TU
     if port.size == 1:
         return
     flat = flatten(tensor)
-    space = await _shared(port, flat, tuning.flat_broadcast_bytes)
-    if space is not None:
-        await flat_broadcast(port, space, flat, src)
-    else:
-        await tree_broadcast(port, flat, _tree(port, tensor, src, tuning), tuning)
+    if await _shared(port, flat, tuning.flat_broadcast_bytes, lambda space: flat_broadcast(space, flat, src)):
+        return
+    await tree_broadcast(port, flat, _tree(port, tensor, src, tuning), tuning)
 
 
 async def all_reduce(port: Port, tensor: Tensor, op: AnyReduceOp = ReduceOp.SUM, *, tuning: Tuning = TUNING) -> None:
     """Reduce all ranks' tensors, in place on every rank."""
     check_reduce_op(op, tensor.dtype)
-    flat = flatten(tensor)
-    space = await _shared(port, flat, tuning.flat_reduce_bytes)
-    if reduce_op_name(op) == "PREMUL_SUM":
+    flat, is_scaled = flatten(tensor), reduce_op_name(op) == "PREMUL_SUM"
+
+    async def share(space: SharedSpace) -> None:
+        if is_scaled:
+            premultiply(flat, flat, reduce_op_factor(op))
+        await flat_all_reduce(space, flat, op)
+
+    if await _shared(port, flat, tuning.flat_reduce_bytes, share):
+        return
+    if is_scaled:
         await _premultiply(port, flat, flat, op)
     if port.size == 1:
         return
     # Doubling computes every element on every rank. Processors of different kinds round a complex product differently.
     computed_alike = not (tensor.is_complex() and reduce_op_name(op) == "PRODUCT")
-    if space is not None:
-        await flat_all_reduce(port, space, flat, op)
-    elif computed_alike and size_bytes(flat) <= tuning.doubling_bytes:
+    if computed_alike and size_bytes(flat) <= tuning.doubling_bytes:
         await doubling_all_reduce(port, flat, op)
     else:
         await ring_all_reduce(port, flat, op, tuning)
@@ -75,18 +85,24 @@ async def reduce(
 ) -> None:
     """Reduce all ranks' tensors into rank ``dst``'s; the others' are not changed."""
     check_reduce_op(op, tensor.dtype)
-    flat = flatten(tensor)
-    space = await _shared(port, flat, tuning.flat_reduce_bytes)
-    if reduce_op_name(op) == "PREMUL_SUM":
-        scaled = flat if port.rank == dst else torch.empty_like(flat)
-        await _premultiply(port, flat, scaled, op)
-        flat = scaled
-    if port.size == 1:
+    flat, is_scaled = flatten(tensor), reduce_op_name(op) == "PREMUL_SUM"
+
+    def scaled() -> Tensor:
+        return flat if port.rank == dst or not is_scaled else torch.empty_like(flat)
+
+    async def share(space: SharedSpace) -> None:
+        into = scaled()
+        if is_scaled:
+            premultiply(flat, into, reduce_op_factor(op))
+        await flat_reduce(space, into, dst, op)
+
+    if await _shared(port, flat, tuning.flat_reduce_bytes, share):
         return
-    if space is not None:
-        await flat_reduce(port, space, flat, dst, op)
-    else:
-        await tree_reduce(port, flat, _tree(port, tensor, dst, tuning), op, tuning)
+    into = scaled()
+    if is_scaled:
+        await _premultiply(port, flat, into, op)
+    if port.size > 1:
+        await tree_reduce(port, into, _tree(port, tensor, dst, tuning), op, tuning)
 
 
 async def all_gather(port: Port, tensors: Sequence[Tensor], tensor: Tensor, *, tuning: Tuning = TUNING) -> None:
@@ -95,10 +111,9 @@ async def all_gather(port: Port, tensors: Sequence[Tensor], tensor: Tensor, *, t
     if port.size == 1:
         await compute_in_pieces(port, copy, own, outputs[0])
         return
-    space = await _shared(port, own, tuning.flat_gather_bytes)
-    if space is not None:
-        await flat_all_gather(port, space, outputs, own)
-    elif port.size > 3 and size_bytes(own) <= tuning.bruck_bytes:  # up to three ranks, a ring takes no more steps
+    if await _shared(port, own, tuning.flat_gather_bytes, lambda space: flat_all_gather(space, outputs, own)):
+        return
+    if port.size > 3 and size_bytes(own) <= tuning.bruck_bytes:  # up to three ranks, a ring takes no more steps
         await bruck_all_gather(port, outputs, own)
     else:
         await ring_all_gather(port, outputs, own, tuning)
@@ -122,17 +137,23 @@ async def reduce_scatter(
     """Reduce all ranks' ``input_list[r]`` into rank ``r``'s ``output``, which may be its own ``input_list[r]``."""
     check_reduce_op(op, output.dtype)
     target, inputs = flatten(output), [flatten(each) for each in input_list]
-    space = await _shared(port, target, tuning.flat_scatter_bytes)
-    if reduce_op_name(op) == "PREMUL_SUM":
+    is_scaled = reduce_op_name(op) == "PREMUL_SUM"
+
+    async def share(space: SharedSpace) -> None:
+        scaled = [torch.empty_like(each) if is_scaled else each for each in inputs]
+        for each, into in zip(inputs, scaled, strict=True) if is_scaled else ():
+            premultiply(each, into, reduce_op_factor(op))
+        await flat_reduce_scatter(space, target, scaled, op)
+
+    if await _shared(port, target, tuning.flat_scatter_bytes, share):
+        return
+    if is_scaled:
         scaled = [torch.empty_like(each) for each in inputs]
         for each, into in zip(inputs, scaled, strict=True):
             await _premultiply(port, each, into, op)
         inputs = scaled
     if port.size == 1:
         await compute_in_pieces(port, copy, inputs[0], target)
-        return
-    if space is not None:
-        await flat_reduce_scatter(port, space, target, inputs, op)
     elif size_bytes(target) <= tuning.exchange_bytes:
         await direct_reduce_scatter(port, target, inputs, op)
     else:
@@ -146,15 +167,17 @@ async def all_to_all(port: Port, output_list: Sequence[Tensor], input_list: Sequ
 
 async def barrier(port: Port) -> None:
     """End once every rank has begun."""
-    await dissemination_barrier(port)
+    if not (port.size > 1 and await port.share(flat_barrier, 0)):
+        await dissemination_barrier(port)
 
 
-async def _shared(port: Port, tensor: Tensor, more_than_bytes: int) -> SharedSpace | None:
-    """Return the memory that the ranks share, if they do and the tensor is worth it. The same on all ranks.
+async def _shared(port: Port, tensor: Tensor, more_than_bytes: int, work: SharedWork) -> bool:
+    """Let ``work`` use the memory that the ranks share, if they do and the tensor is worth it. The same on all ranks.
 
     Calls take turns in the order in which they come here: every collective does so before it waits for anything.
     """
-    return await port.share() if port.size > 1 and size_bytes(tensor) > more_than_bytes else None
+    num_bytes = size_bytes(tensor)
+    return port.size > 1 and num_bytes > more_than_bytes and await port.share(work, num_bytes)
 
 
 def _tree(port: Port, tensor: Tensor, root: int, tuning: Tuning) -> Tree:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .chunks import all_of, compute_in_pieces, size_bytes
 from .port import Port
-from .reduction import AnyReduceOp, accumulate, copy, finalize
+from .reduction import AnyReduceOp, copy, reduce_parts
 
 __all__ = ["direct_all_to_all", "direct_gather", "direct_reduce_scatter", "direct_scatter"]
 
@@ -55,12 +55,4 @@ async def direct_reduce_scatter(port: Port, output: Tensor, inputs: Sequence[Ten
     sends = [port.send(inputs[dst], dst) for dst in range(size) if dst != rank]
     copy(inputs[rank], rows[rank])
     await all_of((*receiving, *sends))
-    await port.compute(partial(_reduce_rows, rows, output, op), size * size_bytes(output))
-
-
-def _reduce_rows(rows: Sequence[Tensor], output: Tensor, op: AnyReduceOp) -> None:
-    total = rows[0]
-    for row in rows[1:]:
-        accumulate(total, row, op)
-    finalize(total, op, len(rows))
-    copy(total, output)
+    await port.compute(partial(reduce_parts, rows, [output], op), size * size_bytes(output))

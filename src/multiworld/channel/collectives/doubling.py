@@ -12,7 +12,7 @@ from .chunks import size_bytes
 from .port import Port
 from .reduction import AnyReduceOp, combine, copy, finalize
 
-__all__ = ["MessageBarrier", "bruck_all_gather", "dissemination_barrier", "dissemination_max", "doubling_all_reduce"]
+__all__ = ["bruck_all_gather", "dissemination_barrier", "doubling_all_reduce"]
 
 
 async def doubling_all_reduce(port: Port, tensor: Tensor, op: AnyReduceOp) -> None:
@@ -80,28 +80,6 @@ async def dissemination_barrier(port: Port) -> None:
         await port.send(token, (port.rank + distance) % port.size)
         await receiving
         distance *= 2
-
-
-async def dissemination_max(port: Port, values: Tensor) -> None:
-    """As ``dissemination_barrier``; afterwards ``values`` holds the largest of all ranks', elementwise."""
-    distance = 1
-    while distance < port.size:
-        arrived = torch.empty_like(values)
-        receiving = port.recv(arrived, (port.rank - distance) % port.size)
-        await port.send(values.clone(), (port.rank + distance) % port.size)
-        await receiving
-        torch.maximum(values, arrived, out=values)
-        distance *= 2
-
-
-class MessageBarrier:
-    """Implements ``Barrier`` by messages."""
-
-    def __init__(self, port: Port) -> None:
-        self._port = port
-
-    async def meet(self) -> None:
-        await dissemination_barrier(self._port)
 
 
 def _unpack(buffer: Tensor, outputs: Sequence[Tensor], first_rank: int) -> None:

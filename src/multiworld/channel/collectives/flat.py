@@ -1,121 +1,119 @@
 """Collectives through memory that all ranks map: each rank lays its tensor open in its own area, and reads the others'.
 
-An area has two halves. A large tensor goes through them in pieces, in turn::
-
-    write piece k into my half k % 2 │ barrier │ read the others' │ write piece k + 1 into the other half │ barrier │ …
-
-Whoever writes piece ``k + 2`` has passed barrier ``k + 1``, which nobody enters before it has read piece ``k``. The
-first barrier of a call, before anything is written, ends what an earlier call may still read.
+A large tensor goes through the areas in pieces (see ``port.SharedSpace``). A small one is reduced whole by every rank,
+which takes one meeting; of a large one each rank reduces its share, and the others read it where it was made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-import torch
 from torch import Tensor
 
 from .chunks import size_bytes, split_evenly
-from .port import Port, SharedSpace
-from .reduction import AnyReduceOp, accumulate, combine, copy, finalize, grains
+from .port import SharedSpace
+from .reduction import AnyReduceOp, copy, reduce_parts
 
-__all__ = ["flat_all_gather", "flat_all_reduce", "flat_broadcast", "flat_reduce", "flat_reduce_scatter"]
+__all__ = ["flat_all_gather", "flat_all_reduce", "flat_barrier", "flat_broadcast", "flat_reduce", "flat_reduce_scatter"]
 
 ALIGNMENT = 64
+WHOLE_BYTES = 64 * 1024  # of all ranks together: up to here a second meeting costs more than to reduce everything
 
 
-async def flat_broadcast(port: Port, space: SharedSpace, tensor: Tensor, src: int) -> None:
+async def flat_barrier(space: SharedSpace) -> None:
+    """End once every rank has begun."""
+    space.begin_piece()
+    await space.show()
+
+
+async def flat_broadcast(space: SharedSpace, tensor: Tensor, src: int) -> None:
     """Copy rank ``src``'s flat tensor into everyone's."""
-    barrier = await port.barrier()
-    for number, piece in enumerate(_pieces(tensor, space.half_bytes)):
-        area = space.area(src, number % 2, piece)
-        if port.rank == src:
-            await port.compute(partial(copy, piece, area), size_bytes(piece))
-        await barrier.meet()
-        if port.rank != src:
-            await port.compute(partial(copy, area, piece), size_bytes(piece))
+    for piece in _pieces(tensor, space.half_bytes):
+        space.begin_piece()
+        if space.rank == src:
+            copy(piece, space.area(src, piece))
+        await space.show()
+        if space.rank != src:
+            copy(space.area(src, piece), piece)
 
 
-async def flat_all_gather(port: Port, space: SharedSpace, outputs: Sequence[Tensor], own: Tensor) -> None:
+async def flat_all_gather(space: SharedSpace, outputs: Sequence[Tensor], own: Tensor) -> None:
     """Copy rank ``r``'s flat tensor into everyone's ``outputs[r]``."""
-    barrier = await port.barrier()
     columns = zip(*(_pieces(output, space.half_bytes) for output in outputs), strict=True)
-    for number, (mine, pieces) in enumerate(zip(_pieces(own, space.half_bytes), columns, strict=True)):
-        await port.compute(partial(copy, mine, space.area(port.rank, number % 2, mine)), size_bytes(mine))
-        await barrier.meet()
-        areas = [mine if rank == port.rank else space.area(rank, number % 2, mine) for rank in range(port.size)]
-        await port.compute(partial(_copy_all, areas, pieces), port.size * size_bytes(mine))
+    for mine, pieces in zip(_pieces(own, space.half_bytes), columns, strict=True):
+        space.begin_piece()
+        copy(mine, space.area(space.rank, mine))
+        copy(mine, pieces[space.rank])
+        await space.show()
+        for rank, piece in enumerate(pieces):
+            if rank != space.rank:
+                copy(space.area(rank, mine), piece)
 
 
-async def flat_all_reduce(port: Port, space: SharedSpace, tensor: Tensor, op: AnyReduceOp) -> None:
-    """Reduce a flat tensor in place. Each rank reduces its share of a piece; the others read it where it was made."""
-    await _reduce_shares(port, space, tensor, op, reads_result=True)
+async def flat_all_reduce(space: SharedSpace, tensor: Tensor, op: AnyReduceOp) -> None:
+    """Reduce a flat tensor in place."""
+    if _is_small(space, tensor):
+        await _reduce_whole(space, tensor, op, reads_result=True)
+    else:
+        await _reduce_shares(space, tensor, op, reads_result=True)
 
 
-async def flat_reduce(port: Port, space: SharedSpace, tensor: Tensor, dst: int, op: AnyReduceOp) -> None:
+async def flat_reduce(space: SharedSpace, tensor: Tensor, dst: int, op: AnyReduceOp) -> None:
     """Reduce into rank ``dst``'s flat tensor; the others are not changed."""
-    await _reduce_shares(port, space, tensor, op, reads_result=port.rank == dst)
+    if _is_small(space, tensor):
+        await _reduce_whole(space, tensor, op, reads_result=space.rank == dst)
+    else:
+        await _reduce_shares(space, tensor, op, reads_result=space.rank == dst)
 
 
-async def flat_reduce_scatter(
-    port: Port, space: SharedSpace, output: Tensor, inputs: Sequence[Tensor], op: AnyReduceOp
-) -> None:
+async def flat_reduce_scatter(space: SharedSpace, output: Tensor, inputs: Sequence[Tensor], op: AnyReduceOp) -> None:
     """Reduce all ranks' ``inputs[rank]`` into the flat ``output``, which may be one of the inputs."""
-    barrier = await port.barrier()
-    rank, ranks = port.rank, range(port.size)
-    budget = space.half_bytes // port.size // ALIGNMENT * ALIGNMENT
+    me, ranks = space.rank, range(space.size)
+    budget = space.half_bytes // space.size // ALIGNMENT * ALIGNMENT
     columns = list(zip(*(_pieces(each, budget) for each in inputs), strict=True))
-    for number, (into, pieces) in enumerate(zip(_pieces(output, budget), columns, strict=True)):
-        block = partial(space.area, half=number % 2, like=into)
-        lent = [block(rank, offset_bytes=budget * dst) for dst in ranks if dst != rank]
-        others = [piece for dst, piece in enumerate(pieces) if dst != rank]
-        await port.compute(partial(_copy_all, others, lent), port.size * size_bytes(into))
-        await barrier.meet()
-        parts = [pieces[rank] if src == rank else block(src, offset_bytes=budget * rank) for src in ranks]
-        await port.compute(partial(_reduce, parts, into, op), port.size * size_bytes(into))
+    for into, pieces in zip(_pieces(output, budget), columns, strict=True):
+        space.begin_piece()
+        for dst, piece in enumerate(pieces):
+            if dst != me:
+                copy(piece, space.area(me, piece, budget * dst))
+        await space.show()
+        reduce_parts([pieces[me] if src == me else space.area(src, into, budget * me) for src in ranks], [into], op)
 
 
-async def _reduce_shares(
-    port: Port, space: SharedSpace, tensor: Tensor, op: AnyReduceOp, *, reads_result: bool
-) -> None:
-    barrier = await port.barrier()
-    rank, ranks = port.rank, range(port.size)
-    for number, piece in enumerate(_pieces(tensor, space.half_bytes)):
-        mine = split_evenly(piece, port.size)
-        shares = [split_evenly(space.area(each, number % 2, piece), port.size) for each in ranks]
-        lent = [(mine[each], shares[rank][each]) for each in ranks if each != rank]
-        await port.compute(partial(_copy_pairs, lent), size_bytes(piece))
-        await barrier.meet()
-        parts = [mine[rank] if each == rank else shares[each][rank] for each in ranks]
-        await port.compute(partial(_reduce, parts, shares[rank][rank], op), size_bytes(piece))
-        await barrier.meet()
+async def _reduce_whole(space: SharedSpace, tensor: Tensor, op: AnyReduceOp, *, reads_result: bool) -> None:
+    space.begin_piece()
+    copy(tensor, space.area(space.rank, tensor))
+    await space.show()
+    if reads_result:
+        parts = [tensor if rank == space.rank else space.area(rank, tensor) for rank in range(space.size)]
+        reduce_parts(parts, [tensor], op)
+
+
+async def _reduce_shares(space: SharedSpace, tensor: Tensor, op: AnyReduceOp, *, reads_result: bool) -> None:
+    me, ranks = space.rank, range(space.size)
+    for piece in _pieces(tensor, space.half_bytes):
+        space.begin_piece()
+        mine = split_evenly(piece, space.size)
+        own = split_evenly(space.area(me, piece), space.size)
+        for rank in ranks:
+            if rank != me:
+                copy(mine[rank], own[rank])
+        await space.show()
+        shares = [own if rank == me else split_evenly(space.area(rank, piece), space.size) for rank in ranks]
+        parts = [mine[me] if rank == me else shares[rank][me] for rank in ranks]
+        reduce_parts(parts, [own[me], mine[me]] if reads_result else [own[me]], op)
+        await space.meet()
         if reads_result:
-            reduced = [shares[each][each] for each in ranks]
-            await port.compute(partial(_copy_all, reduced, mine), size_bytes(piece))
+            for rank in ranks:
+                if rank != me:
+                    copy(shares[rank][rank], mine[rank])
+
+
+def _is_small(space: SharedSpace, tensor: Tensor) -> bool:
+    num_bytes = size_bytes(tensor)
+    return num_bytes * space.size <= WHOLE_BYTES and num_bytes <= space.half_bytes
 
 
 def _pieces(tensor: Tensor, max_bytes: int) -> list[Tensor]:
-    return split_evenly(tensor, max(1, -(-size_bytes(tensor) // (max_bytes - tensor.element_size()))))
-
-
-def _copy_all(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-    for source, target in zip(sources, targets, strict=True):
-        copy(source, target)
-
-
-def _copy_pairs(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for source, target in pairs:
-        copy(source, target)
-
-
-def _reduce(parts: Sequence[Tensor], into: Tensor, op: AnyReduceOp) -> None:
-    """Combine in the order of the ranks; ``into`` may be one of the parts."""
-    for target, first, second, *rest in grains(into, *parts):
-        is_read_later = any(part.data_ptr() == target.data_ptr() for part in rest)
-        total = torch.empty_like(target) if is_read_later else target
-        combine(first, second, total, op)
-        for part in rest:
-            accumulate(total, part, op)
-        finalize(total, op, len(parts))
-        copy(total, target)
+    max_numel = max_bytes // tensor.element_size()
+    return split_evenly(tensor, max(1, -(-tensor.numel() // max_numel)))

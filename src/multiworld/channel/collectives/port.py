@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from ...wire.operation import Operation
 
-__all__ = ["Barrier", "Port", "SharedSpace"]
+__all__ = ["Port", "SharedSpace", "SharedWork"]
 
 
 class SharedSpace(Protocol):
-    """Memory that all ranks map: an area of each, in two halves."""
+    """Memory that all ranks map, as one call sees it: each rank has an area, whose two halves it fills in turn.
+
+    A rank writes into its half, shows it, and reads what the others have shown::
+
+        begin_piece │ write │ show │ read │ begin_piece │ write into the other half │ show │ …
+
+    Whoever writes piece ``k + 2`` has shown piece ``k + 1``, as have all by then, so all have read piece ``k``. That
+    holds from one call to the next, too.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
 
     @property
     def half_bytes(self) -> int:
         """The size of a half, a multiple of 64."""
 
-    def area(self, rank: int, half: int, like: Tensor, offset_bytes: int = 0) -> Tensor:
-        """Return a part of a rank's area as a flat tensor of the length and dtype of another."""
+    def begin_piece(self) -> None:
+        """Go to the other half of our own area."""
 
-
-class Barrier(Protocol):
-    """Lets the ranks of one call wait for each other again and again."""
+    async def show(self) -> None:
+        """Return once every rank has shown its half, and ours can be read by all."""
 
     async def meet(self) -> None:
-        """Return once every rank has come here, as often as we have."""
+        """Return once every rank has come here, with what it wrote since it showed its half."""
+
+    def area(self, rank: int, like: Tensor, offset_bytes: int = 0) -> Tensor:
+        """Return a part of a rank's present half as a flat tensor of the length and dtype of another.
+
+        The offset is a multiple of 64.
+        """
+
+
+SharedWork = Callable[[SharedSpace], Coroutine[Operation[Any], None, None]]
 
 
 class Port(Protocol):
@@ -49,11 +71,12 @@ class Port(Protocol):
     def recv(self, tensor: Tensor, src: int) -> Operation[None]:
         """Start a receive; until it is done the tensor's content is undefined."""
 
-    def share(self) -> Operation[SharedSpace | None]:
-        """Take the memory that all ranks share, for this call alone; None: there is none, which all ranks agree on."""
+    async def share(self, work: SharedWork, size_bytes: int) -> bool:
+        """Let ``work`` move about so many bytes in the memory that all ranks share, which this call has for itself.
 
-    async def barrier(self) -> Barrier:
-        """Return once every rank has come here; what they wait for each other with from then on."""
+        False: there is none, which all ranks agree on, and nothing was done. Once this has been called, the turn of
+        this call is fixed. ``work`` may compute as it likes: where it must not block, little is to be done.
+        """
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
         """Run arithmetic over that many bytes: at once when it is little, else on a worker thread.

@@ -7,17 +7,18 @@ Inference mode allows in-place arithmetic on leaves that require gradients and o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from ...wire.copying import copy_memory
+
 __all__ = [
     "GRAIN",
     "AnyReduceOp",
-    "accumulate",
     "combine",
     "copy",
     "finalize",
@@ -25,9 +26,11 @@ __all__ = [
     "premultiply",
     "reduce_op_factor",
     "reduce_op_name",
+    "reduce_parts",
 ]
 
 GRAIN = 32768
+COPY_BYTES = 16 * 1024  # what torch copies no slower
 AnyReduceOp = ReduceOp | ReduceOp.RedOpType  # ReduceOp.SUM is of the second type
 
 _FUNCTIONS: dict[str, Any] = {
@@ -72,11 +75,6 @@ def combine(left: Tensor, right: Tensor, out: Tensor, op: AnyReduceOp) -> None:
             function(part, other, out=into)
 
 
-def accumulate(into: Tensor, other: Tensor, op: AnyReduceOp) -> None:
-    """Set ``into`` to ``into op other``, elementwise."""
-    combine(into, other, into, op)
-
-
 def finalize(tensor: Tensor, op: AnyReduceOp, num_ranks: int) -> None:
     """Turn the combination of all ranks' elements into the result: an AVG is divided, the others are ready."""
     if reduce_op_name(op) != "AVG":
@@ -99,12 +97,37 @@ def copy(source: Tensor, into: Tensor) -> None:
     assert source.shape == into.shape, f"{list(source.shape)}, {list(into.shape)}"
     if source.data_ptr() == into.data_ptr():
         return
+    size_bytes = source.numel() * source.element_size()
+    if size_bytes > COPY_BYTES:
+        copy_memory(into.data_ptr(), source.data_ptr(), size_bytes)
+        return
     with torch.inference_mode():
-        for part, target in grains(source, into):
-            target.copy_(part)
+        into.copy_(source)
 
 
-def grains(*tensors: Tensor) -> Iterator[list[Tensor]]:
+def reduce_parts(parts: Sequence[Tensor], into: Sequence[Tensor], op: AnyReduceOp) -> None:
+    """Combine flat tensors of one length in their order; the result goes to each of ``into``, which may be parts."""
+    name, num_parts = reduce_op_name(op), len(parts)
+    function, (target, *copies) = _FUNCTIONS[name], into
+    is_read_late = any(part.data_ptr() == target.data_ptr() for part in parts[2:])
+    with torch.inference_mode():
+        for grain in grains(*parts, target, *copies):
+            first, second, *rest = grain[:num_parts]
+            result, *others = grain[num_parts:]
+            total = torch.empty_like(result) if is_read_late else result
+            function(first, second, out=total)
+            for part in rest:
+                function(total, part, out=total)
+            if name == "AVG":
+                total.div_(num_parts)
+            if is_read_late:
+                result.copy_(total)
+            for other in others:  # now, while it is in the processor's cache
+                other.copy_(result)
+
+
+def grains(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Cut flat tensors of one length into parts that torch computes on one thread."""
-    for start in range(0, tensors[0].numel(), GRAIN):
-        yield [tensor[start : start + GRAIN] for tensor in tensors]
+    if tensors[0].numel() <= GRAIN:
+        return iter((tensors,))
+    return zip(*(tensor.split(GRAIN) for tensor in tensors), strict=True)  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ class Tuning:
     exchange_bytes: int = 32 * 1024
     """Reduce-scatter sends each block straight to its owner up to this size of a block, and uses a ring above."""
 
-    flat_reduce_bytes: int = 64 * 1024
+    flat_reduce_bytes: int = 0
     """All-reduce and reduce go through shared memory above this size, where the ranks have some."""
     flat_broadcast_bytes: int = 256 * 1024
     """Likewise broadcast."""
