@@ -86,7 +86,7 @@ class BlockingWorld:
     # ---- requests
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0, timeout_s: float | None = None) -> Request[None]:
-        return Request(self._world, self._world.start_send(tensor, dst, tag, timeout_s), "isend")
+        return Request(self._world, self._world.start_send(tensor, dst, tag, timeout_s), "isend", dst)
 
     def irecv(self, tensor: Tensor, src: int, tag: int = 0, timeout_s: float | None = None) -> Request[None]:
         return Request(self._world, self._world.start_recv(tensor, src, tag, timeout_s), "irecv", src)
@@ -95,7 +95,7 @@ class BlockingWorld:
         return Request(self._world, self._world.start_recv_any(tensor, tag, timeout_s), "irecv_any", ANY_RANK)
 
     def isend_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> Request[None]:
-        return Request(self._world, self._world.start_send_tensors(payload, dst, tag, timeout_s), "isend_tensors")
+        return Request(self._world, self._world.start_send_tensors(payload, dst, tag, timeout_s), "isend_tensors", dst)
 
     def irecv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Request[Payload]:
         return Request(self._world, self._world.start_recv_tensors(src, tag, timeout_s), "irecv_tensors", src)

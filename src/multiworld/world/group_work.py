@@ -60,7 +60,7 @@ class Completer:
 class WorldWork(dist.Work):
     """An operation of a world. It goes on whether or not somebody waits, and keeps its tensors alive until it is done.
 
-    ``peer`` is the rank whose message is waited for, if it waits for one. ``value`` is what the future holds: c10d's
+    ``peer`` is the rank that it depends on, if it is one. ``value`` is what the future holds: c10d's
     convention for this kind of operation.
     """
 

@@ -15,11 +15,11 @@ import os
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import JoinMismatchError, JoinRefusedError, ProtocolError
 from ..store.base import Store
-from ..wire.operation import Operation, StepsCancelled, settler
+from ..wire.operation import Operation, StepsCancelled, settled
 from ..wire.progress import ProgressThread
 from ..wire.waiting import pause
 from .peers import PeerInfo
@@ -92,7 +92,7 @@ class Rendezvous:
             knows_record = False
             try:
                 current = int(await requests.counting or b"0")
-                await _settled(requests.placing)
+                await settled(requests.placing)
                 knows_record, holds = True, requests.placing.result()
                 if holds == place.record:
                     self.key = place.key
@@ -219,13 +219,6 @@ class _Record(NamedTuple):
     world_size: int
     backend: str
     peer: PeerInfo
-
-
-async def _settled(operation: Operation[Any]) -> None:
-    """Wait for an operation that goes on if we are cancelled meanwhile."""
-    settled: Operation[None] = Operation()
-    operation.add_callback(settler(settled))
-    await settled
 
 
 def _parse(record: bytes) -> _Record:

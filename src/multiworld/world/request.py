@@ -39,7 +39,7 @@ class Request(Generic[T]):
         peer: int | None = None,
         value_of: Callable[[Any], T] | None = None,
     ) -> None:
-        """``peer``: the rank whose message is waited for, or ANY_RANK.
+        """``peer``: the rank that it depends on, or ANY_RANK.
 
         ``value_of`` turns the operation's result into the request's.
         """
@@ -50,7 +50,8 @@ class Request(Generic[T]):
     def __repr__(self) -> str:
         operation = self._operation
         state = "under way" if not operation.done else "done" if operation.error is None else "failed"
-        peer = "" if self._peer is None or self._peer == ANY_RANK else f" from rank {self._peer}"
+        direction = "to" if self._name.startswith("isend") else "from"
+        peer = "" if self._peer is None or self._peer == ANY_RANK else f" {direction} rank {self._peer}"
         return f"<Request {self._name}{peer} in world {self._world.name!r}: {state}>"
 
     @property

@@ -15,7 +15,7 @@ from ..wire.frames import Kind
 from ..wire.handshake import Voucher
 from ..wire.listener import Listener, Pending, Route
 from ..wire.operation import Operation
-from ..wire.progress import ProgressThread
+from ..wire.progress import ProgressThread, Timer
 from .link import Link, LinkOwner
 from .liveness import LivenessPolicy
 from .peers import PeerInfo
@@ -58,7 +58,7 @@ class Switchboard:
         self.links: dict[str, Link] = {}
         self._awaited: dict[str, list[Operation[Link]]] = {}
         self._expected: dict[tuple[str, int], tuple[ConnectionSink, Operation[Connection]]] = {}
-        self._parked: dict[tuple[str, int], Pending] = {}
+        self._parked: dict[tuple[str, int], tuple[Pending, Timer]] = {}
         self._called: dict[str, set[int]] = {}  # by world: the ranks whose data connection was accepted or parked
         self._closed = False
 
@@ -125,9 +125,8 @@ class Switchboard:
         self._closed = True
         for listener in self._listeners.values():
             listener.close()
-        for pending in self._parked.values():
-            pending.connection.abort()
-        self._parked.clear()
+        for key in list(self._parked):
+            self._take_parked(key).connection.abort()
         for link in list(self.links.values()):
             link.abort()
 
@@ -230,7 +229,7 @@ class Switchboard:
         key = (uid, rank)
 
         def expect() -> None:
-            pending = self._parked.pop(key, None)
+            pending = self._take_parked(key) if key in self._parked else None
             if operation.done:
                 return
             self._expected[key] = (sink, operation)
@@ -247,7 +246,7 @@ class Switchboard:
             _, operation = self._expected.pop(key)
             operation.fail(error)
         for key in [key for key in self._parked if key[0] == uid]:
-            self._parked.pop(key).refuse("this generation of the world is over")
+            self._take_parked(key).refuse("this generation of the world is over")
 
     def _data_called(self, pending: Pending) -> None:
         uid, rank = pending.fields.get("world"), pending.fields.get("rank")
@@ -266,8 +265,7 @@ class Switchboard:
         if known:
             self._admit(key, pending)
         else:
-            self._parked[key] = pending
-            self._loop.call_later(PARKED_S, lambda: self._unpark(key, pending))
+            self._parked[key] = pending, self._loop.call_later(PARKED_S, lambda: self._unpark(key))
 
     def _admit(self, key: tuple[str, int], pending: Pending) -> None:
         sink, operation = self._expected.pop(key)
@@ -278,13 +276,20 @@ class Switchboard:
         if not operation.succeed(pending.connection):
             pending.connection.abort("this generation of the world is over")
 
-    def _unpark(self, key: tuple[str, int], pending: Pending) -> None:
-        if self._parked.get(key) is pending:
-            del self._parked[key]
-            self._called[key[0]].discard(key[1])
-            if not self._called[key[0]]:
-                del self._called[key[0]]
-            pending.refuse(f"nobody here joined that world within {PARKED_S:.0f} s")
+    def _unpark(self, key: tuple[str, int]) -> None:
+        if key not in self._parked:  # taken while this was on its way
+            return
+        pending = self._take_parked(key)
+        self._called[key[0]].discard(key[1])
+        if not self._called[key[0]]:
+            del self._called[key[0]]
+        pending.refuse(f"nobody here joined that world within {PARKED_S:.0f} s")
+
+    def _take_parked(self, key: tuple[str, int]) -> Pending:
+        """Take it out, with its timer, which would keep the connection and its world until then."""
+        pending, timer = self._parked.pop(key)
+        timer.cancel()
+        return pending
 
 
 class WorldConnector:

@@ -17,9 +17,9 @@ from torch import Tensor
 from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, ReduceOp
 from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
-from ..wire.operation import Operation, settler
+from ..wire.operation import Operation, pass_on, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking
+from ..wire.waiting import blocking_call, cancel_async, outcome, run_in_thread, wait_async, wait_blocking
 from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
@@ -240,7 +240,7 @@ class World:
         WorldClosedError if it is left here instead.
         """
         waiter: Operation[WorldBrokenError] = Operation()
-        self._broken.add_callback(partial(_copy_result, waiter))
+        pass_on(self._broken, waiter)
         return await wait_async(waiter)
 
     def statistics(self) -> WorldStatistics:
@@ -355,15 +355,23 @@ class World:
     def wait_thread(self, operation: Operation[T], peer: int | None, timeout_s: float | None) -> T:
         """Block the calling thread until the operation is done; meanwhile it reads what comes from the peer, or all."""
         channel = self._channel
-        if operation.done or channel is None:
+        if operation.done:
+            return outcome(operation)
+        if channel is None:
             return wait_blocking(operation)
-        return wait_blocking(operation, help_with=lambda: channel.help(operation, peer, timeout_s))
+        return wait_blocking(operation, help_with=partial(channel.help, operation, peer, timeout_s))
 
     def wait_for(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> bool:
         """Block the calling thread until the operation is done or the time is over; False: it goes on.
 
         It goes on, too, when the thread is interrupted.
         """
+        channel = self._channel
+        if timeout_s is None and channel is not None:  # the quick way, which mostly is all
+            with blocking_call():
+                channel.help(operation, peer, None)
+            if operation.done:
+                return True
         waiter: Operation[None] = Operation()
         settle = settler(waiter)
         operation.add_callback(settle)
@@ -385,7 +393,7 @@ class World:
 
     def wait_broken_blocking(self) -> WorldBrokenError:
         waiter: Operation[WorldBrokenError] = Operation()  # of this caller alone, who may be interrupted
-        self._broken.add_callback(partial(_copy_result, waiter))
+        pass_on(self._broken, waiter)
         return wait_blocking(waiter)
 
     def _start(
@@ -583,10 +591,3 @@ def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
 
 class _Detached(Exception):
     """Never seen by users."""
-
-
-def _copy_result(waiter: Operation[WorldBrokenError], broken: Operation[WorldBrokenError]) -> None:
-    if broken.error is not None:
-        waiter.fail(broken.error)
-    else:
-        waiter.succeed(broken.result())
