@@ -8,6 +8,7 @@ from .deadlines import Deadline, scaled, wait_until
 from .faults import Fault, FaultKind, FaultPlan, shown_on_failure
 from .hosts import Host, HostError, Network
 from .hosts import available as hosts_available
+from .mpi_launcher import JobFailedError, MpiLauncher
 from .processes import Report, Worker, WorkerFailedError
 from .relay import Relay
 from .resources import LeakError, Resources, check_returned, check_returned_async, measure, trim
@@ -22,9 +23,11 @@ __all__ = [
     "FaultPlan",
     "Host",
     "HostError",
+    "JobFailedError",
     "Launch",
     "LeakError",
     "Member",
+    "MpiLauncher",
     "Network",
     "Outcome",
     "Relay",

@@ -17,7 +17,7 @@ import torch
 
 import multiworld as mw
 
-from .resources import measure
+from .resources import measure, trim
 from .rounds import play_round
 from .worker import Command, next_command, report
 
@@ -186,6 +186,7 @@ class MemberProgram:
     # ---- observations
 
     async def resources(self) -> dict[str, Any]:
+        trim()
         return asdict(measure())
 
     async def longest_stall(self, seconds: float, every_s: float = 0.002) -> float:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from ..errors import MultiworldError
 from .deadlines import Deadline
+from .worker_process import Ends, WorkerProcess, process_state
 
 __all__ = ["Report", "Worker", "WorkerFailedError", "wait_for_news"]
 
@@ -26,7 +23,6 @@ DEFAULT_TIMEOUT_S = 20.0
 SHOWN_CHARS = 6000
 SHOWN_EVENTS = 20
 PIPE_BYTES = 256 * 1024  # room for some thousand reports: a worker does not wait for its parent to read
-BOOTSTRAP = "from multiworld.testing.worker import main; main({report_fd}, {command_fd})"
 
 
 @dataclass(frozen=True)
@@ -55,27 +51,15 @@ class WorkerFailedError(MultiworldError, AssertionError):
 class Worker:
     """One worker process. Made by ``WorkerGroup.start``; use it from one thread."""
 
-    def __init__(
-        self, name: str, job: Mapping[str, Any], *, netns: str | None, env: Mapping[str, str], cwd: str | None
-    ) -> None:
-        self.name, self.target, self.netns = name, str(job["target"]), netns
+    def __init__(self, name: str, job: Mapping[str, Any], start: Callable[[Ends], WorkerProcess]) -> None:
+        self.name, self.target = name, str(job["target"])
         self._report_fd, child_report_fd = os.pipe()
         child_command_fd, self._command_fd = os.pipe()
         self._stdout: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
-        prefix = [] if netns is None else ["ip", "netns", "exec", netns]
-        bootstrap = BOOTSTRAP.format(report_fd=child_report_fd, command_fd=child_command_fd)
         self.started_at = time.monotonic()
         try:
-            self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-c", bootstrap, name, self.target],
-                stdin=subprocess.DEVNULL,
-                stdout=self._stdout,
-                stderr=self._stderr,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
-                cwd=cwd,
-                pass_fds=(child_report_fd, child_command_fd),
-            )
+            self._process = start(Ends(child_report_fd, child_command_fd, self._stdout.fileno(), self._stderr.fileno()))
         except BaseException:
             self._close_files()
             raise
@@ -83,12 +67,12 @@ class Worker:
             os.close(child_report_fd)
             os.close(child_command_fd)
         self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
         os.set_blocking(self._report_fd, False)
         fcntl.fcntl(self._report_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._partial = b""
         self._drained = False
         self._closed = False
+        self._status: int | None = None  # once it is closed
         self._texts = ("", "")
         self._unread: list[Report] = []
         self.reports: list[Report] = []
@@ -144,7 +128,7 @@ class Worker:
     def stop(self) -> float:
         """Send SIGSTOP, block until the worker stands still; return the monotonic time just before the signal."""
         at = self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self._process.wait_stopped()
         return at
 
     def cont(self) -> float:
@@ -156,14 +140,17 @@ class Worker:
         if self._closed:
             raise ValueError(f"worker {self.name!r} is closed: its pid {self.pid} may be another process by now")
         at = time.monotonic()
-        os.kill(self.pid, number)  # never another process: the worker is not reaped before close()
+        self._process.signal(number)
         return at
 
     def wait(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
-        """Block until the worker has ended and return its exit status (``-N`` for signal N)."""
+        """Block until the worker has ended and return its exit status (``-N`` for signal N).
+
+        That of a process which another has started is ``UNKNOWN_STATUS``.
+        """
         deadline = Deadline(timeout_s)
         poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
+        poller.register(self._process.pidfd, select.POLLIN)
         if not poller.poll(deadline.remaining_s() * 1000):
             raise self.failure(f"did not end within {deadline.timeout_s:g} s")
         self._pump()
@@ -174,25 +161,19 @@ class Worker:
     @property
     def returncode(self) -> int | None:
         """The exit status, ``None`` while the worker runs."""
-        if self._closed:
-            return self._process.returncode
-        result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if result is None:
-            return None
-        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        return self._process.returncode if self._status is None else self._status
 
     @property
     def descriptors(self) -> tuple[int, int]:
         """What becomes readable when the worker has ended, or has reported something."""
-        return self._pidfd, self._report_fd
+        return self._process.pidfd, self._report_fd
 
     @property
     def state(self) -> str:
         """``"running"``, ``"stopped"`` or ``"ended with N"``."""
         if self.returncode is not None:
             return f"ended with {self.returncode}"
-        status = Path(f"/proc/{self.pid}/stat").read_text()
-        return "stopped" if status.rpartition(")")[2].split()[0] in "Tt" else "running"
+        return "stopped" if process_state(self.pid) in "Tt" else "running"
 
     @property
     def stdout(self) -> str:
@@ -226,15 +207,12 @@ class Worker:
         """Kill the worker and its process group, reap it and close everything. Idempotent."""
         if self._closed:
             return
-        with contextlib.suppress(ProcessLookupError):  # it is younger than its own process group
-            os.killpg(self.pid, signal.SIGKILL)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._process.kill()
         self._pump()
         self._texts = self.stdout, self.stderr
+        self._status = self._process.returncode
         self._closed = True
-        self._process.wait()
-        os.close(self._pidfd)
+        self._process.close()
         self._close_files()
 
     # ---- below: the pipes
@@ -252,7 +230,7 @@ class Worker:
         if self._drained:
             return True
         poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
+        poller.register(self._process.pidfd, select.POLLIN)
         gone = bool(poller.poll(0))  # looked at before reading: what it wrote before its end is in the pipe
         while True:
             try:

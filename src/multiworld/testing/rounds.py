@@ -14,7 +14,7 @@ from .tasks import together
 if TYPE_CHECKING:
     from ..world.world import World
 
-__all__ = ["EXCHANGES", "KINDS", "WrongResultError", "play_round"]
+__all__ = ["EXCHANGES", "KINDS", "WrongResultError", "contribution", "play_round"]
 
 MODULUS = 1000
 """Contributions repeat after so many rounds, so that float32 holds every sum exactly."""
@@ -31,6 +31,11 @@ class WrongResultError(AssertionError):
         return f"{self.kind} number {self.number} succeeded with {self.found}, where all had to be {self.expected:g}"
 
 
+def contribution(number: int, rank: int, part: int = 0) -> float:
+    """Return what a rank gives in a round; ``part`` tells apart what it gives to different ranks."""
+    return float((number % MODULUS) * 64 + rank * 8 + part)
+
+
 @dataclass(frozen=True)
 class _Round:
     """One operation: its number and the number of elements of every tensor in it."""
@@ -40,8 +45,7 @@ class _Round:
     numel: int
 
     def contribution(self, rank: int, part: int = 0) -> float:
-        """Return what a rank gives in this round; ``part`` tells apart what it gives to different ranks."""
-        return float((self.number % MODULUS) * 64 + rank * 8 + part)
+        return contribution(self.number, rank, part)
 
     def mine(self, part: int = 0) -> Tensor:
         return torch.full((self.numel,), self.contribution(self.world.rank, part))

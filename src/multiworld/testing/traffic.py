@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
@@ -15,14 +16,18 @@ import multiworld as mw
 from .deadlines import Deadline
 from .processes import Worker
 from .resources import Resources, measure
+from .rounds import KINDS, WrongResultError, contribution, play_round
 from .worker import next_command, report
 from .worker_group import WorkerGroup
 
-__all__ = ["cycle", "order", "start_pair"]
+__all__ = ["cycle", "give_up", "order", "start_pair"]
+
+GIVEN_UP_NUMELS = (1, 1000, 20_000, 300_000)
+GIVE_UP_WITHIN_S = 0.002
 
 
 def start_pair(workers: WorkerGroup, program: Callable[..., Any], **options: Any) -> list[Worker]:
-    """Start ``cycle`` or ``order`` in two workers, and tell the second where the first one's store is."""
+    """Start one of the others in two workers, and tell the second where the first one's store is."""
     pair = [workers.start(program, rank=rank, name=f"rank{rank}", **options) for rank in range(2)]
     pair[1].command("join", url=pair[0].await_event("store", 60)["url"])
     return pair
@@ -72,6 +77,43 @@ async def order(rank: int, backend: str, count: int, concurrency: int) -> dict[s
         await asyncio.gather(*(_in_parallel(count, concurrency, work) for work in (send, receive, reduce)))
         await world.barrier()
     return wrong
+
+
+async def give_up(rank: int, backend: str, count: int, seed: int) -> dict[str, int]:
+    """Call ``count`` collectives, of which one rank or the other gives a third up after a random moment.
+
+    Return how many were right, given up here, and refused because the peer gave them up; raise ``WrongResultError``
+    for a wrong one.
+    """
+    ends = {"right": 0, "given up": 0, "refused": 0}
+    common, own = random.Random(seed), random.Random(seed + 1 + rank)
+    async with mw.WorldManager() as manager:
+        world, _ = await _joined(manager, rank, backend)
+        await world.barrier()
+        for number in range(count):
+            kind, numel = common.choice(sorted(KINDS)), common.choice(GIVEN_UP_NUMELS)
+            who, blocks = common.randrange(6), own.random() < 0.3
+            limit_s = own.uniform(0, GIVE_UP_WITHIN_S) if who == rank else None
+            call = _reduce_blocking(world, number, numel, limit_s) if blocks and kind == "all_reduce" else None
+            try:
+                await (call or asyncio.wait_for(play_round(world, kind, number, numel), limit_s))
+            except (TimeoutError, asyncio.TimeoutError, mw.OperationTimeoutError):
+                ends["given up"] += 1
+            except mw.CollectiveMismatchError:
+                ends["refused"] += 1
+            else:
+                ends["right"] += 1
+        await world.barrier()
+    return ends
+
+
+async def _reduce_blocking(world: mw.World, number: int, numel: int, limit_s: float | None) -> None:
+    """Take part in a round of all_reduce on a thread that blocks."""
+    tensor = torch.full((numel,), contribution(number, world.rank))
+    await asyncio.to_thread(world.blocking.all_reduce, tensor, timeout_s=limit_s)
+    expected = sum(contribution(number, each) for each in range(world.world_size))
+    if not bool((tensor == expected).all()):
+        raise WrongResultError("all_reduce", number, expected, str(tensor))
 
 
 async def cycle(rank: int, backend: str, count: int, warm_up: int) -> dict[str, Any]:

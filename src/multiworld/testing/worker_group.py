@@ -6,12 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .deadlines import Deadline
 from .processes import DEFAULT_TIMEOUT_S, Report, Worker, wait_for_news
+from .worker_process import ChildProcess, Ends, WorkerProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,6 +30,7 @@ class WorkerGroup:
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
+        self._at_close = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -46,6 +50,7 @@ class WorkerGroup:
         netns: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        process: Callable[[Ends], WorkerProcess] | None = None,
         **kwargs: Any,
     ) -> Worker:
         """Start a worker and return at once.
@@ -53,12 +58,14 @@ class WorkerGroup:
         ``target`` is ``"module:function"``, a module-level function, or a path to a script. Functions may be coroutine
         functions; ``args`` and ``kwargs`` must fit JSON (for a script: strings, its command line). The worker reports
         ``returned`` (``value=``, of a script its global ``RESULT``) or ``raised`` by itself. ``netns`` is the network
-        namespace to run in, such as ``Host.netns``.
+        namespace to run in, such as ``Host.netns``. ``process`` makes a worker of a process that another has started.
         """
         target_name, is_script = _name_target(target)
         job = {"target": target_name, "script": is_script, "args": list(args), "kwargs": kwargs, "path": _import_path()}
         name = name or f"worker{len(self.workers)}"
-        worker = Worker(name, job, netns=netns, env=env or {}, cwd=cwd)
+        if process is None:
+            process = partial(ChildProcess, name=name, target=target_name, netns=netns, env=env or {}, cwd=cwd)
+        worker = Worker(name, job, process)
         self.workers.append(worker)
         return worker
 
@@ -100,6 +107,11 @@ class WorkerGroup:
         """Kill and reap all workers. Idempotent."""
         for worker in self.workers:
             worker.close()
+        self._at_close.close()
+
+    def call_at_close(self, close: Callable[[], object]) -> None:
+        """Call it once all workers are gone: it ends what has started them."""
+        self._at_close.callback(close)
 
 
 def _name_target(target: str | Path | Callable[..., Any]) -> tuple[str, bool]:

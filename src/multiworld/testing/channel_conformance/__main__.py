@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subject.channel()
     except (TypeError, ValueError) as error:
         parser.error(str(error))
+    if reason := subject.why_not():
+        parser.error(f"{subject.backend} does not work here: {reason}")
     return _examine(subject, effort, names)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .examiner import Examiner
     from .stage import Stage
+    from .subject import Effort
 
 __all__ = ["ANY_SIZE", "PAIR", "SEVERAL", "Check", "ConformanceError", "Part", "Script", "by_examiner", "by_members"]
 
@@ -26,7 +27,7 @@ class Check:
     """One guarantee. Its name states it in short, ``promise`` in one sentence.
 
     Either each member of a world plays ``part``, in worlds of each of ``sizes``; or the examiner directs the members by
-    ``script``, which needs at least ``num_members``.
+    ``script``, which needs at least ``num_members`` and kills ``num_kills`` of them.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Check:
     part: Part | None = None
     num_members: int = 1
     script: Script | None = None
+    num_kills: Callable[[Effort], int] = lambda _: 0
 
 
 def by_members(*, sizes: Sequence[int]) -> Callable[[Part], Check]:
@@ -46,11 +48,11 @@ def by_members(*, sizes: Sequence[int]) -> Callable[[Part], Check]:
     return make
 
 
-def by_examiner(*, num_members: int) -> Callable[[Script], Check]:
+def by_examiner(*, num_members: int, num_kills: Callable[[Effort], int] = lambda _: 0) -> Callable[[Script], Check]:
     """Make a check of the function that tells members what to do, and faults when to happen."""
 
     def make(script: Script) -> Check:
-        return Check(_name(script), _promise(script), num_members=num_members, script=script)
+        return Check(_name(script), _promise(script), num_members=num_members, script=script, num_kills=num_kills)
 
     return make
 

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ...channel.registry import available
 from ..crew import Call, Crew, Member
 from ..deadlines import Deadline, scaled
 from ..processes import Worker, WorkerFailedError
@@ -98,7 +97,7 @@ class Examiner:
                 self._workers,
                 self.subject.num_members,
                 program=PROGRAM,
-                launch=self.subject.launch,
+                launch=self.subject.launcher(sum(check.num_kills(self.effort) for check in CHECKS.values())),
                 lease_s=self.subject.lease_s,
             )
         if self._missing:
@@ -208,11 +207,12 @@ class Examiner:
         return [size for size in self.subject.world_sizes if size in check.sizes]
 
     def _skip(self, check: Check) -> None:
-        support = available().get(self.subject.backend) or self.subject.channel().support()
-        if not support.works:
-            raise unittest.SkipTest(f"{support.name} does not work here: {support.reason}")
+        if reason := self.subject.why_not():
+            raise unittest.SkipTest(f"{self.subject.backend} does not work here: {reason}")
         if check.name in self.subject.skip:
             raise unittest.SkipTest(self.subject.skip[check.name])
+        if self.subject.kill_ends_all and check.num_kills(self.effort):
+            raise unittest.SkipTest(f"it kills a member, which ends all: {self.subject.kill_ends_all}")
         if check.num_members > self.subject.num_members or (check.part is not None and not self._sizes(check)):
             sizes = (
                 f"a world of {' or '.join(map(str, check.sizes))}" if check.sizes else f"{check.num_members} members"

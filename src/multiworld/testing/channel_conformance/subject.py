@@ -8,8 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field
 import torch
 
 from ...channel.base import DataChannel
-from ...channel.registry import find_channel
+from ...channel.registry import available, find_channel
 from ..crew import Launch, launch_workers
+from ..mpi_launcher import MpiLauncher, why_no_jobs
 
 __all__ = ["Effort", "Subject"]
 
@@ -32,8 +33,10 @@ class Subject:
     """For how long a member may be stopped before its worlds give it up."""
     skip: Mapping[str, str] = field(default_factory=dict)
     """Checks that cannot hold on this channel, and why not."""
-    launch: Launch = launch_workers
-    """How the processes are started."""
+    kill_ends_all: str = ""
+    """Why a killed member takes all others with it, if it does, as it may be a launcher's way: then no check kills."""
+    launch: Launch | None = None
+    """How the processes are started; by default as workers, and for ``mpi`` as processes of one MPI job."""
 
     def __post_init__(self) -> None:
         if not self.world_sizes or min(self.world_sizes) < 1:
@@ -45,6 +48,19 @@ class Subject:
 
     def device_of(self, member: int) -> torch.device:
         return torch.device(self.device.format(member=member))
+
+    def launcher(self, num_kills: int) -> Launch:
+        """Return how the processes are started, of which so many will be killed and replaced."""
+        if self.launch is not None:
+            return self.launch
+        return MpiLauncher(num_kills) if self.backend == "mpi" else launch_workers
+
+    def why_not(self) -> str:
+        """Return why it cannot be examined on this machine; empty if it can."""
+        if self.backend == "mpi" and self.launch is None:
+            return why_no_jobs()
+        support = available().get(self.backend) or self.channel().support()
+        return "" if support.works else support.reason
 
     def channel(self) -> type[DataChannel]:
         """Return the class. Raises ``ValueError`` or ``TypeError``, as ``join`` would."""

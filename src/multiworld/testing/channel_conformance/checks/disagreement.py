@@ -23,8 +23,13 @@ async def collectives_that_differ_fail_everywhere(stage: Stage) -> None:
     """Where ranks call different collectives as their n-th, or with other shapes, dtypes, roots or operations, every
     rank that waits for all others gets CollectiveMismatchError; nobody hangs or gets data, and the world stands.
     """
+    cases = _waiting_for_all(stage)
+    what, one, others = cases[-1]
+    fresh = await stage.join("fresh")  # whose ranks have not agreed on anything yet
+    first = stage.in_time((one if stage.rank == 0 else others)(fresh), HANG_S, what)
+    await stage.must_raise(first, mw.CollectiveMismatchError, f"{what}, the first call of a world")
     world = await stage.join()
-    for number, (what, one, others) in enumerate(_waiting_for_all(stage)):
+    for number, (what, one, others) in enumerate(cases):
         odd = number % stage.size
         call = one if stage.rank == odd else others
         await stage.must_raise(

@@ -23,7 +23,7 @@ NUMELS: Mapping[str, Sequence[int]] = {"send": (1, 300_000, 2_500_000), "all_red
 USUAL_NUMELS = (1, 5_000, 300_000)
 
 
-@by_examiner(num_members=2)
+@by_examiner(num_members=2, num_kills=lambda effort: effort.num_kills)
 def a_killed_member_breaks_its_worlds(examiner: Examiner) -> None:
     """When a member is killed, at any moment of operations of every kind, every operation of the others raises
     WorldBrokenError in time, and none returns wrong data.
@@ -54,7 +54,7 @@ def a_killed_member_breaks_its_worlds(examiner: Examiner) -> None:
                 _check_broken(call, killed_at, what)
 
 
-@by_examiner(num_members=3)
+@by_examiner(num_members=3, num_kills=lambda _: 1)
 def a_kill_disturbs_no_other_world(examiner: Examiner) -> None:
     """When a member is killed, the worlds of the others that it was not in go on."""
     chance = examiner.chance("disturb")
@@ -132,7 +132,7 @@ def a_stopped_member_is_given_up_and_fenced(examiner: Examiner) -> None:
             raise ConformanceError(f"a recv of the new generation got {found}, where {value} was sent in it")
 
 
-@by_examiner(num_members=3)
+@by_examiner(num_members=3, num_kills=lambda _: 1)
 def a_kill_while_a_world_forms_costs_only_time(examiner: Examiner) -> None:
     """When a member is killed while a world is formed, the others form it with its replacement."""
     chance = examiner.chance("forming")
