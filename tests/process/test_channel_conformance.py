@@ -21,6 +21,7 @@ CHANNELS = {
     "Tcp": Subject("tcp"),
     "Gloo": Subject("gloo", world_sizes=FEW),
     "Nccl": Subject("nccl", device="cuda:{member}", world_sizes=range(1, max(2, min(NUM_DEVICES, 5)) + 1)),
+    "Mpi": Subject("mpi", world_sizes=FEW),
     "Documented": Subject("unix", world_sizes=FEW),
 }
 ENTRY_POINT = "[multiworld.channels]\nunix = unix_channel:UnixChannel\n"

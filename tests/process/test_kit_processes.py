@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import WorkerFailedError, WorkerGroup, wait_until
+from multiworld.testing.worker_process import UNKNOWN_STATUS, Ends, ForeignProcess
 from tests.process import kit_programs
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -69,6 +70,38 @@ def test_killing_and_stopping_are_seen_in_the_state() -> None:
         assert time.monotonic() - killed_at < 5
         assert other.state == "ended with -9"
         other.kill()  # once more harms nobody
+
+
+def test_a_process_that_another_has_started_is_a_worker_as_others_are() -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(ends: Ends) -> ForeignProcess:
+        code = f"from multiworld.testing.worker import main; main({ends.report_fd}, {ends.command_fd})"
+        command = [sys.executable, "-c", code]
+        started.append(
+            subprocess.Popen(
+                command, stdout=ends.stdout_fd, stderr=ends.stderr_fd, pass_fds=(ends.report_fd, ends.command_fd)
+            )
+        )
+        return ForeignProcess(started[-1].pid)
+
+    with WorkerGroup() as workers:
+        ended = []
+        workers.call_at_close(lambda: ended.append([process.wait() for process in started]))
+        worker = workers.start(kit_programs.echo, "hello", times=1, process=start)
+        worker.await_event("greeted")
+        worker.stop()
+        assert worker.state == "stopped"
+        worker.kill()
+        assert worker.wait() == UNKNOWN_STATUS
+        failing = workers.start(kit_programs.fail, process=start)
+        with pytest.raises(WorkerFailedError, match="raised before"):
+            failing.await_event("anything")
+        assert failing.wait() == UNKNOWN_STATUS
+        assert "Traceback" in failing.stderr
+        assert started[0].wait() == -signal.SIGKILL
+        worker.kill()  # it is reaped: another process may have its pid
+    assert ended == [[-signal.SIGKILL, 1]]
 
 
 def test_a_worker_can_be_interrupted_although_its_parent_ignores_that() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,11 @@ import pytest
 import torch
 
 import multiworld as mw
-from multiworld.testing import scaled
+from multiworld.channel.stream import MessageStream
+from multiworld.testing import Deadline, scaled
+from multiworld.wire.connection import Connection, ConnectionSink
+from multiworld.wire.operation import Operation, pass_on
+from multiworld.world.switchboard import Switchboard
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -116,3 +121,34 @@ async def test_every_store_that_is_served_on_a_free_port_has_its_own() -> None:
         assert len(urls) == 3
         assert not any(url.endswith(":0") for url in urls)
         assert {manager.serve_store(url) for url in urls} == urls
+
+
+async def test_nothing_keeps_the_connections_of_a_world_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that came before their world was known waited, and the deadline for that outlived them by half a minute."""
+    expect = Switchboard.expect_data
+
+    def expect_late(switchboard: Switchboard, uid: str, rank: int, sink: ConnectionSink) -> Operation[Connection]:
+        expected: Operation[Connection] = Operation()
+        switchboard._loop.call_later(0.05, lambda: pass_on(expect(switchboard, uid, rank, sink), expected))
+        return expected
+
+    monkeypatch.setattr(Switchboard, "expect_data", expect_late)
+    before = count_streams()
+    async with mw.WorldManager() as first, mw.WorldManager() as second:
+        url = first.serve_store("tcp://127.0.0.1:0")
+        for number in range(3):
+            joins = [
+                manager.join(f"w{number}", rank, 2, url, backend="tcp") for rank, manager in enumerate((first, second))
+            ]
+            for world in await asyncio.gather(*joins):
+                world.abort()
+        del world, joins
+        deadline = Deadline(5.0)
+        while count_streams() > before and not deadline.expired:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.05)
+        assert count_streams() == before
+
+
+def count_streams() -> int:
+    gc.collect()
+    return sum(issubclass(type(each), MessageStream) for each in gc.get_objects())

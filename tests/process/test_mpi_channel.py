@@ -247,6 +247,36 @@ async def test_what_was_sent_before_a_leave_is_delivered(job: FakeJob) -> None:
         await asyncio.gather(*(manager.aclose() for manager in managers))
 
 
+async def test_a_leave_waits_until_a_payload_is_there_that_a_receive_called_for_only_then(job: FakeJob) -> None:
+    managers = [mw.WorldManager() for _ in range(2)]
+    try:
+        here, there = await join_all(managers, managers[0].serve_store("tcp://127.0.0.1:0"))
+        sending = asyncio.create_task(here.send(torch.ones(NUMEL), 1))
+        await asyncio.sleep(0)  # it is announced
+        job.allow(0)
+        leaving = asyncio.create_task(here.leave())
+        await asyncio.sleep(0)
+        received = torch.zeros(NUMEL)
+        receiving = asyncio.create_task(there.recv(received, 0))
+        await asyncio.wait_for(sending, scaled(5))  # MPI has it, and keeps it
+        assert not (await asyncio.wait([leaving, receiving], timeout=0.1))[0]
+        job.allow(None)
+        await asyncio.wait_for(receiving, scaled(5))
+        assert bool((received == 1).all())
+        await asyncio.wait_for(leaving, scaled(5))
+    finally:
+        await asyncio.gather(*(manager.aclose() for manager in managers))
+
+
+async def test_what_goes_over_mpi_is_counted(job: FakeJob) -> None:
+    async with worlds_of(2) as (here, there):
+        before = there.statistics().channel
+        await exchange(here, there, 1.0)
+        after = there.statistics().channel
+        assert after.messages_received - before.messages_received == 1
+        assert after.bytes_received - before.bytes_received == 4 * NUMEL
+
+
 async def test_a_mismatch_fails_the_receive_alone(job: FakeJob) -> None:
     async with worlds_of(2) as (here, there):
         sending = asyncio.create_task(here.send(torch.ones(NUMEL), 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,24 +16,22 @@ from typing import Any
 import pytest
 
 import multiworld as mw
-from multiworld.channel import mpi_job, registry
-from multiworld.testing import scaled, wait_until
+from multiworld.channel import mpi_job
+from multiworld.testing import (
+    Crew,
+    JobFailedError,
+    MpiLauncher,
+    WorkerGroup,
+    check_returned,
+    measure,
+    scaled,
+    wait_until,
+)
+from multiworld.testing.mpi_launcher import OPEN_MPI_OPTIONS, why_no_jobs
+from multiworld.testing.worker_process import UNKNOWN_STATUS
 from tests.bounds import KILL_S
 
 RUN_S = 40.0
-OPTIONS = ("--oversubscribe", "--allow-run-as-root", "--mca", "btl_base_warn_component_unused", "0")
-
-
-def why_no_jobs() -> str:
-    """Return why no MPI job can be started here; empty if one can."""
-    if shutil.which("mpiexec") is None:
-        return "there is no mpiexec (on Debian: apt-get install openmpi-bin)"
-    said = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
-    if "Open MPI" not in said and "OpenRTE" not in said:
-        return f"mpiexec is not that of Open MPI: {said.splitlines()[:1]}"
-    return registry.available()["mpi"].reason if not registry.available()["mpi"].works else ""
-
-
 NO_JOBS = why_no_jobs()
 needs_jobs = pytest.mark.skipif(bool(NO_JOBS), reason=NO_JOBS)
 
@@ -90,7 +87,7 @@ def command_line(pid: int) -> str:
 
 @contextmanager
 def job_of(size: int, program: str, folder: Path, *options: str) -> Iterator[Job]:
-    command = ["mpiexec", "-n", str(size), *OPTIONS, *options]
+    command = ["mpiexec", "-n", str(size), *OPEN_MPI_OPTIONS, *options]
     command += [sys.executable, "-m", "tests.process.mpi_programs", program, str(folder)]
     with (folder / "output").open("wb") as output:
         launcher = subprocess.Popen(
@@ -157,6 +154,54 @@ def test_a_process_that_never_initializes_mpi_stops_no_interpreter_and_fails_the
         assert refused["error"] == "ChannelUnavailableError"
         assert len(job.said(0, "tick")) > 5
         job.await_said(0, "done")
+
+
+@needs_jobs
+def test_a_crew_in_a_job_replaces_who_is_killed_by_spare_processes_and_leaves_nothing() -> None:
+    before, files = measure(), set(os.listdir("/dev/shm"))
+    with WorkerGroup() as workers:
+        crew = Crew(workers, 2, launch=MpiLauncher(num_spares=1))
+        crew.form("w", backend="mpi")
+        victim, other = crew[1].worker, crew[0]
+        victim.stop()
+        assert victim.state == "stopped"
+        victim.cont()
+        crew.check_works("w")
+        victim.kill()
+        assert victim.wait() == UNKNOWN_STATUS, "mpiexec knows it"
+        victim.kill()  # without effect on whoever has its pid by now
+        other.await_broken("w")
+        newcomer = crew.hire(1)
+        crew.await_ready([newcomer])
+        crew.reform("w", 1, newcomer, backend="mpi")
+        crew.check_works("w")
+        with pytest.raises(JobFailedError, match="all 3 processes of the MPI job are in use or dead"):
+            crew.hire(1)
+    check_returned(before)
+    assert set(os.listdir("/dev/shm")) <= files
+
+
+@needs_jobs
+def test_a_job_that_cannot_start_says_what_mpiexec_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_MCA_ras_base_launch_orted_on_hn", "1")
+    monkeypatch.setenv("OMPI_MCA_plm", "no-such-launcher")
+    before = measure()
+    with pytest.raises(JobFailedError, match=r"mpiexec ended with [^0]"), WorkerGroup() as workers:
+        Crew(workers, 1, launch=MpiLauncher())
+    check_returned(before)
+
+
+def test_a_process_that_is_gone_before_it_is_needed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of mpiexec: two processes, of which the first has ended when the second one comes."""
+    connect = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[-1])"
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f"#!/bin/sh\n{sys.executable} -c '{connect}' \"$@\"\n{sys.executable} -c '{connect}' \"$@\"\n")
+    mpiexec.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    before = measure()
+    with pytest.raises(JobFailedError, match="of the MPI job is gone"), WorkerGroup() as workers:
+        Crew(workers, 1, launch=MpiLauncher(num_spares=1))
+    check_returned(before)
 
 
 async def test_a_process_that_no_launcher_has_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

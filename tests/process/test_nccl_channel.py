@@ -156,7 +156,7 @@ def fabric(monkeypatch: pytest.MonkeyPatch) -> Fabric:
 @pytest.fixture
 def no_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Views of memory have its length and nothing else, and cannot be written."""
-    monkeypatch.setattr(tensors, "_make_view", lambda pointer, size, flags: memoryview(bytes(size)))
+    monkeypatch.setattr(tensors, "memory_at", lambda pointer, size: memoryview(bytes(size)))
 
 
 @asynccontextmanager

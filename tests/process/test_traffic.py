@@ -19,6 +19,16 @@ def test_concurrent_operations_match_in_the_order_they_were_issued(backend: str,
             assert worker.wait() == 0
 
 
+@pytest.mark.parametrize("backend", ["tcp", "shm"])
+def test_collectives_that_one_rank_gives_up_leave_the_others_right(backend: str) -> None:
+    with WorkerGroup() as workers:
+        pair = traffic.start_pair(workers, traffic.give_up, backend=backend, count=200, seed=7)
+        ends = [worker.await_event("returned", 100)["value"] for worker in pair]
+        assert [sum(each.values()) for each in ends] == [200, 200]
+        assert all(sum(each[end] for each in ends) > 0 for end in ("right", "given up", "refused")), f"{ends}"
+        assert [worker.wait() for worker in pair] == [0, 0]
+
+
 def assert_nothing_grew(measured: Report) -> None:
     before, after = measured["before"], measured["after"]
     assert after["threads"] <= before["threads"]

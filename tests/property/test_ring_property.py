@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from multiworld.channel.ring import ALIGNMENT, Piece, RingReads, RingSpace
 
 SIZE = 64 * 256
-MAX_PIECE = SIZE // 8
+MAX_PIECE = SIZE // 4
 steps = st.lists(
     st.tuples(st.sampled_from(["take", "read now", "keep", "read kept", "report"]), st.integers(1, MAX_PIECE)),
     max_size=200,
@@ -89,12 +89,12 @@ def test_all_is_free_once_all_was_read(moves: list[tuple[str, int]]) -> None:
 
 
 @given(steps, st.integers(1, MAX_PIECE))
-def test_there_is_room_while_the_receiver_keeps_at_most_five_eighths(moves: list[tuple[str, int]], size: int) -> None:
+def test_there_is_room_while_the_receiver_keeps_at_most_half(moves: list[tuple[str, int]], size: int) -> None:
     both = Both()
     play(both, moves)
     while both.coming:
         both.read_now()
-    while both.kept and sum(-(-(end - start) // 64) * 64 for start, end in both.in_use) > SIZE * 5 // 8:
+    while both.kept and sum(-(-(end - start) // 64) * 64 for start, end in both.in_use) > SIZE // 2:
         both.read_kept(0)
         both.report()
     both.report()

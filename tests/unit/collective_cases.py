@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from multiworld.channel.collectives import Tuning
 from multiworld.testing.samples import (
     COMPLEX,
@@ -24,6 +26,7 @@ __all__ = [
     "DTYPES",
     "FLOATS",
     "INTEGERS",
+    "NEVER_FLAT",
     "OPS",
     "TINY",
     "allows",
@@ -36,15 +39,27 @@ __all__ = [
 
 TINY = Tuning(chunk_bytes=64, max_chunks=5, window=2)
 """Cuts what the tests send into several chunks."""
-ALWAYS_SMALL = Tuning(
+NEVER = 1 << 60
+NEVER_FLAT = Tuning(
+    flat_reduce_bytes=NEVER, flat_broadcast_bytes=NEVER, flat_gather_bytes=NEVER, flat_scatter_bytes=NEVER
+)
+ALWAYS_SMALL = replace(
+    NEVER_FLAT,
     chunk_bytes=64,
     window=1,
-    binomial_bytes=1 << 60,
-    doubling_bytes=1 << 60,
-    bruck_bytes=1 << 60,
-    exchange_bytes=1 << 60,
+    binomial_bytes=NEVER,
+    doubling_bytes=NEVER,
+    bruck_bytes=NEVER,
+    exchange_bytes=NEVER,
 )
-ALWAYS_LARGE = Tuning(
-    chunk_bytes=64, max_chunks=5, window=2, binomial_bytes=0, doubling_bytes=0, bruck_bytes=0, exchange_bytes=0
+ALWAYS_LARGE = replace(
+    NEVER_FLAT,
+    chunk_bytes=64,
+    max_chunks=5,
+    window=2,
+    binomial_bytes=0,
+    doubling_bytes=0,
+    bruck_bytes=0,
+    exchange_bytes=0,
 )
 ALWAYS_FLAT = Tuning(flat_reduce_bytes=0, flat_broadcast_bytes=0, flat_gather_bytes=0, flat_scatter_bytes=0)

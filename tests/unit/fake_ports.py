@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multiworld.channel.collectives import Barrier, MessageBarrier, SharedSpace
+from multiworld.channel.collectives import SharedWork
+from multiworld.channel.collectives.doubling import dissemination_barrier
 from multiworld.wire.operation import Operation, drive
 
 Steps = Coroutine[Operation[Any], None, None]
@@ -58,9 +59,10 @@ class FakeNetwork:
     """Connects ``size`` ranks. ``seed`` None: in the order of the calls.
 
     ``rendezvous``: a send is done only when its message is received; otherwise the network may take it before.
+    ``shares``: whether the ranks share memory.
     """
 
-    def __init__(self, size: int, *, seed: int | None = None, rendezvous: bool = False) -> None:
+    def __init__(self, size: int, *, seed: int | None = None, rendezvous: bool = False, shares: bool = True) -> None:
         self.size, self.rendezvous = size, rendezvous
         self.num_messages = 0
         self.fail_message: int | None = None
@@ -68,7 +70,7 @@ class FakeNetwork:
         self._routes: dict[tuple[int, int], FakeRoute] = defaultdict(FakeRoute)
         self._work: list[tuple[Callable[[], None], Operation[None]]] = []
         self.ports = [FakePort(self, rank) for rank in range(size)]
-        self.space = FakeSpace(size)
+        self.areas = FakeAreas(size) if shares else None
 
     def run(self, call: Callable[..., Steps], *args: object, **options: object) -> None:
         """Run ``call(port, *args)`` on all ranks to the end: all must succeed, and nothing be left."""
@@ -135,16 +137,38 @@ class FakeNetwork:
         received.succeed(None)
 
 
-class FakeSpace:
+class FakeAreas:
     """Memory that all ranks share, small enough that the tests need several pieces; it begins as garbage."""
 
     def __init__(self, size: int) -> None:
         self.half_bytes = 64 * max(size, 3)
-        self._areas = torch.full((size, 2, self.half_bytes), GARBAGE, dtype=torch.uint8)
+        self.halves = [0] * size  # that each rank fills
+        self.memory = torch.full((size, 2, self.half_bytes), GARBAGE, dtype=torch.uint8)
 
-    def area(self, rank: int, half: int, like: Tensor, offset_bytes: int = 0) -> Tensor:
+
+class FakeSpace:
+    """The shared memory as one call of one rank sees it; the ranks meet by messages."""
+
+    def __init__(self, port: FakePort, areas: FakeAreas) -> None:
+        self.rank, self.size, self.half_bytes = port.rank, port.size, areas.half_bytes
+        self._port, self._areas = port, areas
+        self._halves = list(areas.halves)
+
+    def begin_piece(self) -> None:
+        self._areas.halves[self.rank] = self._halves[self.rank] = 1 - self._areas.halves[self.rank]
+
+    async def show(self) -> None:
+        half = self._halves[self.rank]
+        await self.meet()
+        self._halves = [half] * self.size
+
+    async def meet(self) -> None:
+        await dissemination_barrier(self._port)
+
+    def area(self, rank: int, like: Tensor, offset_bytes: int = 0) -> Tensor:
+        assert offset_bytes % 64 == 0, f"an offset of {offset_bytes}"
         assert offset_bytes + like.nbytes <= self.half_bytes, "a piece that is larger than its half"
-        return self._areas[rank, half, offset_bytes : offset_bytes + like.nbytes].view(like.dtype)
+        return self._areas.memory[rank, self._halves[rank], offset_bytes : offset_bytes + like.nbytes].view(like.dtype)
 
 
 class FakePort:
@@ -170,15 +194,11 @@ class FakePort:
         self._network.route(src, self.rank).receives.append((tensor, operation))
         return operation
 
-    def share(self) -> Operation[SharedSpace | None]:
-        operation: Operation[SharedSpace | None] = Operation()
-        operation.succeed(self._network.space)
-        return operation
-
-    async def barrier(self) -> Barrier:
-        barrier = MessageBarrier(self)
-        await barrier.meet()
-        return barrier
+    async def share(self, work: SharedWork, size_bytes: int) -> bool:
+        areas = self._network.areas
+        if areas is not None:
+            await work(FakeSpace(self, areas))
+        return areas is not None
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
         operation: Operation[None] = Operation()
@@ -200,3 +220,23 @@ class FakePort:
         assert tensor.device.type == "cpu", "a tensor that is not on the CPU"
         assert 0 <= peer < self.size, f"rank {peer} of {self.size}"
         assert peer != self.rank, "a message to itself"
+
+
+class FakeLender:
+    """The stream to a peer that takes descriptors, or cannot. They are whoever's that looks at ``lent``."""
+
+    def __init__(self, *, can: bool = True) -> None:
+        self.can = can
+        self.lent: list[int] = []
+        self.said: list[bool] = []
+
+    def can_lend(self) -> bool:
+        return self.can
+
+    def lend(self, descriptor: int) -> None:
+        self.lent.append(descriptor)
+
+    def say_mapped(self, *, by_all: bool) -> None:
+        self.said.append(by_all)
+
+    def say_unused(self, seq: int) -> None: ...

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from multiworld import native
 from multiworld.cli import doctor
 
 
@@ -59,6 +60,21 @@ def test_table_says_what_a_channel_that_works_needs_besides() -> None:
     assert "mpi works, for processes of mpiexec" in [" ".join(line.split()) for line in text.splitlines()]
 
 
+@pytest.mark.parametrize(
+    ("core", "row"),
+    [
+        (doctor.NativeCore(active=True, reason=""), "native core active"),
+        (
+            doctor.NativeCore(active=False, reason="it was not built"),
+            "native core not active: it was not built; large tensors move more slowly on one host",
+        ),
+    ],
+)
+def test_table_says_whether_the_native_core_is_active_and_why_not(core: doctor.NativeCore, row: str) -> None:
+    text = doctor.render(dataclasses.replace(doctor.diagnose(_healthy), native_core=core))
+    assert row in [" ".join(line.split()) for line in text.splitlines()]
+
+
 def test_table_is_aligned() -> None:
     text = doctor.render(doctor.diagnose(_healthy))
     rows = [line for line in text.splitlines() if line.startswith("  ")]
@@ -75,8 +91,9 @@ def test_json_holds_what_the_table_shows(monkeypatch: pytest.MonkeyPatch) -> Non
     diagnosis = doctor.diagnose(_healthy)
     text = json.dumps(diagnosis.as_json())
     record = json.loads(text)
-    assert set(record) == {"versions", "channels", "interfaces", "limits", "token_set", "healthy"}
+    assert set(record) == {"versions", "native_core", "channels", "interfaces", "limits", "token_set", "healthy"}
     assert set(record["versions"]) == {"multiworld", "python", "torch", "kernel"}
+    assert record["native_core"] == {"active": native.core is not None, "reason": native.why_not}
     assert [channel["name"] for channel in record["channels"]] == ["tcp", "nccl"]
     assert record["token_set"] is True
     assert "a secret" not in text

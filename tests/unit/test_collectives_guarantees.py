@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from .collective_cases import (
     ALWAYS_SMALL,
     COMPLEX,
     FLOATS,
+    NEVER_FLAT,
     TINY,
     bits,
     random_tensor,
@@ -120,14 +122,7 @@ def temporary_bytes(own: Sequence[Tensor], call: Callable[..., Steps], *args: ob
 
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_temporary_memory_stays_within_the_size_of_a_tensor(size: int) -> None:
-    never = 1 << 60
-    tuning = Tuning(
-        chunk_bytes=16 * 1024,
-        flat_reduce_bytes=never,
-        flat_broadcast_bytes=never,
-        flat_gather_bytes=never,
-        flat_scatter_bytes=never,
-    )
+    tuning = replace(NEVER_FLAT, chunk_bytes=16 * 1024)
     slack = 4 * tuning.chunk_bytes + 64
     tensors = [torch.ones(NUMBERS) for _ in range(size)]
     assert temporary_bytes(tensors, collectives.broadcast, each(tensors), 0, tuning=tuning) == 0
@@ -161,7 +156,7 @@ def test_the_error_of_a_message_is_the_error_of_the_collective(failing: int, tun
 
 
 def count_messages(size: int, call: Callable[..., Steps], *args: object, **options: object) -> int:
-    network = FakeNetwork(size)
+    network = FakeNetwork(size, shares=False)
     network.run(call, *args, **options)
     return network.num_messages
 

@@ -13,7 +13,6 @@ from torch.distributed import ReduceOp
 from multiworld.channel.collectives import check_reduce_op, check_separate, reduce_op_name
 from multiworld.channel.collectives.reduction import (
     GRAIN,
-    accumulate,
     combine,
     copy,
     finalize,
@@ -25,10 +24,10 @@ from .collective_cases import DTYPES, OPS, allows, premultiplied_sum, random_ten
 
 
 @pytest.mark.parametrize("numel", [0, 1, GRAIN - 1, GRAIN, GRAIN + 1, 3 * GRAIN + 5])
-def test_accumulate_reduces_every_element_whatever_the_length(numel: int) -> None:
+def test_combine_reduces_every_element_whatever_the_length(numel: int) -> None:
     into, other = random_tensor((numel,), torch.int64, 1), random_tensor((numel,), torch.int64, 2)
     expected = into + other
-    accumulate(into, other, ReduceOp.SUM)
+    combine(into, other, into, ReduceOp.SUM)
     assert torch.equal(into, expected)
 
 
@@ -47,7 +46,7 @@ def test_every_allowed_operation_equals_torchs(dtype: torch.dtype) -> None:
             continue
         left, right = random_tensor((50,), dtype, 1), random_tensor((50,), dtype, 2)
         expected = reduced([left, right], op)
-        accumulate(left, right, op)
+        combine(left, right, left, op)
         finalize(left, op, 2)
         assert torch.equal(left, expected), str(op)
 
@@ -55,13 +54,13 @@ def test_every_allowed_operation_equals_torchs(dtype: torch.dtype) -> None:
 def test_a_sum_of_bools_is_a_logical_or() -> None:
     """As in NCCL. Gloo adds the bytes, and leaves a bool tensor that holds 2."""
     into = torch.tensor([True, True, False, False])
-    accumulate(into, torch.tensor([True, False, True, False]), ReduceOp.SUM)
+    combine(into, torch.tensor([True, False, True, False]), into, ReduceOp.SUM)
     assert into.view(torch.uint8).tolist() == [1, 1, 1, 0]
 
 
 def test_integers_wrap_around() -> None:
     into = torch.tensor([250], dtype=torch.uint8)
-    accumulate(into, torch.tensor([10], dtype=torch.uint8), ReduceOp.SUM)
+    combine(into, torch.tensor([10], dtype=torch.uint8), into, ReduceOp.SUM)
     assert into.item() == 4
 
 
@@ -81,7 +80,7 @@ def test_arithmetic_over_many_elements_starts_no_thread() -> None:
 
     def work() -> None:
         before = set(os.listdir("/proc/self/task"))
-        accumulate(tensor, other, ReduceOp.AVG)
+        combine(tensor, other, tensor, ReduceOp.AVG)
         finalize(tensor, ReduceOp.AVG, 2)
         premultiply(tensor, tensor, 3.0)
         copy(tensor, other)

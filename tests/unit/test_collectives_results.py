@@ -129,8 +129,9 @@ def test_all_to_all_exchanges_tensors_of_a_shape_for_each_pair(size: int, networ
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-def test_no_rank_leaves_a_barrier_before_all_have_come(size: int) -> None:
-    network = FakeNetwork(size, rendezvous=True)
+@pytest.mark.parametrize("shares", [True, False], ids=["shared memory", "messages"])
+def test_no_rank_leaves_a_barrier_before_all_have_come(size: int, *, shares: bool) -> None:
+    network = FakeNetwork(size, rendezvous=True, shares=shares)
     absent = size - 1
 
     async def come_if_not_absent(port: FakePort) -> None:

@@ -121,3 +121,24 @@ def test_control_frames_carry_no_payload() -> None:
     assert seen == [(Kind.HEARTBEAT, b""), (Kind.READY, b"abc")]
     with pytest.raises(ProtocolError, match="must not carry a payload"):
         parser.feed(memoryview(pack_header(Kind.READY, payload_bytes=1)))
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_a_frame_that_came_with_its_payload_is_offered_whole(takes: bool) -> None:
+    offered: list[tuple[int, bytes, bytes]] = []
+
+    def take(header: Header, meta: bytes, payload: memoryview) -> bool:
+        offered.append((header.seq, meta, bytes(payload)))
+        return takes
+
+    target = Target(3)
+    parser = FrameParser(target, max_meta_bytes=10)
+    parser.take_whole = take
+    whole = pack_header(Kind.MESSAGE, meta_bytes=2, payload_bytes=3, seq=5) + b"mmabc"
+    parser.feed(memoryview(whole + pack_frame(Kind.BYE) + whole[:-1]))
+    assert offered == [(5, b"mm", b"abc")], "not one without payload, nor one that is not all there"
+    assert [header.kind for header in target.ended] == [Kind.BYE] if takes else [Kind.MESSAGE, Kind.BYE]
+    parser.feed(memoryview(b"c"))
+    assert parser.at_boundary
+    assert target.ended[-1].kind == Kind.MESSAGE
+    assert bytes(target.buffer) == b"abc"

@@ -14,6 +14,7 @@ from multiworld.testing import scaled, wait_until
 from multiworld.wire import loop_reader, watch
 from multiworld.wire.frames import Header
 from multiworld.wire.loop_reader import LoopReader
+from multiworld.wire.operation import Operation
 from multiworld.wire.progress import Timer
 
 from .connected import Pair, connected_pair, message
@@ -93,6 +94,24 @@ async def test_a_large_payload_goes_back_to_the_progress_thread_until_a_small_me
     await received(pair, 3)
     assert threads[1] != threading.get_ident()
     assert pair.right.watch_from(reader) is not None
+
+
+async def test_a_call_that_blocks_the_loop_reads_in_its_place(pair: Pair, reader: LoopReader) -> None:
+    threads = await let_the_loop_read(pair, reader)
+    came: Operation[None] = Operation()
+
+    def on_frame(_: Header) -> None:
+        threads.append(threading.get_ident())
+        came.succeed(None)
+
+    pair.right_sink.on_frame = on_frame
+    sending = threading.Timer(0.05, pair.left.send, (message(b"", 1),))
+    sending.start()
+    pair.right.read_until(came, scaled(10))
+    assert came.done
+    assert threads == [threading.get_ident()]
+    assert pair.right.watch_from(reader) is not None, "the loop can have it again"
+    sending.join()
 
 
 async def test_a_loop_that_takes_a_connection_again_and_again_is_patrolled_once(

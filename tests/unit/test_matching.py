@@ -69,3 +69,27 @@ def test_nothing_is_put_back_on_a_tag_that_was_forgotten() -> None:
     box.forget(7)
     assert box.put_back(7, 1, "message", 4) is None
     assert not box.has_complete(7)
+
+
+def test_a_message_that_is_complete_is_taken_by_the_first_receive_if_it_fits() -> None:
+    box = inbox()
+    assert box.arrive_complete(7, 1, 4, lambda receive: True) is None, "nobody waits: it has to arrive"
+    box.post(7, "large", large=True)
+    box.post(7, "small", large=False)
+    box.credits_to_give.clear()
+    assert box.arrive_complete(7, 1, 4, lambda receive: receive == "small") is None, "not before the first"
+    assert box.arrive_complete(7, 1, 4, lambda receive: True) == "large"
+    assert box.arrive_complete(7, 1, 4, lambda receive: True) is None, "an old number: arrive() refuses it"
+    assert box.arrive_complete(7, 2, 4, lambda receive: True) == "small"
+    assert box.take_consumed(at_least=1) == 8
+    assert box.num_posted == 0
+    assert not box.has_receives
+    assert box.num_tags == 1, "the credit that the large one asked for is still out"
+
+
+def test_nobody_takes_a_complete_message_on_a_forgotten_tag() -> None:
+    box = inbox()
+    box.post(7, "receive", large=False)
+    box.forget(7)
+    assert box.arrive_complete(7, 1, 4, lambda receive: True) is None
+    assert box.arrive(7, 1, "message", 4, eager=True, transferring=True).dropped

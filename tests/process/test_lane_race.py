@@ -1,0 +1,21 @@
+"""Two processes that rest and act in the same moment: one of them notices, whatever their processors reorder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from multiworld.testing import scaled
+from tests.unit.lanes import ENDS
+
+
+def test_no_bell_is_lost_between_two_processes() -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.process.lane_race"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=scaled(50),
+    )
+    assert process.returncode == 0, process.stdout
+    assert process.stdout.count("rested") == len(ENDS)

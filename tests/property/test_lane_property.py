@@ -1,0 +1,431 @@
+"""Whatever the two ends of a lane do in whatever order: they never both sleep while there is something to be moved."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multiworld.channel import lane, lane_payloads
+from multiworld.channel.lane import PythonEnd
+from multiworld.channel.lane_payloads import LaneReads, LaneWrites, Payload
+from tests.unit.lanes import ENDS, NEAR_THE_END, WINDOW, Ends, Lane, Memory, make_small, noise
+
+MAX_PAYLOAD = 3 * WINDOW
+NOISE = noise(MAX_PAYLOAD)
+sizes = st.integers(1, MAX_PAYLOAD)
+ends_of_lanes = st.sampled_from(ENDS)
+starts = st.sampled_from([0, NEAR_THE_END])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_lanes() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patches:
+        make_small(patches)
+        patches.setattr(lane_payloads, "TURN_BYTES", WINDOW // 2)
+        yield
+
+
+# ---- the ends, which act one at a time
+
+
+class Model:
+    """One payload that goes from a writer to a reader. Bells are on their way until they are delivered."""
+
+    def __init__(self, ends: Ends, start: int, total: int) -> None:
+        self.lane = Lane(ends, start=start)
+        self.data, self.came = noise(total, seed=total), b""
+        self.end = start + total & 2**64 - 1
+        self.unwritten = total
+        self.to_writer = self.to_reader = 0
+        self.writer_rests = self.reader_rests = False
+        self.rung: set[tuple[str, int]] = set()
+
+    @property
+    def unread(self) -> int:
+        return len(self.data) - len(self.came)
+
+    def ring_reader(self) -> None:
+        if self.lane.writer.bell:
+            self.to_reader += 1
+            self.rang("reader", self.lane.reader_rests.value)
+
+    def ring_writer(self) -> None:
+        if self.lane.reader.bell:
+            self.to_writer += 1
+            self.rang("writer", self.lane.writer_rests.value)
+
+    def rang(self, who: str, rest: int) -> None:
+        assert rest % 2 == 1, f"the {who} was rung, but does not rest"
+        assert (who, rest) not in self.rung, f"the {who} was rung twice"
+        self.rung.add((who, rest))
+
+    def push(self, size_bytes: int) -> None:
+        if not self.writer_rests:
+            at = len(self.data) - self.unwritten
+            self.unwritten -= self.lane.push(self.data[at : at + size_bytes])
+            self.ring_reader()
+
+    def pull(self, size_bytes: int, *, not_yet: bool = False) -> None:
+        if not self.reader_rests:
+            self.came += self.lane.pull(min(size_bytes, self.unread), not_yet=not_yet)
+            self.ring_writer()
+
+    def rest_writing(self, *, early: bool) -> None:
+        if self.unwritten and not self.writer_rests and self.lane.writer.rest_writing(early=early):
+            self.writer_rests = True
+            self.ring_reader()
+
+    def rest_reading(self, *, early: bool) -> None:
+        if self.unread and not self.reader_rests and self.lane.reader.rest_reading(early=early, end=self.end):
+            self.reader_rests = True
+            self.ring_writer()
+
+    def deliver_to_writer(self) -> None:
+        if self.to_writer:
+            self.to_writer -= 1
+            self.wake_writer()
+
+    def deliver_to_reader(self) -> None:
+        if self.to_reader:
+            self.to_reader -= 1
+            self.wake_reader()
+
+    def wake_writer(self) -> None:
+        self.lane.writer.wake()
+        self.writer_rests = False
+
+    def wake_reader(self) -> None:
+        self.lane.reader.wake()
+        self.reader_rests = False
+
+    def check(self) -> None:
+        in_window = len(self.data) - self.unwritten - len(self.came)
+        writer_sleeps = self.writer_rests and not self.to_writer
+        reader_sleeps = self.reader_rests and not self.to_reader
+        assert not (writer_sleeps and reader_sleeps), "both sleep, and nobody is told"
+        assert not (reader_sleeps and in_window and not self.unwritten), "all is written, and the reader sleeps"
+        assert not (writer_sleeps and self.unread == 0), "all is read, and the writer sleeps"
+        assert self.data.startswith(self.came)
+        self.lane.check_guards()
+
+    def finish(self) -> None:
+        """Both go on as they should: who can move nothing rests, and bells are delivered."""
+        for _ in range(100):
+            self.deliver_to_writer()
+            self.push(MAX_PAYLOAD)
+            self.rest_writing(early=False)
+            self.deliver_to_reader()
+            self.pull(MAX_PAYLOAD)
+            self.rest_reading(early=False)
+            self.check()
+        assert self.came == self.data
+
+
+Step: TypeAlias = Callable[[Model, int], None]
+STEPS: dict[str, Step] = {
+    "push": lambda model, size: model.push(size),
+    "pull": lambda model, size: model.pull(size),
+    "pull, and ring later": lambda model, size: model.pull(size, not_yet=True),
+    "rest writing": lambda model, _: model.rest_writing(early=False),
+    "rest writing early": lambda model, _: model.rest_writing(early=True),
+    "rest reading": lambda model, _: model.rest_reading(early=False),
+    "rest reading early": lambda model, _: model.rest_reading(early=True),
+    "ring the writer": lambda model, _: model.deliver_to_writer(),
+    "ring the reader": lambda model, _: model.deliver_to_reader(),
+    "wake the writer": lambda model, _: model.wake_writer(),
+    "wake the reader": lambda model, _: model.wake_reader(),
+}
+
+
+@given(ends_of_lanes, starts, sizes, st.lists(st.tuples(st.sampled_from(sorted(STEPS)), sizes), max_size=60))
+@settings(max_examples=300)
+def test_ends_never_both_sleep(ends: Ends, start: int, total: int, steps: list[tuple[str, int]]) -> None:
+    model = Model(ends, start, total)
+    for name, size in steps:
+        STEPS[name](model, size)
+        model.check()
+    model.finish()
+
+
+# ---- payloads, whose frames and bells go through a connection in order
+
+
+class Line:
+    """Two queues of payloads, and what is on its way between them: calls that the other side is to make."""
+
+    def __init__(self, ends: Ends, start: int) -> None:
+        self.lane = Lane(ends, start=start)
+        self.to_reader: deque[Callable[[], object]] = deque()
+        self.to_writer: deque[Callable[[], object]] = deque()
+        self.written: list[int | None] = []
+        self.came: list[int] = []
+        self.writes: LaneWrites[int] = LaneWrites(
+            self.lane.writer,
+            ring=lambda: self.to_reader.append(self.reads.read),
+            written=self.written.append,
+            again=lambda _: self.to_writer.append(self.writes.write),
+            memory=self.lane,
+        )
+        self.reads = LaneReads(
+            self.lane.reader,
+            ring=lambda: self.to_writer.append(self.writes.write),
+            came=self.came.append,
+            again=lambda _: self.to_reader.append(self.reads.read),
+            memory=self.lane,
+        )
+        self.sent: list[bytes] = []
+        self.targets: list[Memory | None] = []
+
+    def send(self, size: int, *, to_nowhere: bool) -> None:
+        seq = len(self.sent)
+        self.sent.append(NOISE[len(NOISE) - size :])
+        target = None if to_nowhere else Memory(bytes(size))
+        self.targets.append(target)
+        self.to_reader.append(lambda: self.reads.expect(seq, size, None if target is None else target.view))
+        segments = [memoryview(bytearray(self.sent[-1][at : at + WINDOW])) for at in range(0, size, WINDOW)]
+        self.writes.waiting.append(Payload(seq, segments))
+        if len(self.writes.waiting) == 1:
+            self.writes.write()
+
+    def detach(self) -> None:
+        """The first one that waits goes on from a copy, a moment later."""
+        payload = next((each for each in self.writes.waiting if each.detached is None), None)
+        if payload is not None:
+            payload.detached = threading.Event()
+            self.to_writer.append(lambda: self.attach(payload))
+
+    def attach(self, payload: Payload[int]) -> None:
+        payload.segments = deque(memoryview(bytearray(segment)) for segment in payload.segments)
+        payload.detached = None
+        self.writes.write()
+
+    def deliver(self, calls: deque[Callable[[], object]]) -> None:
+        if calls:
+            calls.popleft()()
+
+    def check(self) -> None:
+        assert self.came == list(range(len(self.came)))
+        assert self.written == list(range(len(self.written)))
+        for seq in self.came:
+            target = self.targets[seq]
+            assert target is None or target.content == self.sent[seq]
+            if target is not None:
+                target.check_guards()
+        self.lane.check_guards()
+
+
+CALLS: dict[str, Callable[[Line, int], None]] = {
+    "send": lambda line, size: line.send(size, to_nowhere=False),
+    "send what nobody wants": lambda line, size: line.send(size, to_nowhere=True),
+    "send nothing": lambda line, _: line.send(0, to_nowhere=False),
+    "detach": lambda line, _: line.detach(),
+    "to the reader": lambda line, _: line.deliver(line.to_reader),
+    "to the writer": lambda line, _: line.deliver(line.to_writer),
+}
+calls = st.lists(st.tuples(st.sampled_from(sorted(CALLS)), sizes), max_size=40)
+
+
+@given(ends_of_lanes, starts, calls)
+@settings(max_examples=300)
+def test_all_payloads_come_once_all_bells_have(ends: Ends, start: int, calls: list[tuple[str, int]]) -> None:
+    line = Line(ends, start)
+    for name, size in calls:
+        CALLS[name](line, size)
+    while line.to_reader or line.to_writer:
+        line.deliver(line.to_reader)
+        line.deliver(line.to_writer)
+    line.check()
+    assert len(line.came) == len(line.written) == len(line.sent)
+    assert line.writes.is_idle
+
+
+@given(ends_of_lanes, starts, calls)
+def test_whoever_leaves_once_all_is_written_loses_nothing(ends: Ends, start: int, calls: list[tuple[str, int]]) -> None:
+    """The reader answers nothing any more when it has read the last frame."""
+    line = Line(ends, start)
+    for name, size in calls:
+        CALLS[name](line, size)
+    while line.writes.waiting:
+        assert line.to_reader or line.to_writer, "nobody is told"
+        line.deliver(line.to_writer if line.to_writer else line.to_reader)
+    while line.to_reader:
+        line.deliver(line.to_reader)
+    line.reads.read(to_the_end=True)
+    line.check()
+    assert len(line.came) == len(line.sent)
+
+
+# ---- ends that act at the same time: one look at a word, or one change of it, after the other
+
+
+TINY_WINDOW = 4
+
+
+class Over(BaseException):
+    """The test is over; ends the threads that wait."""
+
+
+class Actor:
+    """A thread that stops before every access to a word until it is let on, and sleeps until it is rung."""
+
+    def __init__(self, words: Sequence[Any], end: PythonEnd) -> None:
+        self.end = end
+        end._count, end._their_count, end._rest, end._their_rest = (Stepped(word, self) for word in words)  # type: ignore[assignment]
+        self.may_go, self.stands = threading.Semaphore(0), threading.Semaphore(0)
+        self.is_over = self.is_done = self.sleeps = self.is_early = False
+        self.bells = 0
+        self.other: Actor
+        self.error: BaseException | None = None
+
+    @property
+    def can_go_on(self) -> bool:
+        return not self.is_done and (not self.sleeps or self.bells > 0)
+
+    def start(self, work: Callable[[], None]) -> None:
+        self.thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self.thread.start()
+        self.stands.acquire()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            self.stop()
+            work()
+        except Over:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.is_done = True
+        self.stands.release()
+
+    def stop(self) -> None:
+        """Wait for the next turn."""
+        self.stands.release()
+        self.may_go.acquire()
+        if self.is_over:
+            raise Over
+
+    def go_on(self) -> None:
+        self.may_go.release()
+        self.stands.acquire()
+
+    def ring(self) -> None:
+        if self.end.bell:
+            self.other.bells += 1
+
+    def rest(self, rests: bool, *, early: bool = False) -> None:
+        if rests:
+            self.ring()
+            self.sleeps, self.is_early = True, early
+            self.stop()
+            self.sleeps = False
+            self.bells -= 1
+            self.end.wake()
+
+    @property
+    def sleeps_for_long(self) -> bool:
+        """Whether it sleeps until half of the window is free, if it is a writer, and nobody has rung."""
+        return self.sleeps and not self.bells and not self.is_early
+
+
+class Stepped:
+    """A word that is looked at and changed in turns."""
+
+    def __init__(self, word: Any, actor: Actor) -> None:
+        self._word, self._actor = word, actor
+
+    @property
+    def value(self) -> int:
+        self._actor.stop()
+        return int(self._word.value)
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._actor.stop()
+        self._word.value = value
+
+
+def flags(number: int) -> Iterator[bool]:
+    """Return its bits, and no more then."""
+    while True:
+        yield bool(number & 1)
+        number >>= 1
+
+
+def play(total: int, early: int, schedule: int) -> None:
+    """Move so many bytes. ``early``, ``schedule``: who rests early, and who goes on, in bits."""
+    tiny = Lane((PythonEnd, PythonEnd))
+    data = noise(total)
+    source, target = Memory(data), Memory(bytes(total))
+    words = (tiny.written, tiny.taken, tiny.writer_rests, tiny.reader_rests)
+    assert isinstance(tiny.writer, PythonEnd)
+    assert isinstance(tiny.reader, PythonEnd)
+    writer = Actor(words, tiny.writer)
+    reader = Actor((words[1], words[0], words[3], words[2]), tiny.reader)
+    writer.other, reader.other = reader, writer
+    earlies = flags(early)
+
+    def write() -> None:
+        moved = 0
+        while moved < total:
+            moved_now = writer.end.push(source.address + moved, total - moved, 0.0)
+            moved += moved_now
+            if writer.end.bell:
+                writer.ring()
+            elif moved < total:
+                writer.rest(writer.end.rest_writing(early=False))
+
+    def write_early() -> None:
+        moved = 0
+        while moved < total:
+            moved += writer.end.push(source.address + moved, 1, 0.0)
+            writer.ring()
+            if moved < total and not writer.end.bell:
+                is_early = next(earlies)
+                writer.rest(writer.end.rest_writing(early=is_early), early=is_early)
+
+    def read() -> None:
+        moved = 0
+        while moved < total:
+            not_yet = next(earlies)
+            wanted = min(total - moved, 1 + next(earlies))
+            pulled = reader.end.pull(target.address + moved, wanted, 0.0, past_caches=False, not_yet=not_yet)
+            moved += pulled
+            reader.ring()
+            if pulled and not not_yet and writer.sleeps_for_long:
+                assert writer.end.position - moved > TINY_WINDOW // 2, "half is free, and the writer is not told"
+            if moved < total and not reader.end.bell:
+                reader.rest(reader.end.rest_reading(early=not_yet, end=total))
+
+    writer.start(write_early if next(earlies) else write)
+    reader.start(read)
+    actors = (writer, reader)
+    try:
+        for turn in flags(schedule):
+            runnable = [actor for actor in actors if actor.can_go_on]
+            if not runnable:
+                assert reader.is_done, "both sleep, and nobody is told"
+                break
+            (runnable[-1] if turn else runnable[0]).go_on()
+    finally:
+        for actor in actors:
+            actor.is_over = True
+            actor.may_go.release()
+            actor.thread.join()
+    assert (writer.error, reader.error) == (None, None)
+    assert target.content == data
+    tiny.check_guards()
+
+
+@given(st.integers(1, 3 * TINY_WINDOW), st.integers(0, 2**60), st.integers(0, 2**120))
+@settings(max_examples=300)
+def test_ends_that_act_at_once_never_both_sleep(total: int, early: int, schedule: int) -> None:
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(lane, "WINDOW_BYTES", TINY_WINDOW)
+        patches.setattr(lane, "PYTHON_CHUNK_BYTES", 1)
+        play(total, early, schedule)

@@ -1,0 +1,640 @@
+"""Two streams of one process over a Unix socket and shared memory: a full ring, and payloads half way in the lane."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from multiworld.channel import lane, lane_payloads, shared_stream
+from multiworld.channel.base import Payload
+from multiworld.channel.host_memory import RING_BYTES, HostMemory
+from multiworld.channel.lane import TAKEN_AT, WINDOW_BYTES, WRITTEN_AT
+from multiworld.channel.lane_payloads import LaneReads
+from multiworld.channel.shared_stream import INLINE_BYTES, KEPT_BYTES, SHARED_EAGER_BYTES, SharedStream
+from multiworld.channel.stream import USER, StreamOwner
+from multiworld.channel.tensors import describe, memory_of, payload_segments
+from multiworld.errors import ProtocolError
+from multiworld.testing import scaled, wait_until
+from multiworld.wire.connection import Connection
+from multiworld.wire.copying import copied
+from multiworld.wire.frames import Kind, pack_header
+from multiworld.wire.operation import Operation, StepsCancelled
+from multiworld.wire.progress import ProgressThread
+from multiworld.wire.waiting import wait_blocking
+
+COUNT = 3 * RING_BYTES // (2 * SHARED_EAGER_BYTES)  # messages that the window allows, but not the ring at once
+
+
+class Stream(SharedStream):
+    """One that can run out of memory."""
+
+    starves = False
+
+    def _allocate(self, size_bytes: int) -> Tensor:
+        if self.starves:
+            raise ProtocolError("no memory")
+        return super()._allocate(size_bytes)
+
+
+class Pair:
+    """The streams of two ranks. What ``here`` sends, ``there`` may receive."""
+
+    def __init__(self) -> None:
+        self.loops = [ProgressThread(f"test-shared-stream-{rank}") for rank in range(2)]
+        self.memories = [HostMemory("w", rank, 2) for rank in range(2)]
+        self.here, self.there = (Stream(StreamOwner(), 1 - rank, self.memories[rank]) for rank in range(2))
+        self.streams = self.here, self.there
+        for stream, loop, sock in zip(self.streams, self.loops, socket.socketpair(), strict=True):
+            Connection(loop, sock, stream).hand_over(stream)
+
+    def lend(self) -> None:
+        for memory in self.memories:
+            memory.offer()
+            assert wait_until(lambda memory=memory: memory.ready(1 - memory.rank) is not None, 10)  # type: ignore[misc]
+
+    def send(self, tensor: Tensor, tag: int = 0) -> Operation[None]:
+        return self.here.send(USER, tag, describe(tensor), [memory_of(tensor)], [tensor])
+
+    def recv(self, tensor: Tensor, tag: int = 0) -> Operation[Payload]:
+        return self.there.recv(USER, tag, describe(tensor), tensor)
+
+    def answer(self) -> None:
+        """Wait until all that ``there`` has said so far has come ``here``."""
+        tensor = torch.zeros(1)
+        came = self.here.recv(USER, 99, describe(tensor), tensor)
+        wait_blocking(self.there.send(USER, 99, describe(tensor), [memory_of(tensor)], [tensor]))
+        wait_blocking(came)
+
+    def stop_reading(self, stream: Stream | None = None) -> Callable[[], None]:
+        """Let ``there``, or another stream, read nothing until the returned function is called."""
+        stream = stream or self.there
+        resumed = threading.Event()
+        stopped = threading.Event()
+
+        def hold() -> None:
+            stopped.set()
+            resumed.wait(scaled(20))
+
+        holder = threading.Thread(target=stream.connection.run_and_wait, args=(hold,))
+        holder.start()
+        assert stopped.wait(scaled(5))
+
+        def resume() -> None:
+            resumed.set()
+            holder.join()
+
+        return resume
+
+    def close(self) -> None:
+        for stream, memory, loop in zip(self.streams, self.memories, self.loops, strict=True):
+            stream.abort(RuntimeError("the test is over"))
+            memory.close(RuntimeError("the test is over"))
+            loop.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn has all the time that it needs on a busy machine."""
+    monkeypatch.setattr(lane, "LIMIT_S", 1000.0)
+    monkeypatch.setattr(lane_payloads, "TURN_S", 1000.0)
+
+
+@pytest.fixture
+def pair(no_leaks: None) -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+def fill(pair: Pair) -> tuple[list[Tensor], list[Operation[None]]]:
+    """Send more than the ring holds; each message is its number."""
+    tensors = [torch.full((SHARED_EAGER_BYTES,), number, dtype=torch.uint8) for number in range(COUNT)]
+    return tensors, [pair.send(tensor) for tensor in tensors]
+
+
+def received(pair: Pair) -> int:
+    """Receive a message, and return which one it was."""
+    tensor = torch.empty(SHARED_EAGER_BYTES, dtype=torch.uint8)
+    wait_blocking(pair.recv(tensor))
+    assert tensor.min() == tensor.max(), "half of a message"
+    return int(tensor[0])
+
+
+class SlowCopies:
+    """Copies that are made when they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+        def copy(source: memoryview) -> memoryview:
+            self.begun.set()
+            assert self.go_on.wait(scaled(10))
+            return copied(source)
+
+        monkeypatch.setattr(shared_stream, "copied", copy)
+
+
+def test_others_go_on_while_the_rest_of_a_cancelled_send_is_copied(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.lend()
+    resume = pair.stop_reading()
+    tensors, sends = fill(pair)
+    first = next(number for number, send in enumerate(sends) if not send.done)
+    copies = SlowCopies(monkeypatch)
+    cancels = [threading.Thread(target=sends[first].cancel, args=(StepsCancelled(),)) for _ in range(2)]
+    for cancel in cancels:
+        cancel.start()
+    assert copies.begun.wait(scaled(5))
+    last = pair.send(torch.full((SHARED_EAGER_BYTES,), COUNT, dtype=torch.uint8))  # the lock is free
+    resume()
+    assert [received(pair) for _ in range(first)] == list(range(first))
+    assert all(cancel.is_alive() for cancel in cancels)  # the memory may still be read
+    assert not last.done
+    copies.go_on.set()
+    for cancel in cancels:
+        cancel.join()
+    tensors[first].fill_(255)
+    assert [received(pair) for _ in range(first, COUNT + 1)] == list(range(first, COUNT + 1))
+    wait_blocking(last)
+
+
+def test_without_memory_for_a_copy_the_connection_ends_and_the_rest_is_not_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(_: memoryview) -> memoryview:
+        raise MemoryError
+
+    pair.lend()
+    resume = pair.stop_reading()
+    tensors, sends = fill(pair)
+    last = sends[-1]
+    assert not last.done
+    monkeypatch.setattr(shared_stream, "copied", copy)
+    assert last.cancel(StepsCancelled())
+    tensors[-1].fill_(255)
+    resume()
+    assert wait_until(lambda: pair.here.connection.closed, timeout_s=5)
+    assert isinstance(last.error, StepsCancelled)
+
+
+def test_whoever_hears_of_what_was_sent_may_send_when_memory_is_offered(pair: Pair) -> None:
+    """The frame that offers it is written together with those before it."""
+    small, answers = torch.tensor([7], dtype=torch.uint8), list[Operation[None]]()
+    frame = pack_header(Kind.WINDOW)
+    pair.here.connection.queue(frame, on_sent=lambda: answers.append(pair.send(small, tag=1)))
+    pair.send(torch.zeros(2 * INLINE_BYTES, dtype=torch.uint8))
+    came = torch.zeros(1, dtype=torch.uint8)
+    wait_blocking(pair.recv(came, tag=1))
+    assert came.item() == 7
+    assert wait_until(lambda: len(answers) == 1, timeout_s=5), "the send has returned"
+    assert wait_until(lambda: pair.memories[0].ready(1) is not None, timeout_s=5)
+    assert pair.memories[0].ready(1)
+
+
+def hold_cancelled(pair: Pair) -> tuple[Callable[[], None], list[Operation[None]]]:
+    """Let cancelled sends wait for room in the ring. Return what lets the peer read, and what a leave waits for."""
+    pair.lend()
+    resume = pair.stop_reading()
+    _, sends = fill(pair)
+    for send in sends:
+        send.cancel(StepsCancelled())
+    return resume, pair.here.unsent()
+
+
+def test_a_leave_waits_until_the_rest_of_a_cancelled_send_has_gone(pair: Pair) -> None:
+    resume, unsent = hold_cancelled(pair)
+    assert unsent
+    resume()
+    assert [received(pair) for _ in range(COUNT)] == list(range(COUNT))
+    for operation in unsent:
+        wait_blocking(operation)
+    assert not pair.here.unsent()
+
+
+def test_nobody_waits_for_what_a_lost_connection_keeps(pair: Pair) -> None:
+    resume, unsent = hold_cancelled(pair)
+    pair.here.connection.abort()
+    for operation in unsent:
+        wait_blocking(operation)
+    resume()
+    assert not pair.here.unsent()
+
+
+def test_without_memory_for_what_waits_in_the_ring_a_receive_fails_with_the_world(pair: Pair) -> None:
+    pair.lend()
+    pair.there.starves = True
+    for _ in range(KEPT_BYTES // SHARED_EAGER_BYTES + 1):
+        pair.send(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8))
+    assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
+    receiving = pair.recv(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8), tag=1)
+    assert not receiving.done
+    error = RuntimeError("the world is broken")
+    pair.there.abort(error)
+    assert wait_until(lambda: receiving.error is error, timeout_s=5)
+
+
+def test_what_there_is_no_memory_for_is_lost_when_its_sender_leaves(pair: Pair) -> None:
+    pair.lend()
+    pair.send(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8))
+    assert wait_until(lambda: pair.there.has_complete(0), timeout_s=5)
+    waiting = pair.recv(torch.zeros(1, dtype=torch.uint8), tag=1)
+    pair.there.starves = True
+    error = RuntimeError("the sender has left")
+    pair.there.abort(error, keep_arrived=True)
+    assert wait_until(lambda: waiting.error is error, timeout_s=5)
+    receiving = pair.recv(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8))
+    assert wait_until(lambda: receiving.error is error, timeout_s=5)
+
+
+# ---- payloads that go through the lane
+
+
+LARGE = 3 * WINDOW_BYTES + 12345
+ODD_SIZES = (1, 0, 1_000_003, 77, LARGE)
+
+
+class HalfWay:
+    """A large message of which one window has been written, and nothing read."""
+
+    def __init__(self, pair: Pair) -> None:
+        pair.lend()
+        self.sent = torch.randint(0, 255, (LARGE,), dtype=torch.uint8)
+        self.expected = self.sent.clone()
+        self.came = torch.zeros(LARGE, dtype=torch.uint8)
+        self.receiving = pair.recv(self.came)
+        pair.answer()  # so it may be sent at once
+        self.resume = pair.stop_reading()
+        self.sending = pair.send(self.sent)
+        assert pair.here._writes is not None
+        assert pair.here._writes._end.position == WINDOW_BYTES
+        assert not self.sending.done
+
+    def check(self) -> None:
+        wait_blocking(self.receiving)
+        assert torch.equal(self.came, self.expected)
+
+
+def half_read(pair: Pair, half_way: HalfWay) -> Callable[[], None]:
+    """Let ``there`` read what is written, and nothing more be written until the returned function is called."""
+    resume = pair.stop_reading(pair.here)
+    half_way.resume()
+
+    def num_read() -> int:
+        return sum(incoming.received for incoming in pair.there._lane_reads or ())
+
+    assert wait_until(lambda: num_read() == WINDOW_BYTES, timeout_s=5)
+    return resume
+
+
+def test_large_messages_come_whole_in_both_directions(pair: Pair) -> None:
+    HalfWay(pair).resume()
+    sent, came = torch.randint(0, 255, (LARGE,), dtype=torch.uint8), torch.zeros(LARGE, dtype=torch.uint8)
+    receiving = pair.here.recv(USER, 5, describe(came), came)
+    wait_blocking(pair.there.send(USER, 5, describe(sent), [memory_of(sent)], [sent]))
+    wait_blocking(receiving)
+    assert torch.equal(came, sent)
+    assert pair.there._writes is not None
+    assert pair.there._writes._end.position == LARGE
+
+
+def test_a_large_message_that_is_cancelled_half_way_goes_on_from_a_copy(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    assert half_way.sending.cancel(StepsCancelled())
+    half_way.sent.fill_(255)
+    half_way.resume()
+    half_way.check()
+    assert isinstance(half_way.sending.error, StepsCancelled)
+
+
+def test_a_large_message_that_waits_behind_another_one_is_copied_too(pair: Pair) -> None:
+    pair.lend()
+    came = [torch.zeros(LARGE, dtype=torch.uint8) for _ in range(3)]
+    receives = [pair.recv(tensor) for tensor in came]
+    pair.answer()
+    resume = pair.stop_reading()
+    sent = [torch.full((LARGE,), number, dtype=torch.uint8) for number in range(3)]
+    sends = [pair.send(tensor) for tensor in sent]
+    for number in (2, 1):
+        assert sends[number].cancel(StepsCancelled())
+        sent[number].fill_(255)
+    resume()
+    for number, receive in enumerate(receives):
+        wait_blocking(receive)
+        assert came[number].min() == came[number].max() == number
+    wait_blocking(sends[0])
+
+
+def test_others_go_on_while_the_rest_of_a_large_send_is_copied(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    half_way = HalfWay(pair)
+    copies = SlowCopies(monkeypatch)
+    cancels = [threading.Thread(target=half_way.sending.cancel, args=(StepsCancelled(),)) for _ in range(2)]
+    for cancel in cancels:
+        cancel.start()
+    assert copies.begun.wait(scaled(5))
+    half_way.resume()
+    for size in (1, SHARED_EAGER_BYTES):
+        came = torch.zeros(size, dtype=torch.uint8)
+        wait_blocking(pair.send(torch.ones(size, dtype=torch.uint8), tag=1))
+        wait_blocking(pair.recv(came, tag=1))
+        assert came.min() == 1
+    assert all(cancel.is_alive() for cancel in cancels)  # the memory may still be read
+    assert not half_way.receiving.done
+    copies.go_on.set()
+    for cancel in cancels:
+        cancel.join()
+    half_way.sent.fill_(255)
+    half_way.check()
+
+
+def test_without_memory_for_a_copy_of_a_large_send_the_connection_ends(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(_: memoryview) -> memoryview:
+        raise MemoryError
+
+    half_way = HalfWay(pair)
+    monkeypatch.setattr(shared_stream, "copied", copy)
+    assert half_way.sending.cancel(StepsCancelled())
+    half_way.sent.fill_(255)
+    half_way.resume()
+    assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
+    assert not half_way.receiving.done
+    assert 255 not in half_way.came
+
+
+def test_a_leave_waits_until_the_rest_of_a_large_cancelled_send_is_written(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    half_way.sending.cancel(StepsCancelled())
+    unsent = pair.here.unsent()
+    assert unsent
+    assert not any(operation.done for operation in unsent)
+    half_way.resume()
+    for operation in unsent:
+        wait_blocking(operation)
+    wait_blocking(pair.here.finish())
+    half_way.check()
+    assert not pair.here.unsent()
+
+
+def test_a_large_receive_that_is_cancelled_half_way_leaves_its_tensor_alone_and_its_message_there(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    resume = half_read(pair, half_way)
+    assert half_way.receiving.cancel(StepsCancelled())
+    half_way.came.fill_(77)
+    again = torch.zeros(LARGE, dtype=torch.uint8)
+    receiving = pair.recv(again)
+    resume()
+    wait_blocking(receiving)
+    assert torch.equal(again, half_way.expected)
+    assert half_way.came.min() == half_way.came.max() == 77
+
+
+def test_a_large_receive_that_is_cancelled_before_anything_was_read_leaves_its_message_there(pair: Pair) -> None:
+    """The message is on its way, and its receive cannot be told from others before."""
+    half_way = HalfWay(pair)
+    cancel = threading.Thread(target=half_way.receiving.cancel, args=(StepsCancelled(),))
+    cancel.start()
+    half_way.resume()
+    cancel.join()
+    half_way.came.fill_(77)
+    again = torch.zeros(LARGE, dtype=torch.uint8)
+    wait_blocking(pair.recv(again))
+    assert torch.equal(again, half_way.expected)
+    assert half_way.came.min() == half_way.came.max() == 77
+
+
+def test_small_messages_stay_behind_a_large_one_of_their_tag_and_pass_it_on_others(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    sizes = (1, 2 * INLINE_BYTES, SHARED_EAGER_BYTES)
+    for tag in (0, 1):
+        for size in sizes:
+            pair.send(torch.full((size,), tag + 1, dtype=torch.uint8), tag=tag)
+    resume = half_read(pair, half_way)
+    came = {(tag, size): torch.zeros(size, dtype=torch.uint8) for tag in (0, 1) for size in sizes}
+    receives = {(tag, size): pair.recv(tensor, tag) for (tag, size), tensor in came.items()}
+    for size in sizes:
+        wait_blocking(receives[1, size])
+    assert not half_way.receiving.done
+    resume()
+    half_way.check()
+    for size in sizes:
+        wait_blocking(receives[0, size])
+    assert all(tensor.min() == tensor.max() == tag + 1 for (tag, _), tensor in came.items())
+
+
+def test_a_large_message_stays_behind_what_waits_for_room(pair: Pair) -> None:
+    """Its frame must not overtake theirs, which have the numbers before it."""
+    pair.lend()
+    came = torch.zeros(LARGE, dtype=torch.uint8)
+    large = pair.recv(came, tag=1)
+    pair.answer()
+    resume = pair.stop_reading()
+    _, sends = fill(pair)
+    assert not sends[-1].done
+    sending = pair.send(torch.full((LARGE,), 3, dtype=torch.uint8), tag=1)
+    resume()
+    wait_blocking(large)
+    wait_blocking(sending)
+    assert came.min() == came.max() == 3
+    assert [received(pair) for _ in range(COUNT)] == list(range(COUNT))
+
+
+def test_messages_whose_receives_do_not_wait_go_through_the_lane_later(pair: Pair) -> None:
+    pair.lend()
+    sent = [torch.full((LARGE,), number, dtype=torch.uint8) for number in range(4)]
+    sends = [pair.send(tensor, tag=number) for number, tensor in enumerate(sent)]
+    for number in (2, 0, 3, 1):
+        came = torch.zeros(LARGE, dtype=torch.uint8)
+        wait_blocking(pair.recv(came, tag=number))
+        assert came.min() == came.max() == number
+        wait_blocking(sends[number])
+
+
+def test_what_a_bye_finds_in_the_window_is_received(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if no bell has come for it."""
+    read = LaneReads.read
+
+    def read_at_the_end(reads: LaneReads, *, to_the_end: bool = False) -> None:
+        if to_the_end:
+            read(reads, to_the_end=True)
+
+    pair.lend()
+    monkeypatch.setattr(LaneReads, "read", read_at_the_end)
+    size = WINDOW_BYTES // 2
+    came = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
+    receives = [pair.recv(tensor) for tensor in came]
+    pair.answer()
+    for number in (1, 2):
+        wait_blocking(pair.send(torch.full((size,), number, dtype=torch.uint8)))
+    pair.answer()
+    assert not any(receive.done for receive in receives)
+    wait_blocking(pair.here.finish())
+    for number, receive in enumerate(receives):
+        wait_blocking(receive)
+        assert came[number].min() == came[number].max() == number + 1
+    assert pair.there.said_bye
+
+
+def test_a_bye_before_the_end_of_a_large_message_is_an_error(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    pair.here.connection.send(pack_header(Kind.BYE))
+    pair.here.abort(RuntimeError("it has left"))
+    half_way.resume()
+    assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
+    assert not pair.there.said_bye
+    assert not half_way.receiving.done
+    error = RuntimeError("the world is broken")
+    pair.there.abort(error)
+    assert wait_until(lambda: half_way.receiving.error is error, timeout_s=5)
+
+
+@pytest.mark.parametrize("who", ["sender", "receiver"])
+def test_an_abort_ends_a_large_message_that_is_half_way_at_both_ends(pair: Pair, who: str) -> None:
+    half_way = HalfWay(pair)
+    resume = half_read(pair, half_way)
+    error = RuntimeError("the world is broken")
+    streams = pair.streams if who == "sender" else pair.streams[::-1]
+    streams[0].abort(error)
+    resume()
+    assert wait_until(lambda: streams[1].connection.closed, timeout_s=5)
+    assert not pair.here.unsent() or who == "receiver"
+    streams[1].abort(error)
+    assert wait_until(lambda: half_way.sending.error is half_way.receiving.error is error, timeout_s=5)
+    for stream in pair.streams:
+        assert (stream._writes, stream._lane_reads) == (None, None), "they know addresses of memory that ends now"
+    half_way.came.fill_(77)
+    half_way.sent.fill_(88)
+    for tensor, operation in ((half_way.sent, pair.send(half_way.sent)), (half_way.came, pair.recv(half_way.came))):
+        assert wait_until(lambda operation=operation: operation.error is error, timeout_s=5)  # type: ignore[misc]
+        assert tensor.min() == tensor.max()
+
+
+def test_nobody_waits_for_a_large_message_whose_connection_was_lost(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    half_way.sending.cancel(StepsCancelled())
+    unsent = pair.here.unsent()
+    assert unsent
+    pair.there.connection.abort()
+    half_way.resume()
+    for operation in unsent:
+        wait_blocking(operation)
+    assert pair.here._writes is not None
+    assert not pair.here._writes.waiting
+
+
+def test_memory_is_not_given_back_while_something_lies_in_it(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    pair.here._forget_later(pair.here._num_written)
+    half_way.resume()
+    half_way.check()
+
+
+def word(pair: Pair, at: int) -> ctypes.c_uint64:
+    """Return a word of the lane from ``here`` to ``there``."""
+    own = pair.memories[0].own
+    assert own is not None
+    return ctypes.c_uint64.from_address(own.address + pair.memories[0].offsets(0, 1).page + at)
+
+
+def test_a_sender_that_counts_nonsense_loses_its_connection(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    word(pair, WRITTEN_AT).value += WINDOW_BYTES + 1
+    half_way.resume()
+    assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
+    assert not half_way.receiving.done
+    assert not half_way.came.any()
+
+
+def test_a_receiver_that_counts_nonsense_loses_its_connection(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    word(pair, TAKEN_AT).value = WINDOW_BYTES + 1
+    pair.there.connection.send(pack_header(Kind.ROOM))
+    assert wait_until(lambda: pair.here.connection.closed, timeout_s=5)
+    assert word(pair, WRITTEN_AT).value == WINDOW_BYTES
+    assert not half_way.sending.done
+    half_way.resume()
+
+
+def test_memory_that_a_lane_is_in_stays_whatever_its_peer_says(pair: Pair) -> None:
+    """It is offered again, without a descriptor, when the world has just ended here, and its memory with it."""
+    half_way = HalfWay(pair)
+    pair.memories[1].close(RuntimeError("the world has ended"))
+    pair.here.connection.send(pack_header(Kind.SHARE))
+    half_way.resume()
+    pair.answer()
+    assert pair.there._peer_ring is not None
+    half_way.check()
+
+
+class Elsewhere:
+    """True, but on one thread."""
+
+    def __init__(self, thread_name: str) -> None:
+        self._thread_name = thread_name
+
+    def __bool__(self) -> bool:
+        return threading.current_thread().name != self._thread_name
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_with_a_peer_that_has_no_lanes_large_messages_go_through_the_socket(
+    pair: Pair, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_stream, "LANES_WORK", Elsewhere(f"test-shared-stream-{rank}"))
+    pair.lend()
+    pair.streams[rank]._peer_has_lanes = False  # as it was on its thread, and is everywhere where there are no lanes
+    for sender, receiver in (pair.streams, pair.streams[::-1]):
+        for size in (INLINE_BYTES + 1, LARGE):
+            sent, came = torch.randint(0, 255, (size,), dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
+            receiving = receiver.recv(USER, 0, describe(came), came)
+            wait_blocking(sender.send(USER, 0, describe(sent), [memory_of(sent)], [sent]))
+            wait_blocking(receiving)
+            assert torch.equal(came, sent)
+        assert sender._ring is not None, "what is smaller goes through it"
+        assert sender._writes is None
+
+
+def test_large_payloads_of_several_tensors_of_odd_sizes_arrive(pair: Pair) -> None:
+    """What lies between them for their alignment can't be written."""
+    pair.lend()
+    payload = {f"{number}": torch.randint(0, 255, (size,), dtype=torch.uint8) for number, size in enumerate(ODD_SIZES)}
+    for _ in range(2):
+        receiving = pair.there.recv(USER, 0, None, None)
+        pair.answer()
+        meta, segments, tensors = payload_segments(payload)
+        sending = pair.here.send(USER, 0, meta, segments, tensors)
+        came = wait_blocking(receiving)
+        wait_blocking(sending)
+        assert isinstance(came, dict)
+        assert came.keys() == payload.keys()
+        assert all(torch.equal(came[key], payload[key]) for key in payload)
+
+
+def test_an_interrupted_large_send_writes_nothing_more(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what was being written nobody knows how much has gone."""
+    half_way = HalfWay(pair)
+    writes = pair.here._writes
+    assert writes is not None
+    push = writes._end.push
+
+    def interrupted(source: int, size_bytes: int, spin_s: float) -> int:
+        push(source, size_bytes // 2, spin_s)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writes._end, "push", interrupted)
+    word(pair, TAKEN_AT).value = WINDOW_BYTES // 2
+    with pytest.raises(KeyboardInterrupt):
+        pair.here._room_came()
+    monkeypatch.undo()
+    position = writes._end.position
+    assert pair.here.connection.closed
+    half_way.sending.cancel(StepsCancelled())
+    pair.here._room_came()
+    assert writes._end.position == position
+    half_way.resume()
+    assert not half_way.receiving.done or half_way.receiving.error is not None
