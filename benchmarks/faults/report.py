@@ -1,4 +1,7 @@
-"""Collect what was measured, print p50, p99 and maximum beside what was promised, and say whether it holds."""
+"""Collect what was measured, print p50, p99 and maximum beside what was promised, and say whether it holds.
+
+``python -m benchmarks.faults.report FILE...`` does so for what several runs with ``--json`` have measured, together.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["Report", "arguments", "quantile"]
+__all__ = ["Report", "arguments", "quantile", "together"]
 
 
 def arguments(description: str, *, trials: int, backend: bool = True) -> argparse.ArgumentParser:
@@ -79,9 +82,11 @@ class Report:
         """Add a sample of a latency whose p99 or maximum has a limit."""
         self._latencies.setdefault(name, _Latency(limit_s, judged)).samples.append(seconds)
 
-    def count(self, name: str, number: int, *, expected: int = 0) -> None:
-        """Add to something that must come out at ``expected`` in the end."""
-        self._counts.setdefault(name, _Count(expected)).found += number
+    def count(self, name: str, number: int, *, expected: int = 0, more_expected: int = 0) -> None:
+        """Add to something that must come out at ``expected`` in the end, and at so many more for each of these."""
+        count = self._counts.setdefault(name, _Count(expected))
+        count.found += number
+        count.expected += more_expected
 
     @property
     def holds(self) -> bool:
@@ -106,12 +111,28 @@ class Report:
 
     def _to_dict(self) -> dict[str, object]:
         latencies = {
-            name: {**latency.figures(), "limit_s": latency.limit_s, "judged": latency.judged, "holds": latency.holds}
+            name: {**latency.figures(), **asdict(latency), "holds": latency.holds}
             for name, latency in self._latencies.items()
         }
         counts = {name: {**asdict(count), "holds": count.holds} for name, count in self._counts.items()}
         return {"title": self.title, "holds": self.holds, "latencies": latencies, "counts": counts}
 
 
+def together(runs: Sequence[Mapping[str, Any]]) -> Report:
+    """Return one report of what several have written. What had to happen so often in each had to in all."""
+    report = Report(f"{runs[0]['title']}, and {len(runs) - 1} runs more" if len(runs) > 1 else runs[0]["title"])
+    for run in runs:
+        for name, latency in run["latencies"].items():
+            for sample in latency["samples"]:
+                report.latency(name, sample, limit_s=latency["limit_s"], judged=latency["judged"])
+        for name, count in run["counts"].items():
+            report.count(name, count["found"], more_expected=count["expected"])
+    return report
+
+
 def _verdict(holds: bool) -> str:
     return "ok" if holds else "VIOLATED"
+
+
+if __name__ == "__main__":
+    sys.exit(together([json.loads(Path(name).read_text()) for name in sys.argv[1:]]).finish())

@@ -11,11 +11,15 @@ __all__ = ["Roster", "draw", "leave_all"]
 
 
 class Roster:
-    """``crew`` with a spare process; member 0 serves the store at first, and the next rank when that one dies."""
+    """``crew`` with a spare process; member 0 serves the store at first, and the next rank when that one dies.
 
-    def __init__(self, workers: WorkerGroup, size: int, **options: Any) -> None:
+    Only the first ``num_mortal`` ranks are ever killed, and so serve it; by default all.
+    """
+
+    def __init__(self, workers: WorkerGroup, size: int, *, num_mortal: int | None = None, **options: Any) -> None:
         self.crew = Crew(workers, size, **options)
         self._workers = workers
+        self._num_mortal = size if num_mortal is None else num_mortal
         self._store_rank = 0
         self._spare = self.crew.hire(0)
 
@@ -27,7 +31,7 @@ class Roster:
         self.crew.await_ready([self._spare])
         self.crew.members[victim], self._spare = self._spare, self.crew.hire(0)
         if victim == self._store_rank:
-            self._store_rank = (victim + 1) % len(self.crew.members)
+            self._store_rank = (victim + 1) % self._num_mortal
             self.crew.store = self.crew[self._store_rank].do("serve_store")
 
 
