@@ -69,6 +69,7 @@ def test_the_leader_of_the_tutorial_ends_when_a_worker_is_killed(tmp_path: Path)
     with WorkerGroup() as workers:
         leader, left, right = (start(workers, path, role) for role in ("lead", "left", "right"))
         await_line(leader, "right: 3 -> 9.0")
+        await_line(leader, "left: 0 -> 0.0")  # killed before, its place would stay open until the join runs out of time
         left.kill()
         assert leader.wait() == 1
         assert "PeerDiedError: world 'left' (generation 1) lost rank 1, which died: " in leader.stderr
