@@ -74,6 +74,20 @@ def test_sent_is_told_when_the_memory_may_change(pair: Pair) -> None:
     assert pair.received(1)[0][2] == payload
 
 
+def test_a_call_at_flush_waits_for_that_and_keeps_no_frame_from_being_written_at_once(pair: Pair) -> None:
+    called: list[str] = []
+    pair.left.call_at_flush(lambda: called.append("now"))
+    assert pair.left.send_now(message(b"", 7))
+    assert pair.received(1)[0][0].seq == 7
+    assert called == []
+    pair.left.flush()
+    assert called == ["now"]
+    pair.left.call_at_flush(lambda: called.append("too late"))
+    pair.left.abort()
+    pair.left.flush()
+    assert called == ["now"]
+
+
 def test_what_was_detached_is_sent_from_a_copy(pair: Pair) -> None:
     told: list[object] = []
     owner = object()

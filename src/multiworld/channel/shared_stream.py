@@ -309,7 +309,7 @@ class SharedStream(MessageStream):
 
     def _has_gone(self, send: Send | None) -> None:
         if send is not None:
-            self.connection.queue(b"", on_sent=partial(self._sent, send))  # not with the lock held
+            self.connection.call_at_flush(partial(self._sent, send))  # and nothing is in the way of bells meanwhile
 
     def _ring_bell(self) -> None:
         self._tell(pack_header(Kind.MORE))

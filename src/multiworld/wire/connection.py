@@ -171,6 +171,10 @@ class Connection:
         """As ``send``, but write nothing yet: for callers that hold a lock; ``flush`` afterwards."""
         self._queue.queue(*segments, on_sent=on_sent)
 
+    def call_at_flush(self, call: Callable[[], None]) -> None:
+        """For callers that hold a lock which ``call`` may want: ``flush`` afterwards. Dropped on a closed connection."""
+        self._queue.call_at_flush(call)
+
     def queue_descriptor(self, frame: bytes, descriptor: int, *, on_sent: Callable[[], None]) -> None:
         """As ``queue``, of a frame that a descriptor goes with; it can be closed when ``on_sent`` is called."""
         self._queue.queue_descriptor(frame, descriptor, on_sent=on_sent)

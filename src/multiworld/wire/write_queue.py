@@ -47,6 +47,7 @@ class WriteQueue:
         self.lock = threading.RLock()  # never taken twice; whoever holds it looks at the queue again after releasing it
         self._sock, self._interest, self._fail = sock, interest, fail
         self._outgoing: deque[_Outgoing] = deque()
+        self._calls: deque[Callable[[], None]] = deque()  # for the next flush
 
     def __len__(self) -> int:
         return len(self._outgoing)
@@ -54,6 +55,7 @@ class WriteQueue:
     def clear(self) -> None:
         """With the lock held, or after the end."""
         self._outgoing.clear()
+        self._calls.clear()
 
     def send(self, *segments: bytes | memoryview, on_sent: Callable[[], None] | None = None) -> None:
         """Queue one frame, in call order, from any thread, and write what the socket takes.
@@ -74,9 +76,15 @@ class WriteQueue:
         """Queue a frame that a descriptor goes with, over a Unix socket; closed after ``on_sent``."""
         self._outgoing.append(_Outgoing([memoryview(frame)], on_sent, descriptor))
 
+    def call_at_flush(self, call: Callable[[], None]) -> None:
+        """For callers that hold a lock which ``call`` may want: the next flush runs it, on an open connection."""
+        self._calls.append(call)
+
     def flush(self, budget: int = INLINE_BYTES) -> None:
         """Write what the socket takes, or until ``budget`` bytes have gone; the progress thread does the rest."""
         try:
+            while self._calls and not self._interest.over:
+                self._next_call()()
             while self._outgoing and not self._interest.writing and not self._interest.over:
                 if not self.lock.acquire(blocking=False):
                     return  # the holder looks again after it has released
@@ -87,6 +95,12 @@ class WriteQueue:
         except BaseException as error:
             self._recover(error)
             raise
+
+    def _next_call(self) -> Callable[[], None]:
+        try:
+            return self._calls.popleft()
+        except IndexError:  # another thread was quicker
+            return lambda: None
 
     def send_now(self, frame: bytes) -> bool:
         """Write a small frame if nothing is in its way: the quick way. False: not a byte was written.
