@@ -172,7 +172,7 @@ class Connection:
         self._queue.queue(*segments, on_sent=on_sent)
 
     def call_at_flush(self, call: Callable[[], None]) -> None:
-        """For callers that hold a lock which ``call`` may want: ``flush`` afterwards. Dropped on a closed connection."""
+        """For callers that hold a lock which ``call`` may want: ``flush`` afterwards. If closed, it is dropped."""
         self._queue.call_at_flush(call)
 
     def queue_descriptor(self, frame: bytes, descriptor: int, *, on_sent: Callable[[], None]) -> None:
