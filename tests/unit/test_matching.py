@@ -6,7 +6,11 @@ from multiworld.channel.matching import Arrival, Inbox
 
 
 def inbox() -> Inbox[str, str]:
-    return Inbox(lambda receive, message: True)
+    return Inbox(anything)
+
+
+def anything(receive: str, message: str) -> bool:
+    return True
 
 
 def test_receives_on_an_abandoned_tag_wait_in_vain_and_ask_for_nothing() -> None:
@@ -73,23 +77,47 @@ def test_nothing_is_put_back_on_a_tag_that_was_forgotten() -> None:
 
 def test_a_message_that_is_complete_is_taken_by_the_first_receive_if_it_fits() -> None:
     box = inbox()
-    assert box.arrive_complete(7, 1, 4, lambda receive: True) is None, "nobody waits: it has to arrive"
+    assert box.arrive_complete(7, 1, "message", 4, anything) is None, "nobody waits: it has to arrive"
     box.post(7, "large", large=True)
     box.post(7, "small", large=False)
     box.credits_to_give.clear()
-    assert box.arrive_complete(7, 1, 4, lambda receive: receive == "small") is None, "not before the first"
-    assert box.arrive_complete(7, 1, 4, lambda receive: True) == "large"
-    assert box.arrive_complete(7, 1, 4, lambda receive: True) is None, "an old number: arrive() refuses it"
-    assert box.arrive_complete(7, 2, 4, lambda receive: True) == "small"
-    assert box.take_consumed(at_least=1) == 8
+    assert box.arrive_complete(7, 1, "message", 4, lambda receive, _: receive == "small") is None, (
+        "not before the first"
+    )
+    assert box.arrive_complete(7, 1, "message", 4, anything) == "large"
+    assert box.arrive_complete(7, 1, "message", 4, anything) is None, "an old number: arrive() refuses it"
+    assert box.arrive_complete(7, 2, "message", 4, anything) == "small"
+    assert box.take_consumed() == 8
     assert box.num_posted == 0
     assert not box.has_receives
     assert box.num_tags == 1, "the credit that the large one asked for is still out"
+
+
+def test_a_complete_message_waits_where_no_receive_does() -> None:
+    box = inbox()
+    assert box.wait_complete(7, 1, "first", 4)
+    assert not box.wait_complete(7, 1, "again", 4), "an old number: arrive() refuses it"
+    assert box.has_complete(7)
+    assert box.consumed_bytes == 0, "it still lies in the window"
+    assert not box.has_receives
+    met = box.post(7, "receive", large=False)
+    assert isinstance(met, Arrival)
+    assert (met.message, met.complete) == ("first", True)
+    assert box.take_consumed() == 4
+    box.post(7, "waits", large=False)
+    assert not box.wait_complete(7, 2, "second", 4), "a receive is there: fitting or not, it has to arrive"
+
+
+def test_nothing_waits_on_a_forgotten_tag() -> None:
+    box = inbox()
+    box.forget(7)
+    assert not box.wait_complete(7, 1, "message", 4)
+    assert box.num_tags == 0
 
 
 def test_nobody_takes_a_complete_message_on_a_forgotten_tag() -> None:
     box = inbox()
     box.post(7, "receive", large=False)
     box.forget(7)
-    assert box.arrive_complete(7, 1, 4, lambda receive: True) is None
+    assert box.arrive_complete(7, 1, "message", 4, anything) is None
     assert box.arrive(7, 1, "message", 4, eager=True, transferring=True).dropped

@@ -94,7 +94,7 @@ class Inbox(Generic[R, M]):
         self._by_seq: dict[int, Arrival[R, M]] = {}
         self._met: dict[Arrival[R, M], None] = {}  # those that have a receive and are not complete, as they met
         self._last_seq = 0
-        self._consumed_bytes = 0
+        self.consumed_bytes = 0  # eager bytes since the last report
         self._leftovers: dict[int, None] = {}  # tags that were idle with credits given
         self._forgotten: dict[int, None] = {}
         self._abandoned: dict[int, None] = {}
@@ -154,7 +154,9 @@ class Inbox(Generic[R, M]):
         self._settle(tag, state)
         return arrival
 
-    def arrive_complete(self, tag: int, seq: int, size_bytes: int, fits: Callable[[R], bool]) -> R | None:
+    def arrive_complete(
+        self, tag: int, seq: int, message: M, size_bytes: int, fits: Callable[[R, M], bool]
+    ) -> R | None:
         """An eager message is here, complete. Return the receive that takes it, and both are done with.
 
         None: the first receive does not fit, or there is none; the message has not arrived yet (``arrive``).
@@ -162,14 +164,23 @@ class Inbox(Generic[R, M]):
         state = self._tags.get(tag)
         if state is None or not state.posted or tag in self._forgotten or seq <= self._last_seq:
             return None
-        if not fits(state.posted[0].receive):
+        if not fits(state.posted[0].receive, message):
             return None
         self._last_seq = seq
         posted = state.posted.popleft()
         state.wanted -= int(posted.large)
-        self._consumed_bytes += size_bytes
+        self.consumed_bytes += size_bytes
         self._settle(tag, state)
         return posted.receive
+
+    def wait_complete(self, tag: int, seq: int, message: M, size_bytes: int) -> bool:
+        """An eager message is here, complete, and waits for a receive. False: one is there, or the tag is forgotten."""
+        state = self._tags.get(tag)
+        if (state is not None and state.posted) or tag in self._forgotten or seq <= self._last_seq:
+            return False
+        self._last_seq = seq
+        self._tag(tag).arrived.append(Arrival(tag, seq, message, True, size_bytes, None, True, True))
+        return True
 
     def arrive(
         self, tag: int, seq: int, message: M, size_bytes: int, *, eager: bool, transferring: bool
@@ -320,12 +331,9 @@ class Inbox(Generic[R, M]):
         state.given -= num_credits
         self._settle(tag, state)
 
-    def take_consumed(self, *, at_least: int) -> int:
-        """Return how many eager bytes were consumed since the last report, once they are ``at_least`` so many."""
-        consumed = self._consumed_bytes
-        if consumed < at_least:
-            return 0
-        self._consumed_bytes = 0
+    def take_consumed(self) -> int:
+        """Return how many eager bytes were consumed since the last report, which this is."""
+        consumed, self.consumed_bytes = self.consumed_bytes, 0
         return consumed
 
     def has_unmet(self, tag: int) -> bool:
@@ -449,7 +457,7 @@ class Inbox(Generic[R, M]):
         self._by_seq.pop(arrival.seq, None)
         self._met.pop(arrival, None)
         if arrival.eager:
-            self._consumed_bytes += arrival.size_bytes
+            self.consumed_bytes += arrival.size_bytes
 
 
 class Route(Enum):

@@ -32,12 +32,15 @@ from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_reader, open_writer
 from .lane import WORKS as LANES_WORK
 from .lane_payloads import LaneReads, LaneWrites, Payload
-from .matching import Arrival, Outbox
+from .matching import Outbox
 from .ring import Piece, RingReads, RingSpace
 from .shared_region import SharedRegion
 from .stream import (
     COLLECTIVE,
     EAGER_BYTES,
+    FLAG_COLLECTIVE,
+    FLAG_CREDITED,
+    MESSAGE,
     PAYLOAD_KINDS,
     USER,
     Message,
@@ -82,7 +85,7 @@ class _Outgoing(Payload[Send]):
 class _Head(NamedTuple):
     """What the frame says of a payload, beside where it lies."""
 
-    kind: Kind
+    kind: int
     flags: int
     tag: int
     seq: int
@@ -90,15 +93,17 @@ class _Head(NamedTuple):
     meta: bytes
 
     def frame(self, offset: int) -> bytes:
-        return self._frame(FLAG_SHARED, PLACE.pack(offset, self.size_bytes))
+        place = PLACE.pack(offset, self.size_bytes)
+        return _frame(self.kind, self.flags | FLAG_SHARED, self.tag, self.seq, place, self.meta)
 
     def lane_frame(self) -> bytes:
-        return self._frame(FLAG_LANE, LENGTH.pack(self.size_bytes))
+        length = LENGTH.pack(self.size_bytes)
+        return _frame(self.kind, self.flags | FLAG_LANE, self.tag, self.seq, length, self.meta)
 
-    def _frame(self, flag: int, place: bytes) -> bytes:
-        meta_bytes = len(place) + len(self.meta)
-        header = pack_header(self.kind, flags=self.flags | flag, meta_bytes=meta_bytes, tag=self.tag, seq=self.seq)
-        return b"".join((header, place, self.meta))
+
+def _frame(kind: int, flags: int, tag: int, seq: int, place: bytes, meta: bytes) -> bytes:
+    header = pack_header(kind, flags=flags, meta_bytes=len(place) + len(meta), tag=tag, seq=seq)
+    return b"".join((header, place, meta))
 
 
 class SharedStream(MessageStream):
@@ -169,7 +174,7 @@ class SharedStream(MessageStream):
                 assert seq is not None
                 ring.write(self._offsets.ring + offset, segment)
                 self._used()
-                self._tell(_Head(Kind.MESSAGE, space, tag, seq, size, meta).frame(offset))
+                self._tell(_frame(MESSAGE, space | FLAG_SHARED, tag, seq, PLACE.pack(offset, size), meta))
             except BaseException:  # an interrupt: it has a number that the peer was perhaps not told of
                 connection.abort("interrupted while sending")
                 raise
@@ -440,37 +445,47 @@ class SharedStream(MessageStream):
 
     def _begin_in_ring(self, header: Header, meta: bytes, offset: int, size_bytes: int) -> None:
         """A message lies in the ring: read it for the receive that waits for it, or let it lie there for a while."""
-        if self._take_lying(header, meta, offset, size_bytes):
-            return
-        arrival = self._begin_payload(header, meta, size_bytes)
-        if arrival.posted is None and not arrival.dropped:
-            self._keep(arrival, offset)
-            return
-        target = None if arrival.dropped else self._destination(arrival)
-        if target is not None:
-            self._checked_ring(offset, size_bytes).read(self._peer_offsets.ring + offset, target)
-        self._was_read(size_bytes)
-        self._all_came(header.seq)
-
-    def _take_lying(self, header: Header, meta: bytes, offset: int, size_bytes: int) -> bool:
-        """Let a message that lies in the ring whole be read by the receive that waits for it, if one does."""
         ring = self._checked_ring(offset, size_bytes)
-        receive = self._meet_complete(header, meta, size_bytes)
-        if receive is None or receive.view is None:
+        message = Message(meta, size_bytes, header.flags & FLAG_COLLECTIVE)
+        receive = self._meet_complete(header, message)
+        if receive is not None and receive.view is not None:
+            ring.read(self._peer_offsets.ring + offset, receive.view)
+            self._was_read(size_bytes)
+            self._received(receive, header, message)
+        elif not self._wait_lying(header, message, offset):
+            self._begin_usually(header, message, offset)
+
+    def _wait_lying(self, header: Header, message: Message, offset: int) -> bool:
+        """Let a message wait where it lies, which no receive waits for. False: it has to go the usual way."""
+        if header.kind != MESSAGE or header.flags & FLAG_CREDITED:
             return False
-        ring.read(self._peer_offsets.ring + offset, receive.view)
-        self._was_read(size_bytes)
-        self._received(receive, header, Message(meta, size_bytes, receive.space))
+        key = key_of(message.space, header.tag)
+        if not self._inbox.wait_complete(key, header.seq, message, message.size_bytes):
+            return False
+        self.messages_received += 1
+        self.bytes_received += message.size_bytes
+        self._keep(message, offset)
+        if message.space == USER:
+            self._serve_any(key)
         return True
 
-    def _keep(self, arrival: Arrival[Receive, Message], offset: int) -> None:
+    def _begin_usually(self, header: Header, message: Message, offset: int) -> None:
+        arrival = self._begin_payload(header, message.meta, message.size_bytes)
+        if arrival.posted is None and not arrival.dropped:
+            self._keep(arrival.message, offset)
+        else:
+            target = None if arrival.dropped else self._destination(arrival)
+            if target is not None:
+                self._checked_ring(offset, message.size_bytes).read(self._peer_offsets.ring + offset, target)
+            self._was_read(message.size_bytes)
+        self._all_came(header.seq)
+
+    def _keep(self, message: Message, offset: int) -> None:
         """Nobody waits for this message, which lies in the ring whole: let it lie there for a while."""
-        message = arrival.message
         if message.space == USER:
             parse_layout(message.meta, message.size_bytes)  # as in ``_destination``
-        message.piece = self._reads.keep(offset, arrival.size_bytes)
+        message.piece = self._reads.keep(offset, message.size_bytes)
         self._waiting[message.piece] = message
-        self._complete(arrival.seq)
         if self._reads.kept_bytes > KEPT_BYTES:
             self._make_room()
 

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 USER, COLLECTIVE = 0, 1  # two spaces of tags
 FLAG_COLLECTIVE, FLAG_CREDITED, FLAG_ASKED = 1, 2, 8
 EAGER_BYTES = 512 * 1024
+REPORT_BYTES = WINDOW_BYTES // 4  # what is consumed of the window before the sender hears of it
 SMALL_BYTES = 16 * 1024  # worth copying into one write with its header
 SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
 SIZE = struct.Struct("<Q")
@@ -125,6 +126,10 @@ def _fits(receive: Receive, message: Message) -> bool:
     if receive.meta is None:
         return True
     return receive.meta == message.meta and (receive.view is None or len(receive.view) == message.size_bytes)
+
+
+def _takes_whole(receive: Receive, message: Message) -> bool:
+    return receive.meta == message.meta and receive.view is not None and len(receive.view) == message.size_bytes
 
 
 class MessageStream:
@@ -217,9 +222,7 @@ class MessageStream:
             seq = self._outbox.issue_eager(size_bytes)
             if seq is None:
                 return False
-            header = pack_header(
-                Kind.MESSAGE, flags=space, meta_bytes=len(meta), payload_bytes=size_bytes, tag=tag, seq=seq
-            )
+            header = pack_header(MESSAGE, flags=space, meta_bytes=len(meta), payload_bytes=size_bytes, tag=tag, seq=seq)
             frame = b"".join((header, meta, segment))
             if not connection.send_now(frame):
                 connection.queue(frame)
@@ -306,11 +309,12 @@ class MessageStream:
 
         Most messages come like this to those who wait for them, and this is half as long.
         """
-        receive = self._meet_complete(header, meta, len(payload))
+        message = Message(meta, len(payload), header.flags & FLAG_COLLECTIVE)
+        receive = self._meet_complete(header, message)
         if receive is None or receive.view is None:
             return False
         receive.view[:] = payload
-        self._received(receive, header, Message(meta, len(payload), receive.space))
+        self._received(receive, header, message)
         self._act()
         return True
 
@@ -486,16 +490,12 @@ class MessageStream:
             self._serve_any(key)  # now, so that the payload is read into place
         return arrival
 
-    def _meet_complete(self, header: Header, meta: bytes, size_bytes: int) -> Receive | None:
+    def _meet_complete(self, header: Header, message: Message) -> Receive | None:
         """A frame and its payload are here. Return the receive that takes that into its memory, if it is so simple."""
         if header.kind != MESSAGE or header.flags & FLAG_CREDITED:
             return None
-
-        def fits(receive: Receive) -> bool:
-            return receive.meta == meta and receive.view is not None and len(receive.view) == size_bytes
-
-        key = key_of(header.flags & FLAG_COLLECTIVE, header.tag)
-        return self._inbox.arrive_complete(key, header.seq, size_bytes, fits)
+        key = key_of(message.space, header.tag)
+        return self._inbox.arrive_complete(key, header.seq, message, message.size_bytes, _takes_whole)
 
     def _received(self, receive: Receive, header: Header, message: Message) -> None:
         """A message that was complete is in the memory of its receive."""
@@ -700,9 +700,8 @@ class MessageStream:
                 error = self._mismatch(mismatch.receive.space, mismatch.receive.meta or b"", mismatch.message.meta)
                 self.connection.defer(partial(fail, mismatch.receive.operation, error))
             inbox.mismatches.clear()
-        consumed = inbox.take_consumed(at_least=WINDOW_BYTES // 4)
-        if consumed:
-            self.connection.queue(pack_header(Kind.WINDOW, seq=consumed))
+        if inbox.consumed_bytes >= REPORT_BYTES:
+            self.connection.queue(pack_header(Kind.WINDOW, seq=inbox.take_consumed()))
             self.connection.defer(self.connection.flush)
 
     def differs(self, signature: bytes, theirs: bytes) -> Exception:

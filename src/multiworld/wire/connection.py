@@ -95,7 +95,7 @@ class Connection:
             self._payload_wait = PayloadWait(sock.fileno(), loop.fd)
         self.loop, self.sock = loop, sock
         self.sink = sink
-        self.parser = FrameParser(self, max_meta_bytes=HANDSHAKE_META_BYTES)
+        self.parser = FrameParser(sink, max_meta_bytes=HANDSHAKE_META_BYTES)
         self.key = b""  # what both ends share since their handshake, if it was by challenge and response
         self.is_awaited: Callable[[], bool] = lambda: True  # whether somebody waits for what it brings
         self.takes_descriptors = False  # the other end may send some
@@ -131,17 +131,10 @@ class Connection:
 
     def hand_over(self, sink: ConnectionSink) -> None:
         """With the read side held: what comes from now on is for ``sink``, which trusts the other side."""
-        self.sink = sink
+        self.sink = self.parser.sink = sink
         self.parser.max_meta_bytes = MAX_META_BYTES
         if isinstance(sink, OpenedSink):
             sink.opened(self)
-
-    # What the parser calls: the sink may change between frames.
-    def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        return self.sink.begin(header, meta)
-
-    def end(self, header: Header, meta: bytes) -> None:
-        self.sink.end(header, meta)
 
     def defer(self, call: Callable[[], None]) -> None:
         """From inside a sink method or a command: run ``call`` once the read side is free again."""
