@@ -19,6 +19,7 @@ from multiworld.channel.shared_area import SharedArea, Turn
 from multiworld.channel.shared_call import SharedCall
 from multiworld.wire.operation import Operation, drive
 from multiworld.wire.progress import ProgressThread
+from multiworld.wire.waiting import wait_blocking
 
 from .collective_cases import ALWAYS_FLAT, premultiplied_sum
 from .fake_ports import FakeLender, FakeNetwork, FakePort
@@ -111,8 +112,8 @@ def test_without_the_memory_of_all_there_is_none_for_anybody(
     turns = [take(area, 2), take(area, 3)]
     agree(memory, problem, peer=peer)
     turns.append(take(area, 4))
-    assert [turn.operation.result() for turn in turns] == [False] * 3
-    assert not area.take(undecided).result()
+    assert [wait_blocking(turn.operation) for turn in turns] == [False] * 3
+    assert not wait_blocking(area.take(undecided))
 
 
 def test_who_calls_no_collective_tells_the_others_all_the_same(memory: HostMemory) -> None:
