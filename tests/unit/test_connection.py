@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from functools import partial
 
@@ -277,3 +279,18 @@ def test_abort_tells_once_from_any_thread_and_drops_what_is_queued(pair: Pair) -
     pair.left.send(b"dropped")
     assert pair.left.closed
     assert wait_until(lambda: len(pair.right_sink.lost_reasons) == 1, timeout_s=5)
+
+
+def test_a_connection_that_has_ended_needs_no_garbage_collector(pair: Pair) -> None:
+    pair.left.send(message(b"last"), b"last")
+    assert pair.received(1)[0][2] == b"last"
+    pair.left.abort()
+    assert wait_until(lambda: pair.left_sink.lost_reasons == ["closed here"], timeout_s=5)
+    was_enabled, gone = gc.isenabled(), weakref.ref(pair.left)
+    gc.disable()
+    try:
+        pair.left = pair.right
+        assert wait_until(lambda: gone() is None, timeout_s=5)
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress import ProgressThread, weakly
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -159,6 +159,20 @@ def test_cancelled_timers_do_not_pile_up(loop: ProgressThread) -> None:
         loop.call_later(3600, lambda: None).cancel()
     assert len(loop._timers) < 1000
     assert sum(timer in loop._timers for timer in kept) == 10
+
+
+def test_a_weak_call_does_nothing_once_its_object_has_gone() -> None:
+    class Listener:
+        def hear(self, word: str) -> None:
+            heard.append(word)
+
+    heard: list[str] = []
+    listener = Listener()
+    call = weakly(listener.hear, "now")
+    call()
+    del listener
+    call()
+    assert heard == ["now"]
 
 
 def test_a_ready_descriptor_is_handled_and_one_that_fails_is_given_up_alone(loop: ProgressThread) -> None:

@@ -48,7 +48,7 @@ class Pair:
     def __init__(self) -> None:
         self.loops = [ProgressThread(f"test-shared-stream-{rank}") for rank in range(2)]
         self.memories = [HostMemory("w", rank, 2) for rank in range(2)]
-        self.here, self.there = (Stream(StreamOwner(), 1 - rank, self.memories[rank]) for rank in range(2))
+        self.here, self.there = (Stream(StreamOwner("w", 1), 1 - rank, self.memories[rank]) for rank in range(2))
         self.streams = self.here, self.there
         for stream, loop, sock in zip(self.streams, self.loops, socket.socketpair(), strict=True):
             Connection(loop, sock, stream).hand_over(stream)

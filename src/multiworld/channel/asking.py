@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..wire.operation import Operation
-from ..wire.progress import ProgressThread
+from ..wire.progress import ProgressThread, weakly
 
 __all__ = ["Asker", "OpenCollectives"]
 
@@ -72,7 +72,7 @@ class OpenCollectives:
             del self._signatures[oldest]
 
     def _ring_in(self, pause_s: float) -> None:
-        self._loop.call_later(pause_s, partial(self._ring, pause_s))
+        self._loop.call_later(pause_s, weakly(self._ring, pause_s))
 
     def _ring(self, pause_s: float) -> None:
         with self._lock:

@@ -221,6 +221,8 @@ class HostMemory:
             self._error = error
             self.own = None
             self.theirs = {}
+        self._lenders = {}  # which refer to us: what has ended should not wait for the garbage collector
+        self.on_unused = lambda *_: None
         for answer in self._answers.values():
             answer.fail(error)
         self.agreement.fail(error)

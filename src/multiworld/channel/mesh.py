@@ -34,7 +34,7 @@ class StreamMesh(StreamOwner):
         local: Callable[[int], bool] = lambda _: False,
         or_else_tcp: bool = False,
     ) -> None:
-        self.world, self.generation = context.world, context.generation
+        super().__init__(context.world, context.generation)
         self._context = context
         self._local, self._or_else_tcp = local, or_else_tcp
         self.on_asked: Callable[[int, int, bytes], None] = lambda *_: None  # as ``StreamOwner.stream_asked``
@@ -138,6 +138,8 @@ class StreamMesh(StreamOwner):
         self.any_receives.abort(error)
         for stream in self._streams.values():
             stream.abort(error, keep_arrived=keep_arrived)
+        if not keep_arrived:
+            self.on_asked = lambda *_: None  # by one that refers to us
 
     def statistics(self, num_collectives: int) -> ChannelStatistics:
         streams = self._streams.values()

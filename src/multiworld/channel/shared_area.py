@@ -9,12 +9,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from torch import Tensor
 
 from ..wire.operation import Operation, settler
-from ..wire.progress import ProgressThread
+from ..wire.progress import ProgressThread, weakly
 from ..wire.spinning import QuickWaits
 from ..wire.waiting import Move
 from .errands import Errands
@@ -104,7 +103,7 @@ class SharedArea:
             else:
                 self._turns.remove(turn)
         if starts_timer:
-            self._loop.call_later(FORGET_S, partial(self._check_idle, turn.seq))
+            self._loop.call_later(FORGET_S, weakly(self._check_idle, turn.seq))
         self._grant()
 
     def _end(self, turn: Turn) -> None:
@@ -126,7 +125,7 @@ class SharedArea:
             self._idle_timer = bool(self._turns) or seq != last_seq
             again = self._idle_timer
         if again:
-            self._loop.call_later(FORGET_S, partial(self._check_idle, last_seq))
+            self._loop.call_later(FORGET_S, weakly(self._check_idle, last_seq))
         else:
             self._memory.say_unused(last_seq)
             self._forget_if_unused()

@@ -27,6 +27,7 @@ from ..wire.connection import Connection
 from ..wire.copying import copied
 from ..wire.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_header
 from ..wire.operation import Operation, settler
+from ..wire.progress import weakly
 from ..wire.waiting import is_blocked_here, running_loop
 from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_reader, open_writer
@@ -331,7 +332,7 @@ class SharedStream(MessageStream):
         self._num_written += 1
         if not self._forget_timer:
             self._forget_timer = True
-            self.connection.loop.call_later(FORGET_S, partial(self._forget_later, self._num_written))
+            self.connection.loop.call_later(FORGET_S, weakly(self._forget_later, self._num_written))
 
     def _check_all_gone(self) -> None:
         if not self._held and not (self._writes is not None and self._writes.waiting):
@@ -366,7 +367,7 @@ class SharedStream(MessageStream):
             is_idle = self._space.num_pieces == 0 and (self._writes is None or self._writes.is_idle)
             self._forget_timer = self._num_written != num_written or not is_idle
             if self._forget_timer:
-                self.connection.loop.call_later(FORGET_S, partial(self._forget_later, self._num_written))
+                self.connection.loop.call_later(FORGET_S, weakly(self._forget_later, self._num_written))
             else:
                 self._ring.forget(self._offsets.ring, RING_BYTES)
                 self._ring.forget(self._offsets.window, WINDOW_BYTES)
@@ -498,7 +499,7 @@ class SharedStream(MessageStream):
             self._empty()
         elif not self._room_timer:
             self._room_timer = True
-            self.connection.loop.call_later(ROOM_S, partial(self._check_room, self._num_taken))
+            self.connection.loop.call_later(ROOM_S, weakly(self._check_room, self._num_taken))
 
     def _check_room(self, num_taken: int) -> None:
         self.connection.run(partial(self._make_room_late, num_taken))
@@ -648,7 +649,7 @@ class SharedStream(MessageStream):
             self._report()
         elif self._reads.num_released and not self._report_timer:
             self._report_timer = True
-            self.connection.loop.call_later(REPORT_S, self._report_late)
+            self.connection.loop.call_later(REPORT_S, weakly(self._report_late))
 
     def _report(self) -> None:
         """Now, not after all else that has come: the peer writes on while we read that."""

@@ -47,10 +47,10 @@ PAYLOAD_KINDS = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
 
 
 class StreamOwner:
-    """What a stream tells its channel. All are called with nothing held."""
+    """What a stream tells its channel. All are called with nothing held. This one does nothing."""
 
-    world = ""
-    generation = 0
+    def __init__(self, world: str, generation: int) -> None:
+        self.world, self.generation = world, generation
 
     def stream_lost(self, rank: int, reason: str) -> None:
         """The connection ended without a BYE."""
@@ -301,6 +301,8 @@ class MessageStream:
             self._connection.run(partial(self._fail_all, error))
         self._drained.succeed(None)
         self._ended.succeed(None)
+        if not keep_arrived:  # the owner refers to us, and nothing need wait for the garbage collector
+            self._owner = StreamOwner(self._owner.world, self._owner.generation)
 
     # ---- the connection's side: the read side is held
 

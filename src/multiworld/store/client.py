@@ -80,6 +80,7 @@ class StoreClient(ABC):
             try:
                 value = convert(*request.result())
             except StoreError as error:
+                error.__traceback__ = None  # it leads to ``mapped``
                 mapped.fail(error)
             except (IndexError, ValueError) as error:
                 mapped.fail(StoreError(self.url, f"its answer makes no sense: {error}"))

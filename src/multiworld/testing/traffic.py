@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 from collections.abc import Awaitable, Callable
@@ -117,7 +118,10 @@ async def _reduce_blocking(world: mw.World, number: int, numel: int, limit_s: fl
 
 
 async def cycle(rank: int, backend: str, count: int, warm_up: int) -> dict[str, Any]:
-    """Join, use, and leave or break one name ``count`` times; return what this process held before and after."""
+    """Join, use, and leave or break one name ``count`` times; report what this process held before and after.
+
+    The garbage collector rests meanwhile: ``worlds`` counts those that ended and have not gone without it.
+    """
     async with mw.WorldManager() as manager:
         world, store = await _joined(manager, rank, backend)
         before = None
@@ -125,13 +129,16 @@ async def cycle(rank: int, backend: str, count: int, warm_up: int) -> dict[str, 
             await _use(world, rank)
             if number == warm_up:
                 before = measure()
+                gc.disable()
                 await world.barrier()  # the other side may leave only when this one has measured
             if number == warm_up + count:
                 break
             world = await _next(manager, world, store, rank, number)
         assert before is not None
         after = await _back_to(before)
-        report("measured", before=asdict(before), after=asdict(after))
+        gc.enable()
+        worlds = sum(isinstance(each, mw.World) for each in gc.get_objects()) - 1
+        report("measured", before=asdict(before), after=asdict(after), worlds=worlds)
         await world.barrier()
     return {}
 

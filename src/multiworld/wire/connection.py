@@ -59,6 +59,17 @@ class OpenedSink(Protocol):
     def opened(self, connection: Connection) -> None: ...
 
 
+class _Nobody:
+    """The sink of a connection that is over."""
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        return None
+
+    def end(self, header: Header, meta: bytes) -> None: ...
+
+    def lost(self, reason: str) -> None: ...
+
+
 class _ThreadBuffers(threading.local):
     """Each reading thread's staging buffer."""
 
@@ -436,6 +447,15 @@ class Connection:
             self._drop_descriptor()
         self.sink.lost(self._reason)
         self._combine()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of all that refer to this: what has ended should not wait for the garbage collector."""
+        self.sink = self.parser.sink = _Nobody()
+        self.parser.take_whole = None
+        self.is_awaited = lambda: False
+        self._watch.forget()
+        self._queue.forget()
 
 
 def read_together(

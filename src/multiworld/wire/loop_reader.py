@@ -13,17 +13,22 @@ import select
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from .connection import Connection
-
-__all__ = ["HOT_S", "PATROL_S", "LoopReader"]
+__all__ = ["HOT_S", "PATROL_S", "LoopReader", "LoopWatched"]
 
 logger = logging.getLogger(__name__)
 
 HOT_S = 0.005
 PATROL_S = 0.001
+
+
+class LoopWatched(Protocol):
+    """A connection that a loop may read."""
+
+    def read_for_loop(self) -> None: ...
+
+    def on_failure(self, error: BaseException) -> None: ...
 
 
 class LoopReader:
@@ -36,12 +41,12 @@ class LoopReader:
         self.loop = loop
         self.thread = threading.get_ident()
         self._epoll = select.epoll()
-        self._watched: dict[int, Connection] = {}
+        self._watched: dict[int, LoopWatched] = {}
         self.look_from = 0.0
         """When a task that waits may look for what has come again, beside the loop itself."""
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
-    def watch(self, fd: int, connection: Connection) -> None:
+    def watch(self, fd: int, connection: LoopWatched) -> None:
         self._watched[fd] = connection
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP)
 

@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Protocol
 
 from .loop_reader import LoopReader
 
-__all__ = ["IOHandler", "ProgressThread", "Timer"]
+__all__ = ["IOHandler", "ProgressThread", "Timer", "weakly"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,18 @@ class IOHandler(Protocol):
 
     def close_descriptor(self) -> None:
         """In a forked child: close the child's copy, which would keep the connection open for the peers."""
+
+
+def weakly(method: Callable[..., None], *args: object) -> Callable[[], None]:
+    """Return a call of a method that does not keep its object, for timers: it does nothing once that has gone."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        alive = reference()
+        if alive is not None:
+            alive(*args)
+
+    return call
 
 
 class Timer:

@@ -10,18 +10,15 @@ import os
 import select
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from .interest import READ_EVENTS, Interest
-from .loop_reader import PATROL_S, LoopReader, is_hot
+from .loop_reader import PATROL_S, LoopReader, LoopWatched, is_hot
 from .operation import Operation
 from .polling import look, poller_of
 from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
-
-if TYPE_CHECKING:
-    from .connection import Connection
 
 __all__ = ["Watch", "watch_together"]
 
@@ -98,10 +95,31 @@ class _Looks(QuickWaits):
         self._watch.look()
 
 
+class Watched(LoopWatched, Protocol):
+    """What a watch needs of its connection."""
+
+    is_awaited: Callable[[], bool]
+
+    def read_available(self, fair_bytes: int = ..., /) -> None: ...
+
+
+class _Ended:
+    """In the place of a connection that has ended."""
+
+    def __init__(self) -> None:
+        self.is_awaited: Callable[[], bool] = lambda: False
+
+    def read_available(self, fair_bytes: int = 0, /) -> None: ...
+
+    def read_for_loop(self) -> None: ...
+
+    def on_failure(self, error: BaseException) -> None: ...
+
+
 class Watch:
     """Lets one thread, or one loop, read a connection in the place of the progress thread."""
 
-    def __init__(self, connection: Connection, loop: ProgressThread, fd: int, interest: Interest) -> None:
+    def __init__(self, connection: Watched, loop: ProgressThread, fd: int, interest: Interest) -> None:
         self.quick_waits: QuickWaits = _Looks(self)
         self._connection, self._loop, self._fd, self._interest = connection, loop, fd, interest
         self._heard_at = -math.inf  # when a small piece came last
@@ -113,6 +131,10 @@ class Watch:
         self._loop_reader: LoopReader | None = None  # the loop, if it is one
         self._guarded = False  # the progress thread looks after what a thread reads
         self._patrolled = False  # or what a loop reads
+
+    def forget(self) -> None:
+        """The connection has ended, and been told of it."""
+        self.quick_waits, self._connection = QuickWaits(), _Ended()
 
     def look(self) -> None:
         """On the thread of an asyncio loop that reads: look again and again for a moment, without the loop.

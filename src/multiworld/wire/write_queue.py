@@ -25,6 +25,10 @@ class _Fail(Protocol):
     def __call__(self, reason: str, code: int = 0) -> None: ...
 
 
+def _ignore(reason: str, code: int = 0) -> None:
+    pass
+
+
 class _Outgoing:
     """One frame on its way out."""
 
@@ -56,6 +60,10 @@ class WriteQueue:
         """With the lock held, or after the end."""
         self._outgoing.clear()
         self._calls.clear()
+
+    def forget(self) -> None:
+        """The connection has ended, and been told of it."""
+        self._fail = _ignore
 
     def send(self, *segments: bytes | memoryview, on_sent: Callable[[], None] | None = None) -> None:
         """Queue one frame, in call order, from any thread, and write what the socket takes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -168,6 +169,13 @@ class Formation:
             raise world.error
 
     def _context(self, world: World, meeting: Meeting, store: Store, invitation: Invitation) -> ChannelContext:
+        formed = weakref.ref(world)  # whose channel has the context
+
+        def report_lost(rank: int, reason: str) -> None:
+            world = formed()
+            if world is not None:
+                self._report_lost(world, rank, reason)
+
         connector = WorldConnector(self._switchboard, meeting.uid, world.rank, invitation.me, meeting.members)
         return ChannelContext(
             world=world.name,
@@ -181,7 +189,7 @@ class Formation:
             store=store,
             store_prefix=f"{invitation.job}/{world.name}/channel/{meeting.uid}/",
             compute=self._worker.run,
-            report_lost=lambda rank, reason: self._report_lost(world, rank, reason),
+            report_lost=report_lost,
         )
 
     async def _unless_broken(self, world: World, operation: Operation[T]) -> T:

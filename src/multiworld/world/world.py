@@ -88,7 +88,6 @@ class World:
     ) -> None:
         self.name, self.rank, self.world_size, self.generation = name, rank, world_size, generation
         self.backend, self.device = backend, device
-        self.blocking = BlockingWorld(self)
         self._owner, self._loop = owner, loop
         self._state = WorldState.FORMING
         self._lock = threading.Lock()
@@ -109,6 +108,11 @@ class World:
             f"<World {self.name!r} generation {self.generation} rank {self.rank} of {self.world_size} "
             f"on {self.backend}: {self.state.value}>"
         )
+
+    @property
+    def blocking(self) -> BlockingWorld:
+        """The same operations for programs without an event loop, and for any thread."""
+        return BlockingWorld(self)  # not kept: each would refer to the other
 
     @property
     def state(self) -> WorldState:
