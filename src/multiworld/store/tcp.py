@@ -95,9 +95,12 @@ class TCPStore(StoreClient):
 
     @property
     def local_host(self) -> str:
-        """The address that this process has towards the store: where its peers can reach it too."""
+        """The address that this process has towards the store: where its peers can reach it too. Raises StoreError."""
         assert self._connection is not None
-        return str(self._connection.sock.getsockname()[0])
+        try:
+            return str(self._connection.sock.getsockname()[0])
+        except OSError as error:  # lost since it was connected
+            raise StoreError(self.url, self.lost_reason or "the connection was closed") from error
 
     def close(self) -> None:
         if self._connection is not None:
