@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -294,3 +295,37 @@ def test_a_connection_that_has_ended_needs_no_garbage_collector(pair: Pair) -> N
     finally:
         if was_enabled:
             gc.enable()
+
+
+def test_a_command_that_comes_while_another_runs_at_once_is_run_after_it(pair: Pair) -> None:
+    ran: list[str] = []
+
+    def command() -> bool:
+        other = threading.Thread(target=lambda: pair.left.run(lambda: ran.append("other")))
+        other.start()
+        other.join()
+        ran.append("first")
+        return True
+
+    assert pair.left.run_now(command)
+    assert ran == ["first", "other"]
+
+
+def test_what_is_queued_after_the_end_is_dropped_and_a_descriptor_closed(pair: Pair) -> None:
+    pair.left.abort()
+    assert wait_until(lambda: pair.left_sink.lost_reasons == ["closed here"], timeout_s=5)
+    payload = bytearray(1000)
+    pair.left.send(message(payload), memoryview(payload))
+    payload.clear()  # BufferError if anybody held it
+    reading, writing = os.pipe()
+    pair.left.queue_descriptor(message(b""), writing, on_sent=partial(os.close, writing))
+    assert os.read(reading, 1) == b"", "the writing end is open"
+    os.close(reading)
+
+
+def test_a_descriptor_that_still_waits_when_the_connection_ends_is_closed(pair: Pair) -> None:
+    reading, writing = os.pipe()
+    pair.left.queue_descriptor(message(b""), writing, on_sent=partial(os.close, writing))
+    pair.left.abort()
+    assert os.read(reading, 1) == b"", "the writing end is open"
+    os.close(reading)

@@ -165,7 +165,9 @@ class SharedStream(MessageStream):
             return super()._send_at_once(space, tag, meta, segment)
         with self._issue_lock:
             connection, ring = self.connection, self._ring
-            if ring is None or self._held or connection.num_queued or not self._outbox.allows_eager(size):
+            if ring is None or connection.closed or self._held or connection.num_queued:
+                return False
+            if not self._outbox.allows_eager(size):
                 return False
             offset = self._space.take(size)
             if offset is None:
@@ -461,6 +463,7 @@ class SharedStream(MessageStream):
         if header.kind != MESSAGE or header.flags & FLAG_CREDITED:
             return False
         key = key_of(message.space, header.tag)
+        _check_form(message)
         if not self._inbox.wait_complete(key, header.seq, message, message.size_bytes):
             return False
         self.messages_received += 1
@@ -473,6 +476,7 @@ class SharedStream(MessageStream):
     def _begin_usually(self, header: Header, message: Message, offset: int) -> None:
         arrival = self._begin_payload(header, message.meta, message.size_bytes)
         if arrival.posted is None and not arrival.dropped:
+            _check_form(message)
             self._keep(arrival.message, offset)
         else:
             target = None if arrival.dropped else self._destination(arrival)
@@ -483,8 +487,6 @@ class SharedStream(MessageStream):
 
     def _keep(self, message: Message, offset: int) -> None:
         """Nobody waits for this message, which lies in the ring whole: let it lie there for a while."""
-        if message.space == USER:
-            parse_layout(message.meta, message.size_bytes)  # as in ``_destination``
         message.piece = self._reads.keep(offset, message.size_bytes)
         self._waiting[message.piece] = message
         if self._reads.kept_bytes > KEPT_BYTES:
@@ -686,3 +688,9 @@ class SharedStream(MessageStream):
         self._waiting.clear()
         self._peer_ring = None
         super()._fail_all(error)
+
+
+def _check_form(message: Message) -> None:
+    """Raise ProtocolError for what could not be rebuilt, as for a message that goes into a buffer."""
+    if message.space == USER:
+        parse_layout(message.meta, message.size_bytes)

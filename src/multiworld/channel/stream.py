@@ -216,7 +216,9 @@ class MessageStream:
             return False
         with self._issue_lock:
             connection = self._connection
-            if self._error is not None or connection is None or connection.num_queued or self._num_unsaid:
+            if self._error is not None or connection is None or connection.closed:
+                return False
+            if connection.num_queued or self._num_unsaid:
                 return False
             size_bytes = len(segment)
             seq = self._outbox.issue_eager(size_bytes)

@@ -137,7 +137,7 @@ async def cycle(rank: int, backend: str, count: int, warm_up: int) -> dict[str, 
         assert before is not None
         after = await _back_to(before)
         gc.enable()
-        worlds = sum(isinstance(each, mw.World) for each in gc.get_objects()) - 1
+        worlds = sum(issubclass(type(each), mw.World) for each in gc.get_objects()) - 1
         report("measured", before=asdict(before), after=asdict(after), worlds=worlds)
         await world.barrier()
     return {}

@@ -236,7 +236,10 @@ class Connection:
         """Run ``command`` with the read side held and return its value; False if it would have to wait for others."""
         if self._reader == threading.get_ident():
             return command()
-        return not self._commands and self._hold_reading(command, wait=False)
+        said = not self._commands and self._hold_reading(command, wait=False)
+        if self._commands or self._deferred:  # of those who came meanwhile
+            self._combine()
+        return said
 
     def _hold_reading(self, work: Callable[[], object], *, wait: bool) -> bool:
         """Do ``work`` with the read side held, and then what that deferred.

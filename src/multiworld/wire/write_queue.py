@@ -58,12 +58,16 @@ class WriteQueue:
 
     def clear(self) -> None:
         """With the lock held, or after the end."""
+        for outgoing in self._outgoing:
+            if outgoing.descriptor is not None and outgoing.on_sent is not None:
+                outgoing.on_sent()  # which closes it
         self._outgoing.clear()
         self._calls.clear()
 
     def forget(self) -> None:
-        """The connection has ended, and been told of it."""
+        """The connection has ended, and been told of it: what is queued from now on is dropped at once."""
         self._fail = _ignore
+        self._outgoing, self._calls = deque(maxlen=0), deque(maxlen=0)
 
     def send(self, *segments: bytes | memoryview, on_sent: Callable[[], None] | None = None) -> None:
         """Queue one frame, in call order, from any thread, and write what the socket takes.
@@ -82,7 +86,10 @@ class WriteQueue:
 
     def queue_descriptor(self, frame: bytes, descriptor: int, *, on_sent: Callable[[], None]) -> None:
         """Queue a frame that a descriptor goes with, over a Unix socket; closed after ``on_sent``."""
-        self._outgoing.append(_Outgoing([memoryview(frame)], on_sent, descriptor))
+        if self._interest.over:
+            on_sent()
+        else:
+            self._outgoing.append(_Outgoing([memoryview(frame)], on_sent, descriptor))
 
     def call_at_flush(self, call: Callable[[], None]) -> None:
         """For callers that hold a lock which ``call`` may want: the next flush runs it, on an open connection."""
