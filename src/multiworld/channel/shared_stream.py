@@ -476,7 +476,7 @@ class SharedStream(MessageStream):
     def _begin_usually(self, header: Header, message: Message, offset: int) -> None:
         arrival = self._begin_payload(header, message.meta, message.size_bytes)
         if arrival.posted is None and not arrival.dropped:
-            _check_form(message)
+            _check_form(arrival.message)  # which was announced with its description
             self._keep(arrival.message, offset)
         else:
             target = None if arrival.dropped else self._destination(arrival)
