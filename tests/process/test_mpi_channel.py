@@ -227,6 +227,12 @@ async def test_chunks_of_an_old_generation_never_reach_the_new_one(job: FakeJob)
         await asyncio.gather(*(manager.aclose() for manager in managers))
 
 
+async def delivered(receiving: asyncio.Task[None], received: torch.Tensor, leaving: asyncio.Task[None]) -> None:
+    await asyncio.wait_for(receiving, scaled(5))
+    assert bool((received == 1).all())
+    await asyncio.wait_for(leaving, scaled(5))
+
+
 async def test_what_was_sent_before_a_leave_is_delivered(job: FakeJob) -> None:
     managers = [mw.WorldManager() for _ in range(2)]
     try:
@@ -240,9 +246,7 @@ async def test_what_was_sent_before_a_leave_is_delivered(job: FakeJob) -> None:
         leaving = asyncio.create_task(here.leave())
         await moving(job)
         job.allow(None)
-        await asyncio.wait_for(receiving, scaled(5))
-        assert bool((received == 1).all())
-        await asyncio.wait_for(leaving, scaled(5))
+        await delivered(receiving, received, leaving)
     finally:
         await asyncio.gather(*(manager.aclose() for manager in managers))
 
@@ -261,9 +265,7 @@ async def test_a_leave_waits_until_a_payload_is_there_that_a_receive_called_for_
         await asyncio.wait_for(sending, scaled(5))  # MPI has it, and keeps it
         assert not (await asyncio.wait([leaving, receiving], timeout=0.1))[0]
         job.allow(None)
-        await asyncio.wait_for(receiving, scaled(5))
-        assert bool((received == 1).all())
-        await asyncio.wait_for(leaving, scaled(5))
+        await delivered(receiving, received, leaving)
     finally:
         await asyncio.gather(*(manager.aclose() for manager in managers))
 

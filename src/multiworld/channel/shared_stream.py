@@ -40,7 +40,6 @@ from .stream import (
     COLLECTIVE,
     EAGER_BYTES,
     FLAG_COLLECTIVE,
-    FLAG_CREDITED,
     MESSAGE,
     PAYLOAD_KINDS,
     USER,
@@ -49,9 +48,11 @@ from .stream import (
     Receive,
     Send,
     StreamOwner,
+    check_form,
+    is_eager,
     key_of,
 )
-from .tensors import memory_of, parse_layout
+from .tensors import memory_of
 
 __all__ = ["SharedStream"]
 
@@ -460,10 +461,10 @@ class SharedStream(MessageStream):
 
     def _wait_lying(self, header: Header, message: Message, offset: int) -> bool:
         """Let a message wait where it lies, which no receive waits for. False: it has to go the usual way."""
-        if header.kind != MESSAGE or header.flags & FLAG_CREDITED:
+        if not is_eager(header):
             return False
         key = key_of(message.space, header.tag)
-        _check_form(message)
+        check_form(message)
         if not self._inbox.wait_complete(key, header.seq, message, message.size_bytes):
             return False
         self.messages_received += 1
@@ -476,7 +477,7 @@ class SharedStream(MessageStream):
     def _begin_usually(self, header: Header, message: Message, offset: int) -> None:
         arrival = self._begin_payload(header, message.meta, message.size_bytes)
         if arrival.posted is None and not arrival.dropped:
-            _check_form(arrival.message)  # which was announced with its description
+            check_form(arrival.message)  # which was announced with its description
             self._keep(arrival.message, offset)
         else:
             target = None if arrival.dropped else self._destination(arrival)
@@ -688,9 +689,3 @@ class SharedStream(MessageStream):
         self._waiting.clear()
         self._peer_ring = None
         super()._fail_all(error)
-
-
-def _check_form(message: Message) -> None:
-    """Raise ProtocolError for what could not be rebuilt, as for a message that goes into a buffer."""
-    if message.space == USER:
-        parse_layout(message.meta, message.size_bytes)

@@ -496,7 +496,7 @@ class MessageStream:
 
     def _meet_complete(self, header: Header, message: Message) -> Receive | None:
         """A frame and its payload are here. Return the receive that takes that into its memory, if it is so simple."""
-        if header.kind != MESSAGE or header.flags & FLAG_CREDITED:
+        if not is_eager(header):
             return None
         key = key_of(message.space, header.tag)
         return self._inbox.arrive_complete(key, header.seq, message, message.size_bytes, _takes_whole)
@@ -573,8 +573,7 @@ class MessageStream:
         receive = None if arrival.posted is None else arrival.posted.receive
         if receive is not None and receive.view is not None:
             return receive.view if message.size_bytes else None
-        if message.space == USER:
-            parse_layout(message.meta, message.size_bytes)  # refuse what could not be rebuilt before it takes memory
+        check_form(message)  # before it takes memory
         message.buffer = self._allocate(message.size_bytes)
         return memory_of(message.buffer) if message.size_bytes else None
 
@@ -752,6 +751,17 @@ class MessageStream:
 
 def key_of(space: int, tag: int) -> int:
     return tag << 1 | space
+
+
+def is_eager(header: Header) -> bool:
+    """Whether a frame brings a message of which nothing was said before, within the window."""
+    return header.kind == MESSAGE and not header.flags & FLAG_CREDITED
+
+
+def check_form(message: Message) -> None:
+    """Raise ProtocolError for what could not be rebuilt."""
+    if message.space == USER:
+        parse_layout(message.meta, message.size_bytes)
 
 
 def fail(operation: Operation[Any], error: Exception) -> None:

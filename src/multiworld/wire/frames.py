@@ -182,16 +182,13 @@ class FrameParser:
             if stop > end:
                 break
             meta = bytes(data[start:stop])
-            position = stop
-            if not header.payload_bytes:
-                self.sink.begin(header, meta)
-                self.sink.end(header, meta)
+            position = stop + header.payload_bytes
+            is_whole = stop < position <= end
+            if is_whole and self.take_whole is not None and self.take_whole(header, meta, data[stop:position]):
                 continue
-            past = stop + header.payload_bytes
-            if past > end or self.take_whole is None or not self.take_whole(header, meta, data[stop:past]):
-                self._start(header, meta)
+            self._start(header, meta)
+            if header.payload_bytes:
                 return stop
-            position = past
         self._partial += data[position:end]
         return end
 
