@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from multiworld.channel.lane import PAGE_BYTES, READER_RESTS_AT, TAKEN_AT, WINDOW_BYTES, WRITER_RESTS_AT, WRITTEN_AT
+from multiworld.channel.lane import PAGE_BYTES, WINDOW_BYTES, reader_words, writer_words
 from multiworld.testing import scaled
 from tests.unit.lanes import ENDS, Ends
 
@@ -27,9 +27,8 @@ class Race:
     def __init__(self, ends: Ends) -> None:
         self._memory = mmap.mmap(-1, PAGE_BYTES + WINDOW_BYTES)
         page = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        words = (page + WRITTEN_AT, page + TAKEN_AT, page + WRITER_RESTS_AT, page + READER_RESTS_AT)
-        self.writer = ends[0](page + PAGE_BYTES, words)
-        self.reader = ends[1](page + PAGE_BYTES, (words[1], words[0], words[3], words[2]))
+        self.writer = ends[0](page + PAGE_BYTES, writer_words(page), WINDOW_BYTES)
+        self.reader = ends[1](page + PAGE_BYTES, reader_words(page), WINDOW_BYTES)
         self.bells, self.over = (ctypes.c_uint64.from_address(page + at) for at in (BELLS_AT, OVER_AT))
 
     def write(self) -> None:

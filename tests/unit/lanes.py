@@ -13,12 +13,10 @@ from multiworld import native
 from multiworld.channel import lane, lane_payloads
 from multiworld.channel.lane import (
     PAGE_BYTES,
-    READER_RESTS_AT,
-    TAKEN_AT,
-    WRITER_RESTS_AT,
-    WRITTEN_AT,
     NativeEnd,
     PythonEnd,
+    reader_words,
+    writer_words,
 )
 
 __all__ = ["CHUNK", "ENDS", "TURN", "WINDOW", "Ends", "Lane", "Memory", "make_small", "noise"]
@@ -80,10 +78,11 @@ class Lane:
     def __init__(self, ends: Ends, *, start: int = 0) -> None:
         self.page, self.window = Memory(bytes(PAGE_BYTES)), Memory(bytes(lane.WINDOW_BYTES))
         page, window = self.page.address, self.window.address
-        words = (page + WRITTEN_AT, page + TAKEN_AT, page + WRITER_RESTS_AT, page + READER_RESTS_AT)
+        words = writer_words(page)
         self.written, self.taken, self.writer_rests, self.reader_rests = map(ctypes.c_uint64.from_address, words)
         self.written.value = self.taken.value = start
-        self.writer, self.reader = ends[0](window, words), ends[1](window, (words[1], words[0], words[3], words[2]))
+        size = lane.WINDOW_BYTES
+        self.writer, self.reader = ends[0](window, words, size), ends[1](window, reader_words(page), size)
         for end in (self.writer, self.reader):
             if isinstance(end, NativeEnd):
                 end._end.position = start

@@ -230,8 +230,8 @@ def test_without_memory_for_what_waits_in_the_ring_a_receive_fails_with_the_worl
     pair.there.starves = True
     for _ in range(KEPT_BYTES // SHARED_EAGER_BYTES + 1):
         pair.send(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8))
+    receiving = pair.recv(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8), tag=1)  # for which all is looked through
     assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
-    receiving = pair.recv(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8), tag=1)
     assert not receiving.done
     error = RuntimeError("the world is broken")
     pair.there.abort(error)
@@ -241,8 +241,8 @@ def test_without_memory_for_what_waits_in_the_ring_a_receive_fails_with_the_worl
 def test_what_there_is_no_memory_for_is_lost_when_its_sender_leaves(pair: Pair) -> None:
     pair.lend()
     pair.send(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8))
-    assert wait_until(lambda: pair.there.has_complete(0), timeout_s=5)
     waiting = pair.recv(torch.zeros(1, dtype=torch.uint8), tag=1)
+    assert wait_until(lambda: pair.there.has_complete(0), timeout_s=5)
     pair.there.starves = True
     error = RuntimeError("the sender has left")
     pair.there.abort(error, keep_arrived=True)
@@ -582,7 +582,7 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_with_a_peer_that_has_no_lanes_large_messages_go_through_the_socket(
+def test_with_a_peer_that_cannot_use_shared_memory_messages_go_through_the_socket(
     pair: Pair, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_stream, "LANES_WORK", Elsewhere(f"test-shared-stream-{rank}"))
@@ -595,7 +595,7 @@ def test_with_a_peer_that_has_no_lanes_large_messages_go_through_the_socket(
             wait_blocking(sender.send(USER, 0, describe(sent), [memory_of(sent)], [sent]))
             wait_blocking(receiving)
             assert torch.equal(came, sent)
-        assert sender._ring is not None, "what is smaller goes through it"
+        assert sender._ring is None
         assert sender._writes is None
 
 

@@ -24,7 +24,19 @@ from .. import native
 from ..errors import ProtocolError
 from ..wire.copying import copy_memory
 
-__all__ = ["PAGE_BYTES", "WINDOW_BYTES", "WORKS", "LaneEnd", "NativeEnd", "PythonEnd", "open_reader", "open_writer"]
+__all__ = [
+    "PAGE_BYTES",
+    "WINDOW_BYTES",
+    "WORKS",
+    "LaneEnd",
+    "NativeEnd",
+    "PythonEnd",
+    "checked",
+    "open_reader",
+    "open_writer",
+    "reader_words",
+    "writer_words",
+]
 
 WINDOW_BYTES = 4 * 1024 * 1024
 PAGE_BYTES = 4096
@@ -99,10 +111,10 @@ class _End(ctypes.Structure):
     )
 
 
-if native.core is not None:
+if native.core is not None and native.holding is not None:
     _push, _pull = native.core.multiworld_push, native.core.multiworld_pull
-    _rest_writing, _rest_reading = native.core.multiworld_rest_writing, native.core.multiworld_rest_reading
-    _wake = native.core.multiworld_wake
+    _rest_writing, _rest_reading = native.holding.multiworld_rest_writing, native.holding.multiworld_rest_reading
+    _wake = native.holding.multiworld_wake
     _push.restype = _pull.restype = ctypes.c_uint64
     _push.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
     _pull.argtypes = (
@@ -116,8 +128,8 @@ if native.core is not None:
 class NativeEnd:
     """An end that the native core moves; it lets go of the interpreter meanwhile."""
 
-    def __init__(self, window: int, words: tuple[int, int, int, int]) -> None:
-        self._end = _End(window, WINDOW_BYTES, NATIVE_CHUNK_BYTES, *words)
+    def __init__(self, window: int, words: tuple[int, int, int, int], size: int) -> None:
+        self._end = _End(window, size, NATIVE_CHUNK_BYTES, *words)
         self._at = ctypes.addressof(self._end)
         self._their_count = ctypes.c_uint64.from_address(words[1])
 
@@ -130,11 +142,11 @@ class NativeEnd:
         return int(self._end.position)
 
     def push(self, source: int, size_bytes: int, spin_s: float) -> int:
-        return _checked(_push(self._at, source, size_bytes, int(spin_s * 1e9), int(LIMIT_S * 1e9)))
+        return checked(_push(self._at, source, size_bytes, int(spin_s * 1e9), int(LIMIT_S * 1e9)))
 
     def pull(self, target: int | None, size_bytes: int, spin_s: float, *, past_caches: bool, not_yet: bool) -> int:
         spin_ns, limit_ns = int(spin_s * 1e9), int(LIMIT_S * 1e9)
-        return _checked(_pull(self._at, target, size_bytes, spin_ns, limit_ns, past_caches, not_yet))
+        return checked(_pull(self._at, target, size_bytes, spin_ns, limit_ns, past_caches, not_yet))
 
     def rest_writing(self, *, early: bool) -> bool:
         return bool(_rest_writing(self._at, early))
@@ -152,10 +164,10 @@ class NativeEnd:
 class PythonEnd:
     """An end that Python moves. See ``native/core.c``, which is the same."""
 
-    def __init__(self, window: int, words: tuple[int, int, int, int]) -> None:
+    def __init__(self, window: int, words: tuple[int, int, int, int], size: int) -> None:
         self.bell: bool = False
         self.position: int = 0
-        self._window = window
+        self._window, self._size = window, size
         self._count, self._their_count, self._rest, self._their_rest = map(ctypes.c_uint64.from_address, words)
         self._rung = 0
         self._barrier = threading.Lock()
@@ -163,7 +175,7 @@ class PythonEnd:
     def push(self, source: int, size_bytes: int, spin_s: float) -> int:
         moved, self.bell, over_at = 0, False, time.perf_counter() + LIMIT_S
         while moved < size_bytes and not self.bell and time.perf_counter() < over_at:
-            room = self._watch(self.position - WINDOW_BYTES, spin_s)
+            room = self._watch(self.position - self._size, spin_s)
             if room == 0:
                 break
             at, part = self._next_part(size_bytes - moved, room)
@@ -184,14 +196,14 @@ class PythonEnd:
                 copy_memory(target + moved, self._window + at, part)
             moved += part
             self._publish(part)
-            if not not_yet and there - part <= WINDOW_BYTES // 2:
+            if not not_yet and there - part <= self._size // 2:
                 self._ring()
         return moved
 
     def rest_writing(self, *, early: bool) -> bool:
         self._begin_rest()
         used = self.position - self._their_count.value & MASK
-        if used > WINDOW_BYTES or (used == 0 if early else used <= WINDOW_BYTES // 2):
+        if used > self._size or (used == 0 if early else used <= self._size // 2):
             self.wake()
             return False
         self._ring()
@@ -201,7 +213,7 @@ class PythonEnd:
         self._begin_rest()
         written = self._their_count.value
         there = written - self.position & MASK
-        if there > WINDOW_BYTES or (there > 0 and not (early and _signed(end - written) > 0)):
+        if there > self._size or (there > 0 and not (early and _signed(end - written) > 0)):
             self.wake()
             return False
         self._ring()
@@ -225,13 +237,13 @@ class PythonEnd:
                     os.sched_yield()
                 beyond = _signed(self._their_count.value - seen)
                 waited = time.perf_counter() - began
-        if not 0 <= beyond <= WINDOW_BYTES:
-            _checked(NONSENSE)
+        if not 0 <= beyond <= self._size:
+            checked(NONSENSE)
         return beyond
 
     def _next_part(self, wanted: int, possible: int) -> tuple[int, int]:
-        at = self.position % WINDOW_BYTES
-        return at, min(wanted, possible, PYTHON_CHUNK_BYTES, WINDOW_BYTES - at)
+        at = self.position % self._size
+        return at, min(wanted, possible, PYTHON_CHUNK_BYTES, self._size - at)
 
     def _publish(self, size_bytes: int) -> None:
         self.position = self.position + size_bytes & MASK
@@ -256,12 +268,22 @@ class PythonEnd:
 
 def open_writer(page: int, window: int) -> LaneEnd:
     """Return the writer's end of a lane with its words at one address and its window at another."""
-    return _kind()(window, (page + WRITTEN_AT, page + TAKEN_AT, page + WRITER_RESTS_AT, page + READER_RESTS_AT))
+    return _kind()(window, writer_words(page), WINDOW_BYTES)
 
 
 def open_reader(page: int, window: int) -> LaneEnd:
     """Return the reader's end of a lane."""
-    return _kind()(window, (page + TAKEN_AT, page + WRITTEN_AT, page + READER_RESTS_AT, page + WRITER_RESTS_AT))
+    return _kind()(window, reader_words(page), WINDOW_BYTES)
+
+
+def writer_words(page: int) -> tuple[int, int, int, int]:
+    """Return where the writer's count, the reader's, and the words that say whether each rests are."""
+    return page + WRITTEN_AT, page + TAKEN_AT, page + WRITER_RESTS_AT, page + READER_RESTS_AT
+
+
+def reader_words(page: int) -> tuple[int, int, int, int]:
+    """As ``writer_words``, the reader's first."""
+    return page + TAKEN_AT, page + WRITTEN_AT, page + READER_RESTS_AT, page + WRITER_RESTS_AT
 
 
 def _kind() -> type[NativeEnd | PythonEnd]:
@@ -272,7 +294,8 @@ def _signed(difference: int) -> int:
     return (difference + HALF & MASK) - HALF
 
 
-def _checked(moved: int) -> int:
+def checked(moved: int) -> int:
+    """Return what an end of the native core has moved or seen; raise ProtocolError for nonsense."""
     if moved == NONSENSE:
         raise ProtocolError("the other end of shared memory counts more than there can be in it")
     return moved

@@ -93,7 +93,8 @@ class Inbox(Generic[R, M]):
         self._spare: _Tag[R, M] | None = None
         self._by_seq: dict[int, Arrival[R, M]] = {}
         self._met: dict[Arrival[R, M], None] = {}  # those that have a receive and are not complete, as they met
-        self._last_seq = 0
+        self.last_seq = 0
+        """The number of the last message that has arrived."""
         self.consumed_bytes = 0  # eager bytes since the last report
         self._leftovers: dict[int, None] = {}  # tags that were idle with credits given
         self._forgotten: dict[int, None] = {}
@@ -107,6 +108,11 @@ class Inbox(Generic[R, M]):
     def has_receives(self) -> bool:
         """Whether receives wait for messages, or for the rest of one. Any thread."""
         return bool(self._met) or any(state.posted for state in list(self._tags.values()))
+
+    @property
+    def has_posted(self) -> bool:
+        """Whether receives have no message."""
+        return any(state.posted for state in self._tags.values())
 
     @property
     def num_posted(self) -> int:
@@ -162,23 +168,35 @@ class Inbox(Generic[R, M]):
         None: the first receive does not fit, or there is none; the message has not arrived yet (``arrive``).
         """
         state = self._tags.get(tag)
-        if state is None or not state.posted or tag in self._forgotten or seq <= self._last_seq:
+        if state is None or not state.posted or tag in self._forgotten or seq <= self.last_seq:
             return None
         if not fits(state.posted[0].receive, message):
             return None
-        self._last_seq = seq
+        self.last_seq = seq
         posted = state.posted.popleft()
         state.wanted -= int(posted.large)
         self.consumed_bytes += size_bytes
         self._settle(tag, state)
         return posted.receive
 
+    def take_arriving(self, tag: int, seq: int, size_bytes: int) -> bool:
+        """An eager message is here, complete, for a receive that is issued now: both are done with.
+
+        False: something else is open on its tag.
+        """
+        state = self._tags.get(tag)
+        if (state is not None and not state.idle) or tag in self._forgotten or seq <= self.last_seq:
+            return False
+        self.last_seq = seq
+        self.consumed_bytes += size_bytes
+        return True
+
     def wait_complete(self, tag: int, seq: int, message: M, size_bytes: int) -> bool:
         """An eager message is here, complete, and waits for a receive. False: one is there, or the tag is forgotten."""
         state = self._tags.get(tag)
-        if (state is not None and state.posted) or tag in self._forgotten or seq <= self._last_seq:
+        if (state is not None and state.posted) or tag in self._forgotten or seq <= self.last_seq:
             return False
-        self._last_seq = seq
+        self.last_seq = seq
         self._tag(tag).arrived.append(Arrival(tag, seq, message, True, size_bytes, None, True, True))
         return True
 
@@ -186,9 +204,9 @@ class Inbox(Generic[R, M]):
         self, tag: int, seq: int, message: M, size_bytes: int, *, eager: bool, transferring: bool
     ) -> Arrival[R, M]:
         """A message is announced or begins (``transferring``). Its ``posted`` tells where it goes, if anywhere yet."""
-        if seq <= self._last_seq:
-            raise ProtocolError(f"message {seq} came after message {self._last_seq}")
-        self._last_seq = seq
+        if seq <= self.last_seq:
+            raise ProtocolError(f"message {seq} came after message {self.last_seq}")
+        self.last_seq = seq
         arrival: Arrival[R, M] = Arrival(tag, seq, message, eager, size_bytes, transferring=transferring)
         self._by_seq[seq] = arrival
         if tag in self._forgotten:
@@ -494,16 +512,20 @@ class Outbox(Generic[S]):
             self._small[seq] = tag, size_bytes
         return seq, Route.ANNOUNCED
 
+    @property
+    def waits_for_window(self) -> bool:
+        """Whether announced messages only need room in the window."""
+        return bool(self._small)
+
     def allows_eager(self, size_bytes: int) -> bool:
         """Whether a message of that size may go at once."""
         return size_bytes <= self._eager_bytes and self._unconsumed_bytes + size_bytes <= self._window_bytes
 
-    def issue_eager(self, size_bytes: int) -> int | None:
-        """Number a message that goes at once; None if the window does not allow it."""
-        if not self.allows_eager(size_bytes):
-            return None
+    def issue_eager(self, size_bytes: int) -> int:
+        """Number a message that goes at once, as the window allows."""
         self._unconsumed_bytes += size_bytes
-        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        seq = self._next_seq
+        self._next_seq = seq + 1
         return seq
 
     def credit(self, tag: int) -> S | None:

@@ -113,6 +113,10 @@ class StreamMesh(StreamOwner):
         reason = f"rank {self._context.rank} gave up a {name} that was already moving data to or from rank {rank}"
         self._context.report_lost(self._context.rank, reason)
 
+    @property
+    def wants_any(self) -> bool:
+        return len(self.any_receives) > 0
+
     def take_any(self, rank: int, key: int) -> Receive | None:
         return self.any_receives.take(rank, key)
 

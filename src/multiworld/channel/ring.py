@@ -25,6 +25,8 @@ class RingSpace:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.max_piece_bytes = size_bytes // 4
+        self.num_taken = 0
+        """How many pieces were taken, ever; the next one has this number."""
         self._head = 0
         self._used = 0
         self._spans: deque[int] = deque()  # of the pieces in use, with what was skipped before them
@@ -52,6 +54,7 @@ class RingSpace:
             return None
         offset = 0 if skipped else self._head
         self._spans.append(room + skipped)
+        self.num_taken += 1
         self._used += room + skipped
         self._head = (offset + room) % self.size_bytes
         return offset
@@ -74,6 +77,8 @@ class RingReads:
     def __init__(self) -> None:
         self._pieces: deque[Piece] = deque()  # from the first one on that is not read yet
         self.num_released = self.released_bytes = self.kept_bytes = 0
+        self.num_came = 0
+        """How many pieces came, ever; the next one has this number."""
 
     def read(self, size_bytes: int) -> None:
         """A piece came and was read at once."""
@@ -81,11 +86,13 @@ class RingReads:
             piece = self.keep(0, size_bytes)
             piece.is_read = True
         else:
+            self.num_came += 1
             self.num_released += 1
             self.released_bytes += size_bytes
 
     def keep(self, offset: int, size_bytes: int) -> Piece:
         """A piece came that is read later."""
+        self.num_came += 1
         piece = Piece(offset, size_bytes)
         self._pieces.append(piece)
         self.kept_bytes += size_bytes

@@ -2,8 +2,13 @@
 
 The connection, a Unix socket, carries all headers, small payloads, and everything for as long as there is no shared
 memory. Our memory (``host_memory``) is offered when the first larger payload comes. Once the peer has answered that it
-mapped it, a payload of moderate size goes whole into the ring in it, where it may wait for its receive, and its frame
-says where it lies. A large one, whose receive waits, goes through the lane: its frame says that it comes.
+mapped it, a payload of moderate size goes whole into the ring in it, where it may wait for its receive. A slot says
+where it lies (``slots``), or a frame if it had to wait for room, or was announced before. A large one, whose receive
+waits, goes through the lane: its frame says that it comes.
+
+Messages arrive in the order of their numbers, and pieces of the ring in that of theirs: a slot waits for the frames
+that were sent before it, and a frame for the slots. Slots are read when somebody wants something, who may have what
+lies there straight into the tensor.
 
 A payload is out of the caller's tensor once it is in the memory, and out of that once the peer has read it, into the
 tensor that was posted for it or a buffer. So a dead or slow peer holds nothing but our memory.
@@ -18,7 +23,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -33,13 +38,16 @@ from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_reader, open_writer
 from .lane import WORKS as LANES_WORK
 from .lane_payloads import LaneReads, LaneWrites, Payload
+from .matching import WINDOW_BYTES as EAGER_WINDOW_BYTES
 from .matching import Outbox
-from .ring import Piece, RingReads, RingSpace
+from .ring import ALIGNMENT, Piece, RingReads, RingSpace
 from .shared_region import SharedRegion
+from .slots import MAX_META_BYTES, Slot, SlotReader, SlotWriter
 from .stream import (
     COLLECTIVE,
     EAGER_BYTES,
     FLAG_COLLECTIVE,
+    FLAG_CREDITED,
     MESSAGE,
     PAYLOAD_KINDS,
     USER,
@@ -52,6 +60,7 @@ from .stream import (
     is_eager,
     key_of,
 )
+from .stream import REPORT_BYTES as WINDOW_REPORT_BYTES
 from .tensors import memory_of
 
 __all__ = ["SharedStream"]
@@ -60,15 +69,20 @@ logger = logging.getLogger(__name__)
 
 FLAG_SHARED, FLAG_LANE = 16, 32
 NO_LANES = 1  # of an answer to memory
+NO_ROOM = 1  # of a bell for slots: what is in them is in the way
 INLINE_BYTES = 16 * 1024  # up to here a copy through the socket costs less than the ring's frames
 REPORT_BYTES = RING_BYTES // 8  # what is read before the sender hears of it
 SHARED_EAGER_BYTES = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
+MAX_PIECES = RING_BYTES // ALIGNMENT
 KEPT_BYTES = RING_BYTES // 3  # what may wait in the ring for its receive while other receives wait
 assert KEPT_BYTES + REPORT_BYTES <= RING_BYTES // 2, "see RingSpace"
 ROOM_S = 0.005  # or if nobody has received anything for so long
 REPORT_S = 0.1  # or so long after it was read
-PLACE = struct.Struct("<QQ")  # where in the ring a payload lies, and its size
+PLACE = struct.Struct("<QQQ")  # where in the ring a payload lies, its size, and which piece it is
 LENGTH = struct.Struct("<Q")
+NUMBERED_KINDS = frozenset((int(Kind.MESSAGE), int(Kind.ANNOUNCE)))
+ORDERED_KINDS = NUMBERED_KINDS | {int(Kind.BYE), int(Kind.REJECT)}
+"""Frames whose place among the messages matters."""
 
 
 class _Outgoing(Payload[Send]):
@@ -94,8 +108,8 @@ class _Head(NamedTuple):
     size_bytes: int
     meta: bytes
 
-    def frame(self, offset: int) -> bytes:
-        place = PLACE.pack(offset, self.size_bytes)
+    def frame(self, offset: int, piece: int) -> bytes:
+        place = PLACE.pack(offset, self.size_bytes, piece)
         return _frame(self.kind, self.flags | FLAG_SHARED, self.tag, self.seq, place, self.meta)
 
     def lane_frame(self) -> bytes:
@@ -120,16 +134,20 @@ class SharedStream(MessageStream):
         # What we send; guarded by the issue lock.
         self._ring: SharedRegion | None = None  # our memory, once the peer has mapped it
         self._writes: LaneWrites[Send] | None = None  # the lane in it
+        self._slot_writes: SlotWriter | None = None
         self._refused = self._has_offered = False
         self._peer_has_lanes = LANES_WORK
         self._space = RingSpace(RING_BYTES)
         self._held: deque[_Outgoing] = deque()
         self._all_gone: Operation[None] | None = None  # somebody waits until nothing is held
         self._num_written = 0
-        self._forget_timer = False
+        self._num_released = 0
+        self._forget_timer = self._ask_timer = False
         # What comes; guarded by the connection's read side.
         self._peer_ring: SharedRegion | None = None
         self._lane_reads: LaneReads | None = None
+        self._slot_reads: SlotReader | None = None
+        self._slots_wait = False  # for what was sent through the socket before
         self._reads = RingReads()
         self._waiting: dict[Piece, Message] = {}  # whole messages that wait in the ring
         self._report_timer = self._room_timer = False
@@ -160,29 +178,43 @@ class SharedStream(MessageStream):
 
     # ---- sending
 
-    def _send_at_once(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
-        size = len(segment)
-        if size <= INLINE_BYTES or size > SHARED_EAGER_BYTES or self._ring is None:
-            return super()._send_at_once(space, tag, meta, segment)
+    def _send_at_once(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> bool:
+        size = tensor.nbytes
+        if size <= INLINE_BYTES:
+            return super()._send_at_once(space, tag, meta, tensor)
+        if size > SHARED_EAGER_BYTES or self._slot_writes is None or len(meta) > MAX_META_BYTES:
+            return False
+        connection, outbox = self.connection, self._outbox
         with self._issue_lock:
-            connection, ring = self.connection, self._ring
-            if ring is None or connection.closed or self._held or connection.num_queued:
-                return False
-            if not self._outbox.allows_eager(size):
-                return False
-            offset = self._space.take(size)
-            if offset is None:
+            ring, slots = self._ring, self._slot_writes
+            if ring is None or slots is None or self._held or connection.closed:
                 return False
             try:
-                seq = self._outbox.issue_eager(size)
-                assert seq is not None
-                ring.write(self._offsets.ring + offset, segment)
-                self._used()
-                self._tell(_frame(MESSAGE, space | FLAG_SHARED, tag, seq, PLACE.pack(offset, size), meta))
+                if not outbox.allows_eager(size):
+                    self._collect(slots)
+                    if self._held or not outbox.allows_eager(size):
+                        return False
+                if not slots.has_room():
+                    return False
+                piece, offset = self._space.num_taken, self._take_room(slots, size)
+                if offset is None:
+                    return False
+                seq = outbox.issue_eager(size)
+                slot = (seq, tag << 1 | space, offset, size, piece, meta)
+                is_bell = slots.put(slot, ring.address + self._offsets.ring + offset, tensor.data_ptr())
+                if is_bell:
+                    self._tell(pack_header(Kind.SLOTS))
+            except ProtocolError as error:
+                connection.abort(str(error))
+                return False
             except BaseException:  # an interrupt: it has a number that the peer was perhaps not told of
                 connection.abort("interrupted while sending")
                 raise
-        connection.flush()
+            self._num_written += 1
+            if not self._forget_timer:
+                self._forget_soon()
+        if is_bell:
+            connection.flush()
         self.messages_sent += 1
         self.bytes_sent += size
         return True
@@ -194,6 +226,17 @@ class SharedStream(MessageStream):
         self.connection.send(pack_header(Kind.UNUSED, seq=seq))
 
     # The rest of sending has the issue lock held.
+
+    def _issue(self, send: Send) -> None:
+        slots = self._slot_writes
+        try:
+            if slots is not None:
+                self._collect(slots)
+            super()._issue(send)
+            if slots is not None:
+                self._rest_for_window(slots)
+        except ProtocolError as error:
+            self.connection.abort(str(error))
 
     def _queue_message(self, send: Send, flags: int) -> None:
         if not self._queue_in_memory(Kind.MESSAGE, send, flags, send.meta):
@@ -234,19 +277,21 @@ class SharedStream(MessageStream):
         if not self._has_offered:  # on the progress thread: an offer tells others, who may send something here
             self._has_offered = True
             self.connection.loop.call_soon(self._offer)
-        ready = self._memory.ready(self.rank)
-        if ready and self._error is None:
-            self._ring = self._memory.own
-            if self._ring is not None and self._peer_has_lanes:
-                page, window = (self._ring.address + at for at in (self._offsets.page, self._offsets.window))
-                self._writes = LaneWrites(
-                    open_writer(page, window),
-                    ring=self._ring_bell,
-                    written=self._has_gone,
-                    again=partial(self._again, self._room_came),
-                    memory=self._ring,
-                )
-        self._refused = ready is False
+        ready, ring = self._memory.ready(self.rank), self._memory.own
+        if ready and ring is not None and self._peer_has_lanes and self._error is None:
+            page, window, slots = (
+                ring.address + at for at in (self._offsets.page, self._offsets.window, self._offsets.slots)
+            )
+            self._ring = ring
+            self._slot_writes = SlotWriter(slots, ring, max_pieces=MAX_PIECES, window_bytes=EAGER_WINDOW_BYTES)
+            self._writes = LaneWrites(
+                open_writer(page, window),
+                ring=self._ring_bell,
+                written=self._has_gone,
+                again=partial(self._again, self._room_came),
+                memory=ring,
+            )
+        self._refused = ready is False or (ready is True and not self._peer_has_lanes)
         return self._ring is not None
 
     def _offer(self) -> None:
@@ -271,20 +316,66 @@ class SharedStream(MessageStream):
 
     def _write_held(self) -> None:
         """Send what waits for room in the ring, while there is some."""
-        while self._held and self._held[0].detached is None:
-            outgoing = self._held[0]
-            frame, segments, owner = outgoing.frame, outgoing.segments, outgoing.owner
-            if outgoing.head is not None:
-                offset = self._space.take(outgoing.head.size_bytes)
-                if offset is None:
-                    return
-                self._write_ring(offset, segments)
-                frame = outgoing.head.frame(offset)
-                segments = deque()
-            self._num_unsaid -= 1
-            self._held.popleft()
-            self.connection.queue(frame, *segments, on_sent=None if owner is None else partial(self._sent, owner))
+        try:
+            while self._held and self._held[0].detached is None and self._write_first(self._held[0]):
+                pass
+        except ProtocolError as error:
+            self.connection.abort(str(error))
         self._check_all_gone()
+
+    def _write_first(self, outgoing: _Outgoing) -> bool:
+        """Send what has waited longest. False: there is still no room for it."""
+        head, frame, segments, owner = outgoing.head, outgoing.frame, outgoing.segments, outgoing.owner
+        if head is not None:
+            slots = self._slot_writes
+            assert slots is not None
+            piece, offset = self._space.num_taken, self._take_room(slots, head.size_bytes)
+            while offset is None:
+                if slots.rest():
+                    self._ask_for_room_soon()
+                    return False
+                offset = self._take_room(slots, head.size_bytes)
+            self._write_ring(offset, segments)
+            frame = b"" if self._put(slots, head, offset, piece) else head.frame(offset, piece)
+            segments = deque()
+        self._num_unsaid -= 1
+        self._held.popleft()
+        if frame:
+            self.connection.queue(frame, *segments, on_sent=None if owner is None else partial(self._sent, owner))
+        else:
+            self._has_gone(owner)
+        return True
+
+    def _take_room(self, slots: SlotWriter, size_bytes: int) -> int | None:
+        """Take a piece of the ring, if need be one that the peer has released meanwhile. None: there is no room."""
+        offset = self._space.take(size_bytes)
+        return self._space.take(size_bytes) if offset is None and self._collect(slots) else offset
+
+    def _collect(self, slots: SlotWriter) -> bool:
+        """Learn what the peer has released and consumed. Whether it has released something."""
+        released, consumed = slots.take_released(), slots.take_consumed()
+        self._num_released += released
+        if not self._space.release(released):
+            raise ProtocolError(f"{released} pieces were released, but fewer were in use")
+        for send in self._outbox.consumed(consumed) if consumed else ():
+            self._queue_payload(send, 0)
+        return released > 0
+
+    def _rest_for_window(self, slots: SlotWriter) -> None:
+        """Be told of what the peer consumes, if messages wait for that."""
+        while self._outbox.waits_for_window and not slots.rest():
+            self._collect(slots)
+
+    def _put(self, slots: SlotWriter, head: _Head, offset: int, piece: int) -> bool:
+        """Put a message whose payload is in the ring into a slot. False: there is none for it."""
+        if head.kind != MESSAGE or head.flags & FLAG_CREDITED or len(head.meta) > MAX_META_BYTES:
+            return False
+        if not slots.has_room():
+            return False
+        key = key_of(head.flags & FLAG_COLLECTIVE, head.tag)
+        if slots.put((head.seq, key, offset, head.size_bytes, piece, head.meta)):
+            self._tell(pack_header(Kind.SLOTS))
+        return True
 
     def _write_ring(self, offset: int, segments: deque[memoryview]) -> None:
         assert self._ring is not None
@@ -292,6 +383,22 @@ class SharedStream(MessageStream):
             self._ring.write(self._offsets.ring + offset, segment)
             offset += len(segment)
         self._used()
+
+    def _ask_for_room_soon(self) -> None:
+        if not self._ask_timer and self._slot_writes is not None:
+            self._ask_timer = True
+            self.connection.loop.call_later(ROOM_S, weakly(self._ask_for_room, self._num_released))
+
+    def _ask_for_room(self, num_released: int) -> None:
+        """On the progress thread: the peer may not have looked at what is in the slots, and in our way."""
+        with self._issue_lock:
+            self._ask_timer = False
+            if not self._held or self._slot_writes is None:
+                return
+            if num_released == self._num_released:
+                self._tell(pack_header(Kind.SLOTS, flags=NO_ROOM))
+            self._ask_for_room_soon()
+        self.connection.flush()
 
     def _write_lane(self, writes: LaneWrites[Send]) -> None:
         if self.connection.closed:  # perhaps amid a payload, of which nobody knows how much has gone
@@ -334,8 +441,11 @@ class SharedStream(MessageStream):
         """The memory is in use; it is given back some time after."""
         self._num_written += 1
         if not self._forget_timer:
-            self._forget_timer = True
-            self.connection.loop.call_later(FORGET_S, weakly(self._forget_later, self._num_written))
+            self._forget_soon()
+
+    def _forget_soon(self) -> None:
+        self._forget_timer = True
+        self.connection.loop.call_later(FORGET_S, weakly(self._forget_later, self._num_written))
 
     def _check_all_gone(self) -> None:
         if not self._held and not (self._writes is not None and self._writes.waiting):
@@ -351,26 +461,32 @@ class SharedStream(MessageStream):
         if not self.connection.send_now(frame):
             self.connection.queue(frame)
 
-    def _go_on(self, num_released: int) -> None:
-        """The peer has read so many pieces. The read side is free."""
+    def _go_on(self) -> None:
+        """The peer has released or consumed something. The read side is free."""
         with self._issue_lock:
-            if self._ring is None:
-                return
-            if not self._space.release(num_released):
-                self.connection.abort(f"{num_released} pieces were released, but fewer were in use")
-                return
-            self._write_held()
+            slots = self._slot_writes
+            if slots is not None:
+                try:
+                    self._collect(slots)
+                    self._rest_for_window(slots)
+                except ProtocolError as error:
+                    self.connection.abort(str(error))
+                self._write_held()
         self.connection.flush()
 
     def _forget_later(self, num_written: int) -> None:
         """On the progress thread, while the ring is used now and then: is it still?"""
         with self._issue_lock:
-            if self._ring is None:
+            if self._ring is None or self._slot_writes is None:
                 return
+            try:
+                self._collect(self._slot_writes)
+            except ProtocolError as error:
+                self.connection.abort(str(error))
             is_idle = self._space.num_pieces == 0 and (self._writes is None or self._writes.is_idle)
-            self._forget_timer = self._num_written != num_written or not is_idle
-            if self._forget_timer:
-                self.connection.loop.call_later(FORGET_S, weakly(self._forget_later, self._num_written))
+            self._forget_timer = False
+            if self._num_written != num_written or not is_idle:
+                self._forget_soon()
             else:
                 self._ring.forget(self._offsets.ring, RING_BYTES)
                 self._ring.forget(self._offsets.window, WINDOW_BYTES)
@@ -423,7 +539,15 @@ class SharedStream(MessageStream):
 
     # ---- receiving: with the read side held
 
+    def take_whole(self, header: Header, meta: bytes, payload: memoryview) -> bool:
+        self._take_earlier(header)
+        was_taken = super().take_whole(header, meta, payload)
+        if self._slots_wait:
+            self._look()
+        return was_taken
+
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        self._take_earlier(header)
         if header.kind not in PAYLOAD_KINDS or not header.flags & (FLAG_SHARED | FLAG_LANE):
             return super().begin(header, meta)
         if header.flags & FLAG_LANE:
@@ -431,7 +555,10 @@ class SharedStream(MessageStream):
         elif len(meta) < PLACE.size or header.payload_bytes:
             raise ProtocolError(f"message {header.seq} says that it lies in shared memory, but not where")
         else:
-            self._begin_in_ring(header, meta[PLACE.size :], *PLACE.unpack_from(meta))
+            offset, size_bytes, piece = PLACE.unpack_from(meta)
+            if piece != self._reads.num_came:  # of an announced message, whose number is an earlier one
+                self._take_slots()
+            self._begin_in_ring(header, meta[PLACE.size :], offset, size_bytes, piece)
         return None
 
     def _begin_on_lane(self, header: Header, meta: bytes) -> None:
@@ -447,9 +574,11 @@ class SharedStream(MessageStream):
         target = None if arrival.dropped else self._destination(arrival)
         self._lane_reads.expect(header.seq, size_bytes, target)
 
-    def _begin_in_ring(self, header: Header, meta: bytes, offset: int, size_bytes: int) -> None:
+    def _begin_in_ring(self, header: Header, meta: bytes, offset: int, size_bytes: int, piece: int) -> None:
         """A message lies in the ring: read it for the receive that waits for it, or let it lie there for a while."""
         ring = self._checked_ring(offset, size_bytes)
+        if piece != self._reads.num_came:
+            raise ProtocolError(f"piece {piece} of the shared memory instead of piece {self._reads.num_came}")
         message = Message(meta, size_bytes, header.flags & FLAG_COLLECTIVE)
         receive = self._meet_complete(header, message)
         if receive is not None and receive.view is not None:
@@ -458,6 +587,99 @@ class SharedStream(MessageStream):
             self._received(receive, header, message)
         elif not self._wait_lying(header, message, offset):
             self._begin_usually(header, message, offset)
+
+    # Slots.
+
+    def _may_be_here(self, key: int) -> bool:
+        slots = self._slot_reads
+        return (slots is not None and slots.has_some) or super()._may_be_here(key)
+
+    def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:
+        slots = self._slot_reads
+        if slots is None or self._error is not None or self._inbox.has_complete(key):
+            return super()._receive_at_once(key, meta, tensor)
+        try:
+            return self._receive_from_slot(slots, key, meta, tensor)
+        except ProtocolError as error:
+            self.connection.abort(str(error))
+            return None
+
+    def _receive_from_slot(self, slots: SlotReader, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:
+        """Receive the message that the first slot speaks of. None: it is another one, or has to go the usual way."""
+        slot = self._next_slot(slots)
+        if slot is None:
+            return None
+        seq, its_key, offset, size, _, its_meta = slot
+        if its_key != key or its_meta != meta or size != tensor.nbytes:
+            return None
+        ring = self._checked_ring(offset, size)
+        if not self._inbox.take_arriving(key, seq, size):
+            return None
+        slots.take(tensor.data_ptr(), ring.address + self._peer_offsets.ring + offset)
+        self._num_taken += 1
+        self._was_read(size)
+        self.messages_received += 1
+        self.bytes_received += size
+        if self._inbox.consumed_bytes >= WINDOW_REPORT_BYTES:
+            self._act()
+        return Operation.succeeded(None, partial(self._give_back_slot, slot, tensor))
+
+    def _give_back_slot(self, slot: Slot, tensor: Tensor) -> None:
+        space = slot.key & COLLECTIVE
+        self._give_back(slot.key, slot.seq, Message(slot.meta, slot.size_bytes, space), tensor)
+
+    def _next_slot(self, slots: SlotReader) -> Slot | None:
+        """Return the first slot, if nothing comes before it that was sent through the socket."""
+        slot = slots.first()
+        if slot is None:
+            self._slots_wait = False
+            return None
+        if slot.seq <= self._inbox.last_seq:
+            raise ProtocolError(f"message {slot.seq} came after message {self._inbox.last_seq}")
+        self._slots_wait = slot.seq != self._inbox.last_seq + 1 or slot.piece != self._reads.num_came
+        return None if self._slots_wait else slot
+
+    def _take_earlier(self, header: Header) -> None:
+        """Let arrive what was put into slots before this frame was sent, if the order matters."""
+        kind = header.kind
+        if self._slot_reads is None:
+            return
+        if kind in ORDERED_KINDS and (kind not in NUMBERED_KINDS or header.seq != self._inbox.last_seq + 1):
+            self._take_slots()
+
+    def _take_slots(self, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Let arrive what lies in slots, while it is wanted."""
+        slots = self._slot_reads
+        while slots is not None and wanted():
+            slot = self._next_slot(slots)
+            if slot is None:
+                return
+            slots.take()
+            header = Header(MESSAGE, slot.key & COLLECTIVE | FLAG_SHARED, 0, 0, slot.key >> 1, slot.seq)
+            self._begin_in_ring(header, slot.meta, slot.offset, slot.size_bytes, slot.piece)
+            self._act()
+
+    def _take_slots_late(self) -> None:
+        try:
+            self._take_slots()
+        except ProtocolError as error:
+            self.connection.abort(str(error))
+
+    def _is_wanted(self) -> bool:
+        return self._inbox.has_posted or self._owner.wants_any
+
+    def _look(self) -> None:
+        """If somebody waits for a message: look for it in the slots, or else have the peer tell us of the next one."""
+        slots = self._slot_reads
+        try:
+            while slots is not None and self._is_wanted() and not self.connection.closed:
+                self._take_slots(self._is_wanted)
+                if self._slots_wait or (self._is_wanted() and slots.rest()):
+                    return
+        except ProtocolError as error:
+            self.connection.abort(str(error))
+
+    # The ring.
 
     def _wait_lying(self, header: Header, message: Message, offset: int) -> bool:
         """Let a message wait where it lies, which no receive waits for. False: it has to go the usual way."""
@@ -530,8 +752,19 @@ class SharedStream(MessageStream):
 
     def _post(self, receive: Receive, key: int) -> None:
         super()._post(receive, key)
+        if not receive.operation.done:
+            self._look()
         if self._reads.kept_bytes > KEPT_BYTES:
             self._make_room()
+
+    def _offered(self, key: int) -> None:
+        super()._offered(key)
+        self._look()
+
+    def queue_depths(self) -> tuple[int, int, int]:
+        receives, messages, sends = super().queue_depths()
+        slots = self._slot_reads
+        return receives, messages + (0 if slots is None else len(slots)), sends
 
     def _take_out(self, message: Message, target: memoryview | None = None) -> None:
         """Read a message that lies in the ring: into a buffer if nobody has given any memory."""
@@ -568,18 +801,27 @@ class SharedStream(MessageStream):
         return super()._buffer_of(message)
 
     def end(self, header: Header, meta: bytes) -> None:
+        self._end(header, meta)
+        if self._slots_wait:
+            self._look()
+
+    def _end(self, header: Header, meta: bytes) -> None:
         kind = header.kind
         if kind in PAYLOAD_KINDS:
             if header.flags & (FLAG_SHARED | FLAG_LANE):
                 self._act()
             else:
                 super().end(header, meta)
+        elif kind == Kind.SLOTS:
+            if header.flags & NO_ROOM:
+                self._take_slots()
+            self._look()
         elif kind == Kind.MORE:
             self._read_lane()
         elif kind == Kind.ROOM:
             self.connection.defer(self._room_came)
         elif kind == Kind.RELEASE:
-            self.connection.defer(partial(self._go_on, header.seq))
+            self.connection.defer(self._go_on)
         elif kind == Kind.SHARE:
             self._map_peer_memory()
         elif kind == Kind.MAPPED:
@@ -598,7 +840,9 @@ class SharedStream(MessageStream):
         if self._error is None and self._peer_ring is None:
             self._peer_ring = ring = self._memory.theirs.get(self.rank)
             if ring is not None and LANES_WORK:
-                page, window = (ring.address + at for at in (self._peer_offsets.page, self._peer_offsets.window))
+                offsets = self._peer_offsets
+                page, window, slots = (ring.address + at for at in (offsets.page, offsets.window, offsets.slots))
+                self._slot_reads = SlotReader(slots, ring)
                 self._lane_reads = LaneReads(
                     open_reader(page, window),
                     ring=self._say_room,
@@ -610,6 +854,7 @@ class SharedStream(MessageStream):
         flags = 0 if LANES_WORK else NO_LANES
         self.connection.queue(pack_header(Kind.SHARED, flags=flags, meta_bytes=len(text)) + text)
         self.connection.defer(self.connection.flush)
+        self._look()
 
     def _read_lane(self) -> None:
         if self._lane_reads is not None:
@@ -656,8 +901,18 @@ class SharedStream(MessageStream):
 
     def _report(self) -> None:
         """Now, not after all else that has come: the peer writes on while we read that."""
-        self._tell(pack_header(Kind.RELEASE, seq=self._reads.take_released()))
-        self.connection.defer(self.connection.flush)
+        slots = self._slot_reads
+        if slots is not None and slots.release(self._reads.take_released()):
+            self._tell(pack_header(Kind.RELEASE))
+            self.connection.defer(self.connection.flush)
+
+    def _say_consumed(self, size_bytes: int) -> None:
+        slots = self._slot_reads
+        if slots is None or not self._reads.num_came:  # the peer does not look there yet
+            super()._say_consumed(size_bytes)
+        elif slots.consume(size_bytes):
+            self._tell(pack_header(Kind.RELEASE))
+            self.connection.defer(self.connection.flush)
 
     def _report_late(self) -> None:
         self.connection.run(self._report_rest)
@@ -679,7 +934,10 @@ class SharedStream(MessageStream):
     def _fail_all(self, error: Exception) -> None:
         with self._issue_lock:
             self._drop_held()
-            self._ring, self._writes, self._refused = None, None, True
+            self._ring, self._writes, self._slot_writes, self._refused = None, None, None, True
+        if self._kept:
+            self._take_slots_late()
+        self._slot_reads, self._slots_wait = None, False
         if self._lane_reads is not None:
             self._lane_reads.close()
         self._lane_reads = None

@@ -61,6 +61,11 @@ class StreamOwner:
     def stream_stuck(self, rank: int, name: str) -> None:
         """A cancelled operation of that name can be stopped only by breaking the world (a ``MovingStream``)."""
 
+    @property
+    def wants_any(self) -> bool:
+        """Whether a receive from any rank waits."""
+        return False
+
     def take_any(self, rank: int, key: int) -> Receive | None:
         """Return a receive from any rank for a message of this one; it is that stream's from now on.
 
@@ -118,8 +123,7 @@ class Send:
         self.operation: Operation[None] = Operation()
 
 
-_SENT: Operation[None] = Operation()
-_SENT.succeed(None)
+_SENT: Operation[None] = Operation.succeeded(None)
 
 
 def _fits(receive: Receive, message: Message) -> bool:
@@ -182,8 +186,19 @@ class MessageStream:
         self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]
     ) -> Operation[None]:
         """Send a message; done when its memory may change. ``tensors`` own the memory of the segments."""
-        if len(segments) == 1 and self._send_at_once(space, tag, meta, segments[0]):
+        if len(segments) == len(tensors) == 1 and self._send_at_once(space, tag, meta, tensors[0]):
             return _SENT
+        return self._send(space, tag, meta, segments, tensors)
+
+    def send_tensor(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> Operation[None]:
+        """As ``send``, of the memory of one contiguous tensor."""
+        if self._send_at_once(space, tag, meta, tensor):
+            return _SENT
+        return self._send(space, tag, meta, [memory_of(tensor)], [tensor])
+
+    def _send(
+        self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]
+    ) -> Operation[None]:
         send = Send(space, tag, meta, segments, tensors)
         send.operation.on_cancel = partial(self._cancel_send, send)
         send.operation.slow_cancel = send.size_bytes > self._slow_cancel_bytes
@@ -210,9 +225,10 @@ class MessageStream:
             self.connection.abort("interrupted while sending")
             raise
 
-    def _send_at_once(self, space: int, tag: int, meta: bytes, segment: memoryview) -> bool:
+    def _send_at_once(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> bool:
         """Write a small message whole, here and now. False: it has to go the usual way."""
-        if len(segment) > SMALL_BYTES:
+        size_bytes = tensor.nbytes
+        if size_bytes > SMALL_BYTES:
             return False
         with self._issue_lock:
             connection = self._connection
@@ -220,12 +236,11 @@ class MessageStream:
                 return False
             if connection.num_queued or self._num_unsaid:
                 return False
-            size_bytes = len(segment)
-            seq = self._outbox.issue_eager(size_bytes)
-            if seq is None:
+            if not self._outbox.allows_eager(size_bytes):
                 return False
+            seq = self._outbox.issue_eager(size_bytes)
             header = pack_header(MESSAGE, flags=space, meta_bytes=len(meta), payload_bytes=size_bytes, tag=tag, seq=seq)
-            frame = b"".join((header, meta, segment))
+            frame = b"".join((header, meta, memory_of(tensor)))
             if not connection.send_now(frame):
                 connection.queue(frame)
         connection.flush()
@@ -235,16 +250,17 @@ class MessageStream:
 
     def recv(self, space: int, tag: int, meta: bytes | None, tensor: Tensor | None) -> Operation[Payload]:
         """Receive into ``tensor``, whose description ``meta`` must equal the message's; both None: any payload."""
-        if tensor is not None and self._inbox.has_complete(key_of(space, tag)):  # a look, without the read side
+        key = key_of(space, tag)
+        if tensor is not None and self._may_be_here(key):
             assert meta is not None
-            received: Operation[Any] = Operation()
-            if self.connection.run_now(partial(self._receive_at_once, received, key_of(space, tag), meta, tensor)):
+            received = self.connection.run_now(partial(self._receive_at_once, key, meta, tensor))
+            if received is not None:
                 return received
         operation: Operation[Payload] = Operation()
         receive = Receive(operation, space, meta, tensor)  # type: ignore[arg-type]
         operation.on_cancel = partial(self._cancel_receive, receive)
         operation.slow_cancel = receive.view is not None and len(receive.view) > self._slow_cancel_bytes
-        self.connection.run(partial(self._post, receive, key_of(space, tag)))
+        self.connection.run(partial(self._post, receive, key))
         return operation
 
     def offer(self, key: int) -> Operation[None]:
@@ -252,7 +268,7 @@ class MessageStream:
         seen: Operation[None] = Operation()
 
         def see() -> None:
-            self._serve_any(key)
+            self._offered(key)
             self.connection.defer(settler(seen))
 
         self.connection.run(see)
@@ -452,20 +468,22 @@ class MessageStream:
 
     # ---- receiving
 
-    def _receive_at_once(self, operation: Operation[Any], key: int, meta: bytes, tensor: Tensor) -> bool:
-        """Receive a message that is here and complete. False: it has to go the usual way."""
+    def _may_be_here(self, key: int) -> bool:
+        """Whether a receive may have its message at once: a look, without the read side."""
+        return self._inbox.has_complete(key)
+
+    def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:
+        """Receive a message that is here and complete. None: it has to go the usual way."""
         if self._error is not None:
-            return False
+            return None
         arrival = self._inbox.take_complete(
             key, lambda message: message.meta == meta and message.size_bytes == tensor.nbytes
         )
         if arrival is None:
-            return False
+            return None
         self._hand_out(arrival.message, tensor)
-        operation.on_undo = partial(self._give_back, key, arrival.seq, arrival.message, tensor)
-        operation.succeed(None)
         self._act()
-        return True
+        return Operation.succeeded(None, partial(self._give_back, key, arrival.seq, arrival.message, tensor))
 
     def _post(self, receive: Receive, key: int) -> None:
         if self._error is not None and not (self._kept and self._inbox.has_complete(key)):
@@ -524,6 +542,10 @@ class MessageStream:
             if receive is None:
                 return
             self._post(receive, key)
+
+    def _offered(self, key: int) -> None:
+        """A receive from any rank waits for a message with this key."""
+        self._serve_any(key)
 
     def _announced(self, header: Header, meta: bytes) -> None:
         if len(meta) < SIZE.size:
@@ -704,8 +726,12 @@ class MessageStream:
                 self.connection.defer(partial(fail, mismatch.receive.operation, error))
             inbox.mismatches.clear()
         if inbox.consumed_bytes >= REPORT_BYTES:
-            self.connection.queue(pack_header(Kind.WINDOW, seq=inbox.take_consumed()))
-            self.connection.defer(self.connection.flush)
+            self._say_consumed(inbox.take_consumed())
+
+    def _say_consumed(self, size_bytes: int) -> None:
+        """Tell the peer that so many bytes have left the window."""
+        self.connection.queue(pack_header(Kind.WINDOW, seq=size_bytes))
+        self.connection.defer(self.connection.flush)
 
     def differs(self, signature: bytes, theirs: bytes) -> Exception:
         """Return the error of a collective that is another one at the peer, or (empty) that it gave up."""

@@ -19,7 +19,6 @@ from .mesh import StreamMesh
 from .shared_area import SharedArea, Turn
 from .shared_call import SharedCall
 from .stream import COLLECTIVE
-from .tensors import memory_of
 
 __all__ = ["Gates", "StreamPort"]
 
@@ -70,7 +69,7 @@ class StreamPort:
 
     def send(self, tensor: Tensor, dst: int) -> Operation[None]:
         stream = self._mesh.stream(dst)
-        return self._track(stream.send(COLLECTIVE, self._seq, self._signature, [memory_of(tensor)], [tensor]))
+        return self._track(stream.send_tensor(COLLECTIVE, self._seq, self._signature, tensor))
 
     def recv(self, tensor: Tensor, src: int) -> Operation[None]:
         operation = self._mesh.stream(src).recv(COLLECTIVE, self._seq, self._signature, tensor)

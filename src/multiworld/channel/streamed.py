@@ -21,7 +21,7 @@ from .mesh import StreamMesh
 from .shared_area import SharedArea, Turn
 from .stream import SLOW_CANCEL_BYTES, USER
 from .stream_port import Gates, StreamPort
-from .tensors import describe, describe_text, memory_of, payload_segments
+from .tensors import describe, describe_text, payload_segments
 
 __all__ = ["Collective", "Steps", "StreamChannel"]
 
@@ -90,7 +90,7 @@ class StreamChannel(DataChannel):
     # ---- point to point
 
     def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:
-        return self._mesh.stream(dst).send(USER, tag, describe(tensor), [memory_of(tensor)], [tensor])
+        return self._mesh.stream(dst).send_tensor(USER, tag, describe(tensor), tensor)
 
     def recv(self, tensor: Tensor, src: int, tag: int) -> Operation[None]:
         return self._mesh.stream(src).recv(USER, tag, describe(tensor), tensor)  # type: ignore[return-value]

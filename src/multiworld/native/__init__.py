@@ -9,10 +9,10 @@ import ctypes
 import importlib.util
 import os
 
-__all__ = ["VARIABLE", "core", "why_not"]
+__all__ = ["VARIABLE", "core", "holding", "why_not"]
 
 VARIABLE = "MULTIWORLD_NATIVE"
-VERSION = 3  # of the functions and their parameters
+VERSION = 4  # of the functions and their parameters
 
 
 def _load() -> tuple[ctypes.CDLL | None, str]:
@@ -34,3 +34,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 core, why_not = _load()
 """The library, or None and the reason."""
+
+holding = None if core is None else ctypes.PyDLL(core._name)
+"""The same library. A call through it keeps the interpreter lock: for what takes no longer than giving that up and
+getting it back, which other threads may make long."""

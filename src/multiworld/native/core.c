@@ -4,7 +4,8 @@
  * finds nothing to do for a while says that it rests, and is told by a message when there is something again; which
  * of the two it is, both learn without a lock: each first writes its own word and then reads the other's.
  *
- * channel/lane.py has the same in Python, for where there is no compiler, and says what the words mean.
+ * channel/lane.py has the same in Python, for where there is no compiler, and says what the words mean. Slots
+ * (channel/slots.py) are counted in the same way: an end of theirs is one whose size is a number of slots.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -17,7 +18,7 @@
 #include <emmintrin.h>
 #endif
 
-#define VERSION 3
+#define VERSION 4
 #define YIELD_AFTER_NS 20000
 #define VECTORS_FROM 4096
 #define NONSENSE UINT64_MAX
@@ -236,4 +237,32 @@ int multiworld_rest_reading(lane_end *end, int early, uint64_t end_of_payload)
     }
     ring(end);
     return 1;
+}
+
+/* How many slots the other end has written beyond ours, or taken beyond `behind` ours; NONSENSE if that can't be. */
+uint64_t multiworld_beyond(const lane_end *end, uint64_t behind)
+{
+    int64_t beyond = watch(end, end->position - behind, 0);
+    return beyond < 0 || beyond > (int64_t)end->size ? NONSENSE : (uint64_t)beyond;
+}
+
+/* Copy a payload into place and tell that one more slot is written; return whether the reader is to be told. */
+int multiworld_put(lane_end *end, char *target, const char *source, uint64_t size)
+{
+    copy(target, source, size, 0);
+    end->position++;
+    end->bell = 0;
+    publish(end);
+    ring(end);
+    return end->bell != 0;
+}
+
+/* Copy the payload of a slot, if there is a target, and tell that the slot was taken. Returns 0. */
+int multiworld_take(lane_end *end, char *target, const char *source, uint64_t size)
+{
+    if (target != 0)
+        copy(target, source, size, 0);
+    end->position++;
+    atomic_store_explicit(end->count, end->position, memory_order_release);
+    return 0;
 }

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ..errors import ProtocolError
 from .frames import FrameParser, Header
@@ -29,6 +29,8 @@ from .write_queue import WriteQueue
 __all__ = ["Connection", "ConnectionSink", "read_together"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 STAGING_BYTES = 64 * 1024
 CHUNK_BYTES = 4 * 1024 * 1024  # what one call reads into place: smaller ones cost a fifth of the throughput
@@ -78,6 +80,7 @@ class _ThreadBuffers(threading.local):
 
 
 _buffers = _ThreadBuffers()
+_NOT_HELD = object()
 
 
 class Connection:
@@ -209,7 +212,7 @@ class Connection:
         if self._reader == threading.get_ident():
             command()
             return
-        if self._commands or not self._hold_reading(command, wait=False):
+        if self._commands or self._hold_reading(command, wait=False) is _NOT_HELD:
             self._commands.append(command)
         if self._commands or self._deferred:
             self._combine()
@@ -229,29 +232,34 @@ class Connection:
             self._combine()
 
     def _combine(self) -> None:
-        while (self._commands or self._deferred) and self._hold_reading(self._drain_commands, wait=False):
+        while (self._commands or self._deferred) and (
+            self._hold_reading(self._drain_commands, wait=False) is not _NOT_HELD
+        ):
             pass
 
-    def run_now(self, command: Callable[[], bool]) -> bool:
-        """Run ``command`` with the read side held and return its value; False if it would have to wait for others."""
+    def run_now(self, command: Callable[[], T]) -> T | None:
+        """Run ``command`` with the read side held and return its value; None if it would have to wait for others."""
         if self._reader == threading.get_ident():
             return command()
-        said = not self._commands and self._hold_reading(command, wait=False)
+        value = None
+        if not self._commands:
+            held = self._hold_reading(command, wait=False)
+            value = None if held is _NOT_HELD else held
         if self._commands or self._deferred:  # of those who came meanwhile
             self._combine()
-        return said
+        return value  # type: ignore[return-value]
 
-    def _hold_reading(self, work: Callable[[], object], *, wait: bool) -> bool:
-        """Do ``work`` with the read side held, and then what that deferred.
+    def _hold_reading(self, work: Callable[[], object], *, wait: bool) -> object:
+        """Do ``work`` with the read side held, and then what that deferred. Return its value.
 
-        False: somebody else holds it, or ``work`` says so.
+        ``_NOT_HELD``: somebody else holds it.
         """
         try:
             if not self._read_lock.acquire(blocking=wait):
-                return False
+                return _NOT_HELD
             self._reader = threading.get_ident()
             try:
-                said = work()
+                value = work()
             finally:
                 self._release_reading()
         except Exception:
@@ -262,7 +270,7 @@ class Connection:
                 self._reader = 0
                 self._read_lock.release()
             raise
-        return said is not False
+        return value
 
     def _drain_commands(self) -> None:
         while self._commands:

@@ -70,6 +70,7 @@ class Kind(enum.IntEnum):
     MAPPED = 76
     MORE = 77
     ROOM = 78
+    SLOTS = 79
 
 
 KINDS = frozenset(int(kind) for kind in Kind)

@@ -53,6 +53,13 @@ class Operation(Generic[T]):
         self.on_undo: Callable[[], None] | None = None
         self.slow_cancel = False
 
+    @classmethod
+    def succeeded(cls, value: T, on_undo: Callable[[], None] | None = None) -> Operation[T]:
+        """Return one that is done."""
+        operation = cls()
+        operation._value, operation._state, operation.on_undo = value, 1, on_undo
+        return operation
+
     @property
     def done(self) -> bool:
         return self._state != 0

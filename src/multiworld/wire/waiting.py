@@ -168,7 +168,7 @@ def blocked_threads() -> list[threading.Thread]:
 def outcome(operation: Operation[T]) -> T:
     """Return the value, or raise the error; one error that ended many operations is raised as a copy in each."""
     error = operation.error
-    if isinstance(error, MultiworldError):
+    if error is not None and isinstance(error, MultiworldError):
         raise type(error)(*error.args) from error.__cause__
     return operation.result()
 

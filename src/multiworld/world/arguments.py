@@ -37,6 +37,13 @@ class Arguments:
         if rank == self._rank:
             raise ValueError(f"{name}={rank} is this process itself; send to and receive from other ranks")
 
+    def check_message(self, rank: int, name: str, tag: int) -> None:
+        """Check the peer and the tag of a message."""
+        is_usual = type(rank) is int and type(tag) is int and 0 <= rank < self._world_size and rank != self._rank
+        if not is_usual or not 0 <= tag < MAX_TAG:
+            self.check_peer(rank, name)
+            self.check_tag(tag)
+
     def check_tag(self, tag: int) -> None:
         if not isinstance(tag, int) or isinstance(tag, bool):
             raise TypeError(f"tag must be an int, got {tag!r}")
@@ -148,7 +155,6 @@ class Arguments:
             and tensor.layout is torch.strided
             and tensor.is_contiguous()
             and tensor.dtype in CODES
-            and not tensor.is_quantized
             and not tensor.is_conj()
             and not tensor.is_neg()
         )

@@ -80,11 +80,13 @@ class Request(Generic[T]):
         if timeout_s is not None and not timeout_s >= 0:
             raise ValueError(f"timeout_s must be a number of seconds from 0, or None, got {timeout_s!r}")
         operation = self._operation
-        if self._world.abandoned and not operation.done:
+        if operation.done:
+            return self._outcome()
+        if self._world.abandoned:
             raise RuntimeError(
                 f"{self!r} belongs to the parent of this forked process, and can only be waited for there"
             )
-        if not operation.done and not self._world.wait_for(operation, self._peer, timeout_s):
+        if not self._world.wait_for(operation, self._peer, timeout_s):
             raise TimeoutError(f"{self!r} has not ended within the {timeout_s:g} s of this wait; it goes on")
         return self._outcome()
 

@@ -260,14 +260,12 @@ class World:
 
     def start_send(self, tensor: Tensor, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
         source = self._arguments.outgoing(tensor, "tensor")
-        self._arguments.check_peer(dst, "dst")
-        self._arguments.check_tag(tag)
+        self._arguments.check_message(dst, "dst", tag)
         return self._start("send", lambda channel: channel.send(source, dst, tag), timeout_s)
 
     def start_recv(self, tensor: Tensor, src: int, tag: int, timeout_s: float | None) -> Operation[None]:
         target, finish = self._arguments.incoming(tensor, "tensor")
-        self._arguments.check_peer(src, "src")
-        self._arguments.check_tag(tag)
+        self._arguments.check_message(src, "src", tag)
         return self._start("recv", lambda channel: channel.recv(target, src, tag), timeout_s, finish, left=(src, tag))
 
     def start_recv_any(self, tensor: Tensor, tag: int, timeout_s: float | None) -> Operation[int]:
@@ -281,13 +279,11 @@ class World:
 
     def start_send_tensors(self, payload: Payload, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
         ready = self._arguments.payload(payload)
-        self._arguments.check_peer(dst, "dst")
-        self._arguments.check_tag(tag)
+        self._arguments.check_message(dst, "dst", tag)
         return self._start("send_tensors", lambda channel: channel.send_tensors(ready, dst, tag), timeout_s)
 
     def start_recv_tensors(self, src: int, tag: int, timeout_s: float | None) -> Operation[Payload]:
-        self._arguments.check_peer(src, "src")
-        self._arguments.check_tag(tag)
+        self._arguments.check_message(src, "src", tag)
         return self._start("recv_tensors", lambda channel: channel.recv_tensors(src, tag), timeout_s, left=(src, tag))
 
     def start_broadcast(self, tensor: Tensor, src: int, timeout_s: float | None) -> Operation[None]:

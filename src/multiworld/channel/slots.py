@@ -1,0 +1,281 @@
+"""Slots: short descriptions of the payloads that one process has laid into a ring of memory which another maps.
+
+The writer fills the next slot and counts it; the reader looks at that count, and takes the slots in their order. So a
+message costs no system call, unless its reader waits: then that *rests*, as the reader of a lane does (``lane``), and
+is told by a message, once, when there is something. Slots that the reader has taken are free again.
+
+A slot is 128 bytes, all integers little-endian::
+
+    0      8      16       24     32      40         44
+    | seq  | key  | offset | size | piece | meta len | meta … |
+    | u64  | i64  | u64    | u64  | u64   | u32      | 84     |
+
+The reader also counts the pieces of the ring that it has read, for the writer to use again, and the bytes that have
+left the window of eager messages (``matching``). It says so from time to time only; a writer who waits for either
+rests, too, and is told.
+
+``seq`` and ``key`` are the message's; its payload of ``size`` bytes lies at ``offset`` of the ring, as the piece of
+that number (from 0 on), and ``meta`` describes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import NamedTuple, Protocol
+
+from .. import native
+from ..errors import ProtocolError
+from ..wire.copying import copy_memory, memory_at
+from .lane import MASK, NONSENSE, PAGE_BYTES, NativeEnd, PythonEnd, checked, reader_words, writer_words
+
+__all__ = ["MAX_META_BYTES", "NUM_SLOTS", "SLOTS_BYTES", "Slot", "SlotReader", "SlotWriter"]
+
+NUM_SLOTS = 128
+SLOT_BYTES = 128
+RELEASED_AT, CONSUMED_AT, RESTS_FOR_ROOM_AT, UNUSED_AT = 512, 640, 768, 896
+SLOTS_BYTES = PAGE_BYTES + NUM_SLOTS * SLOT_BYTES
+"""Of a page with the words of both ends, and the slots behind it."""
+SLOT = struct.Struct("<QqQQQI84s")
+MAX_META_BYTES = 84
+assert SLOT.size == SLOT_BYTES
+
+
+class Slot(NamedTuple):
+    """What a slot says. Whoever wrote it may have written nonsense."""
+
+    seq: int
+    key: int
+    offset: int
+    size_bytes: int
+    piece: int
+    meta: bytes
+
+
+HOLDING_BYTES = 64 * 1024
+"""A payload up to this size is copied in a moment, with the interpreter lock held."""
+
+if native.core is not None and native.holding is not None:
+    _beyond, _put, _take = native.holding.multiworld_beyond, native.core.multiworld_put, native.core.multiworld_take
+    _put_holding, _take_holding = native.holding.multiworld_put, native.holding.multiworld_take
+    _beyond.restype, _beyond.argtypes = ctypes.c_uint64, (ctypes.c_void_p, ctypes.c_uint64)
+    for _function in (_put, _take, _put_holding, _take_holding):
+        _function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+        _function.restype = ctypes.c_int
+
+
+def _room_words(page: int, count_at: int) -> tuple[int, int, int, int]:
+    """Return the words of the writer for a count of what has become free; nobody uses the other two."""
+    return page + UNUSED_AT, page + count_at, page + RESTS_FOR_ROOM_AT, page + UNUSED_AT
+
+
+def _freed_words(page: int, count_at: int) -> tuple[int, int, int, int]:
+    """Return the words of the reader for the same."""
+    return page + count_at, page + UNUSED_AT, page + UNUSED_AT, page + RESTS_FOR_ROOM_AT
+
+
+class SlotEnd(Protocol):
+    """What moves one end of the slots: a ``LaneEnd`` that counts slots in the place of bytes."""
+
+    @property
+    def bell(self) -> bool:
+        """Whether the other end is to be told, after ``put`` and ``rest_reading``."""
+
+    def beyond(self, behind: int) -> int:
+        """Return by how many slots the other end's count is beyond ours less ``behind``; NONSENSE if that can't be."""
+
+    def put(self, target: int, source: int, size_bytes: int) -> bool:
+        """Copy a payload, and count the slot that says so. Return ``bell``."""
+
+    def take(self, target: int | None, source: int, size_bytes: int) -> None:
+        """Copy a payload, unless it goes nowhere, and count its slot."""
+
+    def advance(self, count: int) -> None:
+        """Count without telling."""
+
+    def tell(self, count: int) -> None:
+        """Count, and tell it."""
+
+    def rest_reading(self, *, early: bool, end: int) -> bool: ...
+
+    def wake(self) -> None: ...
+
+
+class NativeSlots(NativeEnd):
+    """An end that the native core moves."""
+
+    def advance(self, count: int) -> None:
+        self._end.position += count
+
+    def tell(self, count: int) -> None:
+        self._end.position += count - 1
+        _put_holding(self._at, 0, 0, 0)
+
+    def beyond(self, behind: int) -> int:
+        return int(_beyond(self._at, behind))
+
+    def put(self, target: int, source: int, size_bytes: int) -> bool:
+        put = _put_holding if size_bytes <= HOLDING_BYTES else _put
+        return bool(put(self._at, target, source, size_bytes))
+
+    def take(self, target: int | None, source: int, size_bytes: int) -> None:
+        (_take_holding if size_bytes <= HOLDING_BYTES else _take)(self._at, target, source, size_bytes)
+
+
+class PythonSlots(PythonEnd):
+    """An end that Python moves."""
+
+    def advance(self, count: int) -> None:
+        self.position = self.position + count & MASK
+
+    def tell(self, count: int) -> None:
+        self.bell = False
+        self._publish(count)
+        self._ring()
+
+    def beyond(self, behind: int) -> int:
+        beyond = self._their_count.value - self.position + behind & MASK
+        return beyond if beyond <= self._size else NONSENSE
+
+    def put(self, target: int, source: int, size_bytes: int) -> bool:
+        copy_memory(target, source, size_bytes)
+        self.bell = False
+        self._publish(1)
+        self._ring()
+        return self.bell
+
+    def take(self, target: int | None, source: int, size_bytes: int) -> None:
+        if target is not None:
+            copy_memory(target, source, size_bytes)
+        self._publish(1)
+
+
+class SlotWriter:
+    """The writer's end. One thread at a time. ``memory`` keeps that of the slots mapped.
+
+    At most ``max_pieces`` are in use at any time, and ``window_bytes`` unconsumed.
+    """
+
+    def __init__(self, page: int, memory: object, *, max_pieces: int, window_bytes: int) -> None:
+        self._end: SlotEnd = _kind()(page, writer_words(page), NUM_SLOTS)
+        self._room: SlotEnd = _kind()(page, _room_words(page, RELEASED_AT), max_pieces)
+        self._window: SlotEnd = _kind()(page, _room_words(page, CONSUMED_AT), window_bytes)
+        self._rests = False
+        self._memory = memory
+        self._slots = memory_at(page + PAGE_BYTES, NUM_SLOTS * SLOT_BYTES)
+        self._num_free = self._next = 0
+
+    def has_room(self) -> bool:
+        """Whether there is a free slot."""
+        if not self._num_free:
+            self._num_free = checked(self._end.beyond(NUM_SLOTS))
+        return self._num_free > 0
+
+    def put(self, slot: tuple[int, int, int, int, int, bytes], target: int = 0, source: int = 0) -> bool:
+        """Fill the next slot as a ``Slot``; there must be room for it. True: the reader is to be told.
+
+        The payload is copied between two addresses, unless it is in its place already.
+        """
+        seq, key, offset, size_bytes, piece, meta = slot
+        at = self._next * SLOT_BYTES
+        SLOT.pack_into(self._slots, at, seq, key, offset, size_bytes, piece, len(meta), meta)
+        self._next = (self._next + 1) % NUM_SLOTS
+        self._num_free -= 1
+        return self._end.put(target, source, size_bytes if source else 0)
+
+    def take_released(self) -> int:
+        """Return how many pieces the reader has released since the last call."""
+        return _taken(self._room)
+
+    def take_consumed(self) -> int:
+        """Return how many bytes have left the window since the last call."""
+        return _taken(self._window)
+
+    def rest(self) -> bool:
+        """Wait to be told that more was released or consumed. False: there is something."""
+        if self._rests:
+            self._room.wake()
+        self._rests = self._room.rest_reading(early=False, end=0)
+        if self._rests and self._window.beyond(0):
+            self._room.wake()
+            self._rests = False
+        return self._rests
+
+
+class SlotReader:
+    """The reader's end. One thread at a time. ``memory`` keeps that of the slots mapped."""
+
+    def __init__(self, page: int, memory: object) -> None:
+        self._end: SlotEnd = _kind()(page, reader_words(page), NUM_SLOTS)
+        self._released: SlotEnd = _kind()(page, _freed_words(page, RELEASED_AT), 0)
+        self._consumed: SlotEnd = _kind()(page, _freed_words(page, CONSUMED_AT), 0)
+        self._memory = memory
+        self._slots = memory_at(page + PAGE_BYTES, NUM_SLOTS * SLOT_BYTES)
+        self._num_there = self._next = 0
+        self._first: Slot | None = None
+        self._rests = False
+
+    def __len__(self) -> int:
+        """How many slots are to be taken. Any thread."""
+        return min(self._end.beyond(0), NUM_SLOTS)
+
+    @property
+    def has_some(self) -> bool:
+        """Whether slots are to be taken, or there is nonsense. Any thread."""
+        return self._num_there > 0 or self._end.beyond(0) > 0
+
+    def first(self) -> Slot | None:
+        """Return the first slot that was not taken; None if there is none. Raises ProtocolError for nonsense."""
+        if not self._num_there:
+            self._num_there = checked(self._end.beyond(0))
+        if self._first is None and self._num_there:
+            seq, key, offset, size, piece, meta_bytes, meta = SLOT.unpack_from(self._slots, self._next * SLOT_BYTES)
+            if meta_bytes > MAX_META_BYTES:
+                raise ProtocolError(f"a slot with {meta_bytes} bytes of meta, at most {MAX_META_BYTES} fit")
+            # The constructor of its own takes twice as long.
+            self._first = tuple.__new__(Slot, (seq, key, offset, size, piece, meta[:meta_bytes]))
+        return self._first
+
+    def take(self, target: int | None = None, source: int = 0) -> None:
+        """Take the first slot; copy its payload between two addresses, or let it lie."""
+        assert self._first is not None
+        size_bytes, self._first = self._first.size_bytes, None
+        self._next = (self._next + 1) % NUM_SLOTS
+        self._num_there -= 1
+        self._end.take(target, source, size_bytes)
+
+    def release(self, num_pieces: int) -> bool:
+        """Count pieces that were read. True: the writer is to be told."""
+        self._released.tell(num_pieces)
+        return self._released.bell
+
+    def consume(self, size_bytes: int) -> bool:
+        """Count bytes that have left the window. True: the writer is to be told."""
+        self._consumed.tell(size_bytes)
+        return self._consumed.bell
+
+    def rest(self) -> bool:
+        """Stop looking until the writer tells that there is something. False: there is.
+
+        One who rests already and was told rests anew.
+        """
+        self.wake()
+        self._rests = self._end.rest_reading(early=False, end=0)
+        return self._rests
+
+    def wake(self) -> None:
+        """Look again, and need not be told."""
+        if self._rests:
+            self._rests = False
+            self._end.wake()
+
+
+def _taken(end: SlotEnd) -> int:
+    count = checked(end.beyond(0))
+    if count:
+        end.advance(count)
+    return count
+
+
+def _kind() -> type[NativeSlots | PythonSlots]:
+    return NativeSlots if native.core is not None else PythonSlots
