@@ -249,7 +249,6 @@ HOSTILE = {
         flags=16,
     ),
     "memory without a descriptor": shared(Kind.SHARE),
-    "a release of what was never sent": shared(Kind.RELEASE, seq=77),
 }
 
 

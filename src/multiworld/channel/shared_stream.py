@@ -42,7 +42,7 @@ from .matching import WINDOW_BYTES as EAGER_WINDOW_BYTES
 from .matching import Outbox
 from .ring import ALIGNMENT, Piece, RingReads, RingSpace
 from .shared_region import SharedRegion
-from .slots import MAX_META_BYTES, Slot, SlotReader, SlotWriter
+from .slots import MAX_META_BYTES, SLOTS_BYTES, WORDS_AT, Slot, SlotReader, SlotWriter
 from .stream import (
     COLLECTIVE,
     EAGER_BYTES,
@@ -283,7 +283,9 @@ class SharedStream(MessageStream):
                 ring.address + at for at in (self._offsets.page, self._offsets.window, self._offsets.slots)
             )
             self._ring = ring
-            self._slot_writes = SlotWriter(slots, ring, max_pieces=MAX_PIECES, window_bytes=EAGER_WINDOW_BYTES)
+            self._slot_writes = SlotWriter(
+                page + WORDS_AT, slots, ring, max_pieces=MAX_PIECES, window_bytes=EAGER_WINDOW_BYTES
+            )
             self._writes = LaneWrites(
                 open_writer(page, window),
                 ring=self._ring_bell,
@@ -490,6 +492,7 @@ class SharedStream(MessageStream):
             else:
                 self._ring.forget(self._offsets.ring, RING_BYTES)
                 self._ring.forget(self._offsets.window, WINDOW_BYTES)
+                self._ring.forget(self._offsets.slots, SLOTS_BYTES)
 
     # The rest of sending takes it.
 
@@ -842,7 +845,7 @@ class SharedStream(MessageStream):
             if ring is not None and LANES_WORK:
                 offsets = self._peer_offsets
                 page, window, slots = (ring.address + at for at in (offsets.page, offsets.window, offsets.slots))
-                self._slot_reads = SlotReader(slots, ring)
+                self._slot_reads = SlotReader(page + WORDS_AT, slots, ring)
                 self._lane_reads = LaneReads(
                     open_reader(page, window),
                     ring=self._say_room,

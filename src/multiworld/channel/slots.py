@@ -27,15 +27,15 @@ from typing import NamedTuple, Protocol
 from .. import native
 from ..errors import ProtocolError
 from ..wire.copying import copy_memory, memory_at
-from .lane import MASK, NONSENSE, PAGE_BYTES, NativeEnd, PythonEnd, checked, reader_words, writer_words
+from .lane import MASK, NONSENSE, NativeEnd, PythonEnd, checked, reader_words, writer_words
 
-__all__ = ["MAX_META_BYTES", "NUM_SLOTS", "SLOTS_BYTES", "Slot", "SlotReader", "SlotWriter"]
+__all__ = ["MAX_META_BYTES", "NUM_SLOTS", "SLOTS_BYTES", "WORDS_AT", "Slot", "SlotReader", "SlotWriter"]
 
 NUM_SLOTS = 128
 SLOT_BYTES = 128
+WORDS_AT = 1024  # of the page in which the words of a lane are
 RELEASED_AT, CONSUMED_AT, RESTS_FOR_ROOM_AT, UNUSED_AT = 512, 640, 768, 896
-SLOTS_BYTES = PAGE_BYTES + NUM_SLOTS * SLOT_BYTES
-"""Of a page with the words of both ends, and the slots behind it."""
+SLOTS_BYTES = NUM_SLOTS * SLOT_BYTES
 SLOT = struct.Struct("<QqQQQI84s")
 MAX_META_BYTES = 84
 assert SLOT.size == SLOT_BYTES
@@ -64,14 +64,14 @@ if native.core is not None and native.holding is not None:
         _function.restype = ctypes.c_int
 
 
-def _room_words(page: int, count_at: int) -> tuple[int, int, int, int]:
+def _room_words(words: int, count_at: int) -> tuple[int, int, int, int]:
     """Return the words of the writer for a count of what has become free; nobody uses the other two."""
-    return page + UNUSED_AT, page + count_at, page + RESTS_FOR_ROOM_AT, page + UNUSED_AT
+    return words + UNUSED_AT, words + count_at, words + RESTS_FOR_ROOM_AT, words + UNUSED_AT
 
 
-def _freed_words(page: int, count_at: int) -> tuple[int, int, int, int]:
+def _freed_words(words: int, count_at: int) -> tuple[int, int, int, int]:
     """Return the words of the reader for the same."""
-    return page + count_at, page + UNUSED_AT, page + UNUSED_AT, page + RESTS_FOR_ROOM_AT
+    return words + count_at, words + UNUSED_AT, words + UNUSED_AT, words + RESTS_FOR_ROOM_AT
 
 
 class SlotEnd(Protocol):
@@ -151,18 +151,19 @@ class PythonSlots(PythonEnd):
 
 
 class SlotWriter:
-    """The writer's end. One thread at a time. ``memory`` keeps that of the slots mapped.
+    """The writer's end: the addresses of the words and of the slots. One thread at a time.
 
+    ``memory`` keeps them mapped.
     At most ``max_pieces`` are in use at any time, and ``window_bytes`` unconsumed.
     """
 
-    def __init__(self, page: int, memory: object, *, max_pieces: int, window_bytes: int) -> None:
-        self._end: SlotEnd = _kind()(page, writer_words(page), NUM_SLOTS)
-        self._room: SlotEnd = _kind()(page, _room_words(page, RELEASED_AT), max_pieces)
-        self._window: SlotEnd = _kind()(page, _room_words(page, CONSUMED_AT), window_bytes)
+    def __init__(self, words: int, slots: int, memory: object, *, max_pieces: int, window_bytes: int) -> None:
+        self._end: SlotEnd = _kind()(slots, writer_words(words), NUM_SLOTS)
+        self._room: SlotEnd = _kind()(0, _room_words(words, RELEASED_AT), max_pieces)
+        self._window: SlotEnd = _kind()(0, _room_words(words, CONSUMED_AT), window_bytes)
         self._rests = False
         self._memory = memory
-        self._slots = memory_at(page + PAGE_BYTES, NUM_SLOTS * SLOT_BYTES)
+        self._slots = memory_at(slots, SLOTS_BYTES)
         self._num_free = self._next = 0
 
     def has_room(self) -> bool:
@@ -203,14 +204,17 @@ class SlotWriter:
 
 
 class SlotReader:
-    """The reader's end. One thread at a time. ``memory`` keeps that of the slots mapped."""
+    """The reader's end: the addresses of the words and of the slots. One thread at a time.
 
-    def __init__(self, page: int, memory: object) -> None:
-        self._end: SlotEnd = _kind()(page, reader_words(page), NUM_SLOTS)
-        self._released: SlotEnd = _kind()(page, _freed_words(page, RELEASED_AT), 0)
-        self._consumed: SlotEnd = _kind()(page, _freed_words(page, CONSUMED_AT), 0)
+    ``memory`` keeps them mapped.
+    """
+
+    def __init__(self, words: int, slots: int, memory: object) -> None:
+        self._end: SlotEnd = _kind()(slots, reader_words(words), NUM_SLOTS)
+        self._released: SlotEnd = _kind()(0, _freed_words(words, RELEASED_AT), 0)
+        self._consumed: SlotEnd = _kind()(0, _freed_words(words, CONSUMED_AT), 0)
         self._memory = memory
-        self._slots = memory_at(page + PAGE_BYTES, NUM_SLOTS * SLOT_BYTES)
+        self._slots = memory_at(slots, SLOTS_BYTES)
         self._num_there = self._next = 0
         self._first: Slot | None = None
         self._rests = False
