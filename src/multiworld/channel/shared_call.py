@@ -101,7 +101,7 @@ class SharedCall:
         self._context.check()  # who is the last to come waits for nobody, and would not notice
         self._step += 1
         self._own.come_to(position_of(self._seq, self._step))
-        if not all(page.has_come_to(position_of(self._seq, self._step)) for _, page in self._others):
+        if not self._have_all_come() and not self._look():
             await self._blocking(self._wait_for_all)
 
     def area(self, rank: int, like: Tensor, offset_bytes: int = 0) -> Tensor:
@@ -132,6 +132,23 @@ class SharedCall:
             over.fail(error)
         else:
             over.succeed(None)
+
+    def _have_all_come(self) -> bool:
+        position = position_of(self._seq, self._step)
+        return all(page.has_come_to(position) for _, page in self._others)
+
+    def _look(self) -> bool:
+        """On a thread that may not block: look again for a moment if that pays. Whether all have come."""
+        quick_waits = self._memory.quick_waits
+        if self.thread == threading.get_ident() or not quick_waits.pay:
+            return False
+        began = time.perf_counter()
+        while not self._have_all_come():
+            if time.perf_counter() - began > SPIN_S:
+                return False
+            os.sched_yield()
+        quick_waits.waited(time.perf_counter() - began)
+        return True
 
     def _wait_for_all(self) -> None:
         position = position_of(self._seq, self._step)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import MultiworldError
 from ..wire.operation import Operation, StepsCancelled
-from ..wire.waiting import is_blocked_here
+from ..wire.waiting import is_blocked_here, running_loop
 from .base import ChannelContext
 from .collectives.port import SharedWork
 from .mesh import StreamMesh
@@ -24,6 +24,8 @@ __all__ = ["Gates", "StreamPort"]
 
 T = TypeVar("T")
 INLINE_COMPUTE_BYTES = 64 * 1024
+LOOP_BYTES = 4 * 1024 * 1024
+"""What an asyncio loop works on before its other tasks get their turn: a millisecond, less than two threads cost."""
 
 
 class Gates:
@@ -86,10 +88,10 @@ class StreamPort:
         may_block = True
         if is_first and self._gates is not None and self._thread:  # else its thread may be waiting already
             await self._track(self._gates.wait_here())
-        elif size_bytes > INLINE_COMPUTE_BYTES or not is_first:
-            await area.on_own_thread()
-        else:
+        elif is_first and size_bytes <= (INLINE_COMPUTE_BYTES if running_loop() is None else LOOP_BYTES):
             may_block = False
+        else:
+            await area.on_own_thread()
         self._call = call = SharedCall(area, self, self._seq, self._signature)
         call.thread = threading.get_ident() if may_block else 0
         await call.begin()
