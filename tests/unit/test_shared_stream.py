@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel import lane, lane_payloads, shared_stream
+from multiworld.channel import lane, lane_payloads, shared_sending, shared_stream
 from multiworld.channel.base import Payload
 from multiworld.channel.host_memory import RING_BYTES, HostMemory
 from multiworld.channel.lane import TAKEN_AT, WINDOW_BYTES, WRITTEN_AT
 from multiworld.channel.lane_payloads import LaneReads
-from multiworld.channel.shared_stream import INLINE_BYTES, KEPT_BYTES, SHARED_EAGER_BYTES, SharedStream
+from multiworld.channel.shared_sending import INLINE_BYTES, SHARED_EAGER_BYTES
+from multiworld.channel.shared_stream import KEPT_BYTES, SharedStream
 from multiworld.channel.stream import USER, StreamOwner
 from multiworld.channel.tensors import describe, memory_of, payload_segments
 from multiworld.errors import ProtocolError
@@ -137,7 +138,7 @@ class SlowCopies:
             assert self.go_on.wait(scaled(10))
             return copied(source)
 
-        monkeypatch.setattr(shared_stream, "copied", copy)
+        monkeypatch.setattr(shared_sending, "copied", copy)
 
 
 def test_others_go_on_while_the_rest_of_a_cancelled_send_is_copied(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +175,7 @@ def test_without_memory_for_a_copy_the_connection_ends_and_the_rest_is_not_read(
     tensors, sends = fill(pair)
     last = sends[-1]
     assert not last.done
-    monkeypatch.setattr(shared_stream, "copied", copy)
+    monkeypatch.setattr(shared_sending, "copied", copy)
     assert last.cancel(StepsCancelled())
     tensors[-1].fill_(255)
     resume()
@@ -358,7 +359,7 @@ def test_without_memory_for_a_copy_of_a_large_send_the_connection_ends(
         raise MemoryError
 
     half_way = HalfWay(pair)
-    monkeypatch.setattr(shared_stream, "copied", copy)
+    monkeypatch.setattr(shared_sending, "copied", copy)
     assert half_way.sending.cancel(StepsCancelled())
     half_way.sent.fill_(255)
     half_way.resume()
@@ -585,7 +586,8 @@ class Elsewhere:
 def test_with_a_peer_that_cannot_use_shared_memory_messages_go_through_the_socket(
     pair: Pair, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_stream, "LANES_WORK", Elsewhere(f"test-shared-stream-{rank}"))
+    for module in (shared_sending, shared_stream):
+        monkeypatch.setattr(module, "LANES_WORK", Elsewhere(f"test-shared-stream-{rank}"))
     pair.lend()
     pair.streams[rank]._peer_has_lanes = False  # as it was on its thread, and is everywhere where there are no lanes
     for sender, receiver in (pair.streams, pair.streams[::-1]):

@@ -29,6 +29,10 @@ class AnyReceives:
         self._error: Exception | None = None
         self._slow_cancel_bytes = min((stream.slow_cancel_bytes for stream in streams.values()), default=0)
 
+    def __bool__(self) -> bool:
+        """Whether receives wait. Any thread."""
+        return bool(self._source)
+
     def __len__(self) -> int:
         return len(self._source)
 

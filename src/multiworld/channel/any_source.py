@@ -26,6 +26,10 @@ class AnySource(Generic[R]):
         self._waiting: dict[int, OrderedDict[R, None]] = {}  # by tag
         self._turns: OrderedDict[int, int] = OrderedDict()  # by tag, the place in the ring to begin at
 
+    def __bool__(self) -> bool:
+        """Whether receives wait. Any thread."""
+        return bool(self._waiting)
+
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in list(self._waiting.values()))
 

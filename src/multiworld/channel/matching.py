@@ -90,6 +90,7 @@ class Inbox(Generic[R, M]):
         self._fits = fits
         self._max_leftovers = max_leftovers
         self._tags: dict[int, _Tag[R, M]] = {}
+        self._num_posted = 0
         self._spare: _Tag[R, M] | None = None
         self._by_seq: dict[int, Arrival[R, M]] = {}
         self._met: dict[Arrival[R, M], None] = {}  # those that have a receive and are not complete, as they met
@@ -107,17 +108,17 @@ class Inbox(Generic[R, M]):
     @property
     def has_receives(self) -> bool:
         """Whether receives wait for messages, or for the rest of one. Any thread."""
-        return bool(self._met) or any(state.posted for state in list(self._tags.values()))
+        return bool(self._met) or self._num_posted > 0
 
     @property
     def has_posted(self) -> bool:
         """Whether receives have no message."""
-        return any(state.posted for state in self._tags.values())
+        return self._num_posted > 0
 
     @property
     def num_posted(self) -> int:
         """How many receives have no message. Any thread."""
-        return sum(len(state.posted) for state in list(self._tags.values()))
+        return self._num_posted
 
     @property
     def num_arrived(self) -> int:
@@ -142,6 +143,7 @@ class Inbox(Generic[R, M]):
             return arrival
         posted = Posted(tag, receive, large)
         state.posted.append(posted)
+        self._num_posted += 1
         if large:
             state.wanted += 1
             self._settle(tag, state)
@@ -174,6 +176,7 @@ class Inbox(Generic[R, M]):
             return None
         self.last_seq = seq
         posted = state.posted.popleft()
+        self._num_posted -= 1
         state.wanted -= int(posted.large)
         self.consumed_bytes += size_bytes
         self._settle(tag, state)
@@ -256,6 +259,7 @@ class Inbox(Generic[R, M]):
             for posted in state.posted:
                 if posted.receive is receive:
                     state.posted.remove(posted)
+                    self._num_posted -= 1
                     state.wanted -= int(posted.large)
                     self._settle(tag, state)
                     return None
@@ -330,6 +334,7 @@ class Inbox(Generic[R, M]):
             return []
         receives = [posted.receive for posted in state.posted]
         state.wanted -= sum(posted.large for posted in state.posted)
+        self._num_posted -= len(state.posted)
         state.posted.clear()
         self._settle(tag, state)
         return receives
@@ -385,6 +390,7 @@ class Inbox(Generic[R, M]):
     def _take_fitting(self, state: _Tag[R, M], message: M) -> Posted[R] | None:
         while state.posted:
             posted = state.posted.popleft()
+            self._num_posted -= 1
             state.wanted -= int(posted.large)
             if self._fits(posted.receive, message):
                 return posted
@@ -427,6 +433,7 @@ class Inbox(Generic[R, M]):
         for arrival in reversed(state.called):
             if arrival.posted is not None:
                 state.posted.appendleft(arrival.posted)
+                self._num_posted += 1
                 arrival.posted = None
                 self._met.pop(arrival, None)  # but for the one that was withdrawn
         state.arrived.extend(arrival for arrival in state.called if arrival is not without)

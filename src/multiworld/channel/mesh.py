@@ -115,7 +115,7 @@ class StreamMesh(StreamOwner):
 
     @property
     def wants_any(self) -> bool:
-        return len(self.any_receives) > 0
+        return bool(self.any_receives)
 
     def take_any(self, rank: int, key: int) -> Receive | None:
         return self.any_receives.take(rank, key)

@@ -80,6 +80,7 @@ class _Head(NamedTuple):
     seq: int
     size_bytes: int
     meta: bytes
+    may_overtake: bool  # frames: it is an eager message
 
     def frame(self, offset: int, piece: int) -> bytes:
         place = PLACE.pack(offset, self.size_bytes, piece)
@@ -108,6 +109,7 @@ class SharedSending(MessageStream):
         self._writes: LaneWrites[Send] | None = None  # the lane in it
         self._slot_writes: SlotWriter | None = None
         self._refused = self._has_offered = False
+        self._has_withdrawn = False  # a message: the next one must not come before that is known
         self._peer_has_lanes = LANES_WORK
         self._space = RingSpace(RING_BYTES)
         self._held: deque[_Outgoing] = deque()
@@ -148,7 +150,7 @@ class SharedSending(MessageStream):
         connection, outbox = self.connection, self._outbox
         with self._issue_lock:
             ring, slots = self._ring, self._slot_writes
-            if ring is None or slots is None or self._held or connection.closed:
+            if ring is None or slots is None or self._held or self._has_withdrawn or connection.closed:
                 return False
             try:
                 if not outbox.allows_eager(size):
@@ -157,9 +159,10 @@ class SharedSending(MessageStream):
                         return False
                 if not slots.has_room():
                     return False
-                piece, offset = self._space.num_taken, self._take_room(slots, size)
+                offset = self._take_room(slots, size)
                 if offset is None:
                     return False
+                piece = self._space.num_taken - 1  # not before: what waited for the window may have taken some
                 seq = outbox.issue_eager(size)
                 slot = (seq, tag << 1 | space, offset, size, piece, meta)
                 is_bell = slots.put(slot, ring.address + self._offsets.ring + offset, tensor.data_ptr())
@@ -174,7 +177,7 @@ class SharedSending(MessageStream):
             self._num_written += 1
             if not self._forget_timer:
                 self._forget_soon()
-        if is_bell:
+        if is_bell or connection.num_queued:  # what waited for the window goes, too
             connection.flush()
         self.messages_sent += 1
         self.bytes_sent += size
@@ -194,10 +197,13 @@ class SharedSending(MessageStream):
             if slots is not None:
                 self._collect(slots)
             super()._issue(send)
-            if slots is not None:
-                self._rest_for_window(slots)
+            if self._outbox.waits_for_window:
+                self._write_held()
         except ProtocolError as error:
             self.connection.abort(str(error))
+        except BaseException:  # an interrupt: what was collected may be counted nowhere
+            self.connection.abort("interrupted while sending")
+            raise
 
     def _queue_message(self, send: Send, flags: int) -> None:
         if not self._queue_in_memory(Kind.MESSAGE, send, flags, send.meta):
@@ -212,7 +218,9 @@ class SharedSending(MessageStream):
         size_bytes = send.size_bytes
         if size_bytes <= INLINE_BYTES or not (self._ring is not None or self._get_ready()):
             return False
-        head = _Head(kind, flags | send.space, send.tag, send.seq, size_bytes, meta)
+        may_overtake = kind == MESSAGE and not flags & FLAG_CREDITED and not self._has_withdrawn
+        head = _Head(kind, flags | send.space, send.tag, send.seq, size_bytes, meta, may_overtake)
+        self._has_withdrawn = self._has_withdrawn and kind != MESSAGE
         if size_bytes <= SHARED_EAGER_BYTES:
             self._hold(_Outgoing(send, head=head))
             if len(self._held) == 1:
@@ -230,6 +238,10 @@ class SharedSending(MessageStream):
         if len(writes.waiting) == 1:
             self._write_lane(writes)
         return True
+
+    def _queue_withdrawal(self, send: Send) -> None:
+        super()._queue_withdrawal(send)
+        self._has_withdrawn = True
 
     def _get_ready(self) -> bool:
         """Whether the peer has mapped our memory; it is offered soon if it was not."""
@@ -254,6 +266,8 @@ class SharedSending(MessageStream):
                 again=partial(self._again, self._room_came),
                 memory=ring,
             )
+            if self._outbox.waits_for_window:
+                self._slot_writes.rest()
         self._refused = ready is False or (ready is True and not self._peer_has_lanes)
         return self._ring is not None
 
@@ -279,9 +293,19 @@ class SharedSending(MessageStream):
 
     def _write_held(self) -> None:
         """Send what waits for room in the ring, while there is some."""
+        slots = self._slot_writes
         try:
-            while self._held and self._held[0].detached is None and self._write_first(self._held[0]):
-                pass
+            while True:
+                while self._held and self._held[0].detached is None and self._write_first(self._held[0]):
+                    pass
+                is_stuck = bool(self._held) and self._held[0].detached is None
+                if slots is None or not (is_stuck or self._outbox.waits_for_window):
+                    break
+                if slots.rest():
+                    if is_stuck:
+                        self._ask_for_room_soon()
+                    break
+                self._collect(slots)
         except ProtocolError as error:
             self.connection.abort(str(error))
         self._check_all_gone()
@@ -292,12 +316,10 @@ class SharedSending(MessageStream):
         if head is not None:
             slots = self._slot_writes
             assert slots is not None
-            piece, offset = self._space.num_taken, self._take_room(slots, head.size_bytes)
-            while offset is None:
-                if slots.rest():
-                    self._ask_for_room_soon()
-                    return False
-                offset = self._take_room(slots, head.size_bytes)
+            offset = self._take_room(slots, head.size_bytes)
+            if offset is None:
+                return False
+            piece = self._space.num_taken - 1
             self._write_ring(offset, segments)
             frame = b"" if self._put(slots, head, offset, piece) else head.frame(offset, piece)
             segments = deque()
@@ -324,14 +346,9 @@ class SharedSending(MessageStream):
             self._queue_payload(send, 0)
         return released > 0
 
-    def _rest_for_window(self, slots: SlotWriter) -> None:
-        """Be told of what the peer consumes, if messages wait for that."""
-        while self._outbox.waits_for_window and not slots.rest():
-            self._collect(slots)
-
     def _put(self, slots: SlotWriter, head: _Head, offset: int, piece: int) -> bool:
         """Put a message whose payload is in the ring into a slot. False: there is none for it."""
-        if head.kind != MESSAGE or head.flags & FLAG_CREDITED or len(head.meta) > MAX_META_BYTES:
+        if not head.may_overtake or len(head.meta) > MAX_META_BYTES:
             return False
         if not slots.has_room():
             return False
@@ -356,7 +373,7 @@ class SharedSending(MessageStream):
         """On the progress thread: the peer may not have looked at what is in the slots, and in our way."""
         with self._issue_lock:
             self._ask_timer = False
-            if not self._held or self._slot_writes is None:
+            if not self._held or self._slot_writes is None or self.connection.closed:
                 return
             if num_released == self._num_released:
                 self._tell(pack_header(Kind.SLOTS, flags=NO_ROOM))
@@ -431,7 +448,6 @@ class SharedSending(MessageStream):
             if slots is not None:
                 try:
                     self._collect(slots)
-                    self._rest_for_window(slots)
                 except ProtocolError as error:
                     self.connection.abort(str(error))
                 self._write_held()
@@ -454,6 +470,7 @@ class SharedSending(MessageStream):
                 self._ring.forget(self._offsets.ring, RING_BYTES)
                 self._ring.forget(self._offsets.window, WINDOW_BYTES)
                 self._ring.forget(self._offsets.slots, SLOTS_BYTES)
+        self.connection.flush()
 
     # The rest of sending takes it.
 

@@ -210,12 +210,12 @@ class SharedStream(SharedSending):
         return self._inbox.has_posted or self._owner.wants_any
 
     def _look(self) -> None:
-        """If somebody waits for a message: look for it in the slots, or else have the peer tell us of the next one."""
+        """If somebody waits for a message: have the peer tell us of the next slot, unless there is one."""
         slots = self._slot_reads
         try:
-            while slots is not None and self._is_wanted() and not self.connection.closed:
+            while slots is not None and self._is_wanted() and not slots.rest() and not self.connection.closed:
                 self._take_slots(self._is_wanted)
-                if self._slots_wait or (self._is_wanted() and slots.rest()):
+                if self._slots_wait:
                     return
         except ProtocolError as error:
             self.connection.abort(str(error))
@@ -291,12 +291,13 @@ class SharedStream(SharedSending):
             return False
         return True
 
-    def _post(self, receive: Receive, key: int) -> None:
-        super()._post(receive, key)
-        if not receive.operation.done:
+    def _post(self, receive: Receive, key: int) -> bool:
+        waits = super()._post(receive, key)
+        if waits:
             self._look()
         if self._reads.kept_bytes > KEPT_BYTES:
             self._make_room()
+        return waits
 
     def _offered(self, key: int) -> None:
         super()._offered(key)
@@ -343,7 +344,7 @@ class SharedStream(SharedSending):
 
     def end(self, header: Header, meta: bytes) -> None:
         self._end(header, meta)
-        if self._slots_wait:
+        if self._slots_wait or header.kind == Kind.WITHDRAW:  # whose receive may wait for another message now
             self._look()
 
     def _end(self, header: Header, meta: bytes) -> None:
@@ -356,6 +357,8 @@ class SharedStream(SharedSending):
         elif kind == Kind.SLOTS:
             if header.flags & NO_ROOM:
                 self._take_slots()
+            else:
+                self._take_slots(self._is_wanted)
             self._look()
         elif kind == Kind.MORE:
             self._read_lane()

@@ -57,6 +57,8 @@ HOLDING_BYTES = 64 * 1024
 
 if native.core is not None and native.holding is not None:
     _beyond, _put, _take = native.holding.multiworld_beyond, native.core.multiworld_put, native.core.multiworld_take
+    _rest = native.holding.multiworld_rest
+    _rest.restype, _rest.argtypes = ctypes.c_int, (ctypes.c_void_p,)
     _put_holding, _take_holding = native.holding.multiworld_put, native.holding.multiworld_take
     _beyond.restype, _beyond.argtypes = ctypes.c_uint64, (ctypes.c_void_p, ctypes.c_uint64)
     for _function in (_put, _take, _put_holding, _take_holding):
@@ -96,13 +98,18 @@ class SlotEnd(Protocol):
     def tell(self, count: int) -> None:
         """Count, and tell it."""
 
-    def rest_reading(self, *, early: bool, end: int) -> bool: ...
+    def rest(self) -> bool:
+        """Be told when the other end's count is beyond ours. False: it is. One that rests already rests anew."""
 
-    def wake(self) -> None: ...
+    def wake(self) -> None:
+        """Need not be told."""
 
 
 class NativeSlots(NativeEnd):
     """An end that the native core moves."""
+
+    def rest(self) -> bool:
+        return bool(_rest(self._at))
 
     def advance(self, count: int) -> None:
         self._end.position += count
@@ -124,6 +131,15 @@ class NativeSlots(NativeEnd):
 
 class PythonSlots(PythonEnd):
     """An end that Python moves."""
+
+    def rest(self) -> bool:
+        rest = (self._rest.value + 1) | 1
+        self._rest.value = rest
+        self._order()
+        if self._their_count.value == self.position:
+            return True
+        self._rest.value = rest + 1
+        return False
 
     def advance(self, count: int) -> None:
         self.position = self.position + count & MASK
@@ -161,7 +177,6 @@ class SlotWriter:
         self._end: SlotEnd = _kind()(slots, writer_words(words), NUM_SLOTS)
         self._room: SlotEnd = _kind()(0, _room_words(words, RELEASED_AT), max_pieces)
         self._window: SlotEnd = _kind()(0, _room_words(words, CONSUMED_AT), window_bytes)
-        self._rests = False
         self._memory = memory
         self._slots = memory_at(slots, SLOTS_BYTES)
         self._num_free = self._next = 0
@@ -194,13 +209,12 @@ class SlotWriter:
 
     def rest(self) -> bool:
         """Wait to be told that more was released or consumed. False: there is something."""
-        if self._rests:
+        if not self._room.rest():
+            return False
+        if self._window.beyond(0):
             self._room.wake()
-        self._rests = self._room.rest_reading(early=False, end=0)
-        if self._rests and self._window.beyond(0):
-            self._room.wake()
-            self._rests = False
-        return self._rests
+            return False
+        return True
 
 
 class SlotReader:
@@ -217,7 +231,6 @@ class SlotReader:
         self._slots = memory_at(slots, SLOTS_BYTES)
         self._num_there = self._next = 0
         self._first: Slot | None = None
-        self._rests = False
 
     def __len__(self) -> int:
         """How many slots are to be taken. Any thread."""
@@ -263,15 +276,7 @@ class SlotReader:
 
         One who rests already and was told rests anew.
         """
-        self.wake()
-        self._rests = self._end.rest_reading(early=False, end=0)
-        return self._rests
-
-    def wake(self) -> None:
-        """Look again, and need not be told."""
-        if self._rests:
-            self._rests = False
-            self._end.wake()
+        return self._end.rest()
 
 
 def _taken(end: SlotEnd) -> int:

@@ -17,7 +17,7 @@ from ..wire.copying import copy_into
 from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation, settler
 from .base import Payload
-from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Route
+from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Posted, Route
 from .ring import Piece
 from .tensors import describe_text, memory_of, parse_layout
 
@@ -485,20 +485,22 @@ class MessageStream:
         self._act()
         return Operation.succeeded(None, partial(self._give_back, key, arrival.seq, arrival.message, tensor))
 
-    def _post(self, receive: Receive, key: int) -> None:
+    def _post(self, receive: Receive, key: int) -> bool:
+        """A receive is issued. Return whether it waits for a message."""
         if self._error is not None and not (self._kept and self._inbox.has_complete(key)):
             self.connection.defer(partial(fail, receive.operation, self._error))
-            return
+            return False
         if receive.operation.done:  # cancelled before its turn came
-            return
+            return False
         if self._inbox.is_abandoned(key):
             self._fail_abandoned(receive)
-            return
+            return False
         large = receive.tensor is None or receive.view is None or len(receive.view) > self._eager_bytes
         met = self._inbox.post(key, receive, large=large)
         if isinstance(met, Arrival) and met.complete:
             self._arrived(met)
         self._act()
+        return isinstance(met, Posted)
 
     def _arrive(
         self, header: Header, meta: bytes, size_bytes: int, *, eager: bool, transferring: bool

@@ -257,6 +257,18 @@ int multiworld_put(lane_end *end, char *target, const char *source, uint64_t siz
     return end->bell != 0;
 }
 
+/* The reader rests anew, until it is told of the next slot; whether it may: else there is one now. */
+int multiworld_rest(lane_end *end)
+{
+    uint64_t rest = (atomic_load_explicit(end->rest, memory_order_relaxed) + 1) | 1;
+    atomic_store_explicit(end->rest, rest, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(end->their_count, memory_order_acquire) == end->position)
+        return 1;
+    atomic_store_explicit(end->rest, rest + 1, memory_order_relaxed);
+    return 0;
+}
+
 /* Copy the payload of a slot, if there is a target, and tell that the slot was taken. Returns 0. */
 int multiworld_take(lane_end *end, char *target, const char *source, uint64_t size)
 {

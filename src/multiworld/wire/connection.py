@@ -126,7 +126,7 @@ class Connection:
         self._watch = Watch(self, loop, self._fd, self._interest)
         self._read_lock = threading.RLock()  # never taken twice: see ``is_owned``
         self._reader = 0  # ident of the thread that holds the read side
-        self._commands: deque[Callable[[], None]] = deque()
+        self._commands: deque[Callable[[], object]] = deque()
         self._deferred: deque[Callable[[], None]] = deque()
         loop.register(self._fd, READ_EVENTS if connected else select.EPOLLOUT, self)
 
@@ -207,7 +207,7 @@ class Connection:
 
     # ---- reading
 
-    def run(self, command: Callable[[], None]) -> None:
+    def run(self, command: Callable[[], object]) -> None:
         """Run ``command`` with the read side held: here and now if it is free, else on the thread that holds it."""
         if self._reader == threading.get_ident():
             command()
