@@ -71,7 +71,8 @@ class RingSpace:
 class RingReads:
     """The receiver's view: pieces are released in the order in which they came, and read in any order.
 
-    A piece that waits for its reader keeps all behind it. ``num_released`` counts what has to be reported.
+    A piece that waits for its reader keeps all behind it. ``num_released`` and ``released_bytes`` count what has to be
+    reported; whoever has done so sets them back.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class RingReads:
 
     def take_released(self) -> int:
         """Return how many pieces were released since the last call."""
-        num_released, self.num_released, self.released_bytes = self.num_released, 0, 0
+        num_released, self.num_released = self.num_released, 0
         return num_released
 
 

@@ -333,18 +333,22 @@ class SharedSending(MessageStream):
 
     def _take_room(self, slots: SlotWriter, size_bytes: int) -> int | None:
         """Take a piece of the ring, if need be one that the peer has released meanwhile. None: there is no room."""
-        offset = self._space.take(size_bytes)
-        return self._space.take(size_bytes) if offset is None and self._collect(slots) else offset
+        if self._space.num_pieces:  # what is free again was used just now, and is in the processor's cache
+            self._collect_released(slots)
+        return self._space.take(size_bytes)
 
-    def _collect(self, slots: SlotWriter) -> bool:
-        """Learn what the peer has released and consumed. Whether it has released something."""
-        released, consumed = slots.take_released(), slots.take_consumed()
+    def _collect_released(self, slots: SlotWriter) -> None:
+        released = slots.take_released()
         self._num_released += released
         if not self._space.release(released):
             raise ProtocolError(f"{released} pieces were released, but fewer were in use")
+
+    def _collect(self, slots: SlotWriter) -> None:
+        """Learn what the peer has released and consumed."""
+        self._collect_released(slots)
+        consumed = slots.take_consumed()
         for send in self._outbox.consumed(consumed) if consumed else ():
             self._queue_payload(send, 0)
-        return released > 0
 
     def _put(self, slots: SlotWriter, head: _Head, offset: int, piece: int) -> bool:
         """Put a message whose payload is in the ring into a slot. False: there is none for it."""

@@ -53,7 +53,7 @@ __all__ = ["KEPT_BYTES", "SharedStream"]
 logger = logging.getLogger(__name__)
 
 NO_LANES = 1  # of an answer to memory
-REPORT_BYTES = RING_BYTES // 8  # what is read before the sender hears of it
+REPORT_BYTES = RING_BYTES // 8  # what is read before a sender that waits for room is told
 KEPT_BYTES = RING_BYTES // 3  # what may wait in the ring for its receive while other receives wait
 assert KEPT_BYTES + REPORT_BYTES <= RING_BYTES // 2, "see RingSpace"
 REPORT_S = 0.1  # or so long after it was read
@@ -437,16 +437,21 @@ class SharedStream(SharedSending):
         return ring
 
     def _report_soon(self) -> None:
-        if self._reads.released_bytes >= REPORT_BYTES:
+        """Count what was read; who waits for that is told when it is much, or after a while."""
+        reads, slots = self._reads, self._slot_reads
+        if slots is not None and reads.num_released:
+            slots.release(reads.take_released())
+        if reads.released_bytes >= REPORT_BYTES:
             self._report()
-        elif self._reads.num_released and not self._report_timer:
+        elif reads.released_bytes and not self._report_timer:
             self._report_timer = True
             self.connection.loop.call_later(REPORT_S, weakly(self._report_late))
 
     def _report(self) -> None:
         """Now, not after all else that has come: the peer writes on while we read that."""
+        self._reads.released_bytes = 0
         slots = self._slot_reads
-        if slots is not None and slots.release(self._reads.take_released()):
+        if slots is not None and slots.has_released():
             self._tell(pack_header(Kind.RELEASE))
             self.connection.defer(self.connection.flush)
 
@@ -463,7 +468,7 @@ class SharedStream(SharedSending):
 
     def _report_rest(self) -> None:
         self._report_timer = False
-        if self._reads.num_released:
+        if self._reads.released_bytes:
             self._report()
 
     def _redirect(self, seq: int, target: memoryview) -> int:

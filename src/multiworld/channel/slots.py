@@ -57,6 +57,8 @@ HOLDING_BYTES = 64 * 1024
 
 if native.core is not None and native.holding is not None:
     _beyond, _put, _take = native.holding.multiworld_beyond, native.core.multiworld_put, native.core.multiworld_take
+    _free = native.holding.multiworld_free
+    _free.restype, _free.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
     _rest = native.holding.multiworld_rest
     _rest.restype, _rest.argtypes = ctypes.c_int, (ctypes.c_void_p,)
     _put_holding, _take_holding = native.holding.multiworld_put, native.holding.multiworld_take
@@ -95,8 +97,8 @@ class SlotEnd(Protocol):
     def advance(self, count: int) -> None:
         """Count without telling."""
 
-    def tell(self, count: int) -> None:
-        """Count, and tell it."""
+    def free(self, count: int, *, asks: bool) -> bool:
+        """Count, and say so. Return whether the other end is to be told, if that is asked for."""
 
     def rest(self) -> bool:
         """Be told when the other end's count is beyond ours. False: it is. One that rests already rests anew."""
@@ -114,9 +116,8 @@ class NativeSlots(NativeEnd):
     def advance(self, count: int) -> None:
         self._end.position += count
 
-    def tell(self, count: int) -> None:
-        self._end.position += count - 1
-        _put_holding(self._at, 0, 0, 0)
+    def free(self, count: int, *, asks: bool) -> bool:
+        return bool(_free(self._at, count, asks))
 
     def beyond(self, behind: int) -> int:
         return int(_beyond(self._at, behind))
@@ -144,10 +145,12 @@ class PythonSlots(PythonEnd):
     def advance(self, count: int) -> None:
         self.position = self.position + count & MASK
 
-    def tell(self, count: int) -> None:
+    def free(self, count: int, *, asks: bool) -> bool:
         self.bell = False
         self._publish(count)
-        self._ring()
+        if asks:
+            self._ring()
+        return self.bell
 
     def beyond(self, behind: int) -> int:
         beyond = self._their_count.value - self.position + behind & MASK
@@ -261,15 +264,17 @@ class SlotReader:
         self._num_there -= 1
         self._end.take(target, source, size_bytes)
 
-    def release(self, num_pieces: int) -> bool:
-        """Count pieces that were read. True: the writer is to be told."""
-        self._released.tell(num_pieces)
-        return self._released.bell
+    def release(self, num_pieces: int) -> None:
+        """Count pieces that were read."""
+        self._released.free(num_pieces, asks=False)
+
+    def has_released(self) -> bool:
+        """Whether the writer is to be told of what was released."""
+        return self._released.free(0, asks=True)
 
     def consume(self, size_bytes: int) -> bool:
         """Count bytes that have left the window. True: the writer is to be told."""
-        self._consumed.tell(size_bytes)
-        return self._consumed.bell
+        return self._consumed.free(size_bytes, asks=True)
 
     def rest(self) -> bool:
         """Stop looking until the writer tells that there is something. False: there is.

@@ -257,6 +257,20 @@ int multiworld_put(lane_end *end, char *target, const char *source, uint64_t siz
     return end->bell != 0;
 }
 
+/* Count what was freed, and tell it to who looks; return whether who rests is to be told, if that is asked for. */
+int multiworld_free(lane_end *end, uint64_t count, int asks)
+{
+    end->position += count;
+    end->bell = 0;
+    if (asks) {
+        publish(end);
+        ring(end);
+    } else {
+        atomic_store_explicit(end->count, end->position, memory_order_release);
+    }
+    return end->bell != 0;
+}
+
 /* The reader rests anew, until it is told of the next slot; whether it may: else there is one now. */
 int multiworld_rest(lane_end *end)
 {
