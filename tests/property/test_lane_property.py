@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from multiworld.channel import lane, lane_payloads
 from multiworld.channel.lane import PythonEnd
 from multiworld.channel.lane_payloads import LaneReads, LaneWrites, Payload
+from tests.property.stepping import Actor, flags, play_in_turns
 from tests.unit.lanes import ENDS, NEAR_THE_END, WINDOW, Ends, Lane, Memory, make_small, noise
 
 MAX_PAYLOAD = 3 * WINDOW
@@ -267,52 +268,14 @@ def test_whoever_leaves_once_all_is_written_loses_nothing(ends: Ends, start: int
 TINY_WINDOW = 4
 
 
-class Over(BaseException):
-    """The test is over; ends the threads that wait."""
+class LaneActor(Actor):
+    """A thread at one end of a lane."""
 
-
-class Actor:
-    """A thread that stops before every access to a word until it is let on, and sleeps until it is rung."""
-
-    def __init__(self, words: Sequence[Any], end: PythonEnd) -> None:
+    def __init__(self, end: PythonEnd) -> None:
+        super().__init__(end)
         self.end = end
-        end._count, end._their_count, end._rest, end._their_rest = (Stepped(word, self) for word in words)  # type: ignore[assignment]
-        self.may_go, self.stands = threading.Semaphore(0), threading.Semaphore(0)
-        self.is_over = self.is_done = self.sleeps = self.is_early = False
-        self.bells = 0
-        self.other: Actor
-        self.error: BaseException | None = None
-
-    @property
-    def can_go_on(self) -> bool:
-        return not self.is_done and (not self.sleeps or self.bells > 0)
-
-    def start(self, work: Callable[[], None]) -> None:
-        self.thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-        self.thread.start()
-        self.stands.acquire()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            self.stop()
-            work()
-        except Over:
-            pass
-        except BaseException as error:
-            self.error = error
-        self.is_done = True
-        self.stands.release()
-
-    def stop(self) -> None:
-        """Wait for the next turn."""
-        self.stands.release()
-        self.may_go.acquire()
-        if self.is_over:
-            raise Over
-
-    def go_on(self) -> None:
-        self.may_go.release()
-        self.stands.acquire()
+        self.is_early = False
+        self.other: LaneActor
 
     def ring(self) -> None:
         if self.end.bell:
@@ -321,10 +284,8 @@ class Actor:
     def rest(self, rests: bool, *, early: bool = False) -> None:
         if rests:
             self.ring()
-            self.sleeps, self.is_early = True, early
-            self.stop()
-            self.sleeps = False
-            self.bells -= 1
+            self.is_early = early
+            self.sleep()
             self.end.wake()
 
     @property
@@ -333,40 +294,14 @@ class Actor:
         return self.sleeps and not self.bells and not self.is_early
 
 
-class Stepped:
-    """A word that is looked at and changed in turns."""
-
-    def __init__(self, word: Any, actor: Actor) -> None:
-        self._word, self._actor = word, actor
-
-    @property
-    def value(self) -> int:
-        self._actor.stop()
-        return int(self._word.value)
-
-    @value.setter
-    def value(self, value: int) -> None:
-        self._actor.stop()
-        self._word.value = value
-
-
-def flags(number: int) -> Iterator[bool]:
-    """Return its bits, and no more then."""
-    while True:
-        yield bool(number & 1)
-        number >>= 1
-
-
 def play(total: int, early: int, schedule: int) -> None:
     """Move so many bytes. ``early``, ``schedule``: who rests early, and who goes on, in bits."""
     tiny = Lane((PythonEnd, PythonEnd))
     data = noise(total)
     source, target = Memory(data), Memory(bytes(total))
-    words = (tiny.written, tiny.taken, tiny.writer_rests, tiny.reader_rests)
     assert isinstance(tiny.writer, PythonEnd)
     assert isinstance(tiny.reader, PythonEnd)
-    writer = Actor(words, tiny.writer)
-    reader = Actor((words[1], words[0], words[3], words[2]), tiny.reader)
+    writer, reader = LaneActor(tiny.writer), LaneActor(tiny.reader)
     writer.other, reader.other = reader, writer
     earlies = flags(early)
 
@@ -402,22 +337,7 @@ def play(total: int, early: int, schedule: int) -> None:
             if moved < total and not reader.end.bell:
                 reader.rest(reader.end.rest_reading(early=not_yet, end=total))
 
-    writer.start(write_early if next(earlies) else write)
-    reader.start(read)
-    actors = (writer, reader)
-    try:
-        for turn in flags(schedule):
-            runnable = [actor for actor in actors if actor.can_go_on]
-            if not runnable:
-                assert reader.is_done, "both sleep, and nobody is told"
-                break
-            (runnable[-1] if turn else runnable[0]).go_on()
-    finally:
-        for actor in actors:
-            actor.is_over = True
-            actor.may_go.release()
-            actor.thread.join()
-    assert (writer.error, reader.error) == (None, None)
+    play_in_turns(writer, write_early if next(earlies) else write, reader, read, schedule)
     assert target.content == data
     tiny.check_guards()
 
