@@ -1,0 +1,414 @@
+"""Two streams of one process whose messages of moderate size are told by slots: order, room, and nonsense in them."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from multiworld.channel.host_memory import RING_BYTES
+from multiworld.channel.lane import reader_words, writer_words
+from multiworld.channel.matching import WINDOW_BYTES as EAGER_WINDOW_BYTES
+from multiworld.channel.shared_sending import INLINE_BYTES, MAX_PIECES, SHARED_EAGER_BYTES
+from multiworld.channel.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot
+from multiworld.channel.stream import USER, key_of
+from multiworld.channel.tensors import describe, memory_of
+from multiworld.testing import scaled, wait_until
+from multiworld.wire.frames import Kind, pack_header
+from multiworld.wire.operation import Operation, StepsCancelled
+from multiworld.wire.waiting import wait_blocking
+from tests.unit.shared_pair import Pair, Stream
+
+MODERATE = 40_000
+MOST = EAGER_WINDOW_BYTES // SHARED_EAGER_BYTES  # of the largest that the window allows at once
+SIZES = (1, INLINE_BYTES, INLINE_BYTES + 1, MODERATE, 200_001, SHARED_EAGER_BYTES, SHARED_EAGER_BYTES + 1, 1_500_000)
+
+
+@pytest.fixture
+def pair(no_leaks: None) -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def lent(pair: Pair) -> Pair:
+    """One whose slots are used from the first message on."""
+    pair.lend()
+    wait_blocking(pair.send(numbered(0)))
+    assert received(pair) == 0
+    assert pair.here._slot_writes is not None
+    return pair
+
+
+def numbered(number: int, size: int = MODERATE) -> Tensor:
+    return torch.full((size,), number % 251, dtype=torch.uint8)
+
+
+def received(pair: Pair, tag: int = 0, size: int = MODERATE) -> int:
+    """Receive a message, and return which one it was, modulo 251."""
+    tensor = torch.full((size,), 255, dtype=torch.uint8)
+    wait_blocking(pair.recv(tensor, tag))
+    return number_of(tensor)
+
+
+def number_of(tensor: Tensor) -> int:
+    assert tensor.min() == tensor.max(), "half of a message"
+    return int(tensor[0])
+
+
+def in_slots(pair: Pair) -> int:
+    """How many messages lie in slots that ``there`` has not taken."""
+    slots = pair.there._slot_reads
+    assert slots is not None
+    return len(slots)
+
+
+def finished(threads: list[threading.Thread], errors: list[BaseException]) -> None:
+    for thread in threads:
+        thread.join(scaled(40))
+    assert not any(thread.is_alive() for thread in threads), "it hangs"
+    assert errors == []
+
+
+def started(work: Callable[[], None], errors: list[BaseException]) -> threading.Thread:
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+# ---- what comes, and in which order
+
+
+def test_a_receive_takes_the_first_slot_straight_into_its_tensor(lent: Pair) -> None:
+    before = lent.there.messages_received, lent.there.bytes_received
+    for number in range(3):
+        wait_blocking(lent.send(numbered(number)))
+    assert in_slots(lent) == 3
+    tensor = torch.zeros(MODERATE, dtype=torch.uint8)
+    for number in range(3):
+        receiving = lent.recv(tensor)
+        assert receiving.done, "it was there"
+        assert number_of(tensor) == number
+        assert in_slots(lent) == 2 - number
+    assert (lent.there.messages_received, lent.there.bytes_received) == (before[0] + 3, before[1] + 3 * MODERATE)
+
+
+def test_a_receive_that_waits_is_told_of_the_first_slot(lent: Pair) -> None:
+    for number in range(5):
+        tensor = torch.zeros(MODERATE, dtype=torch.uint8)
+        receiving = lent.recv(tensor)
+        assert not receiving.done
+        wait_blocking(lent.send(numbered(number)))
+        wait_blocking(receiving)
+        assert number_of(tensor) == number
+
+
+class Traffic:
+    """Messages of all sizes on several tags from one stream to the other, which receives them in another order."""
+
+    COUNT = 150
+    AHEAD = 20  # of the first message that has not come, at most
+
+    def __init__(self, sender: Stream, receiver: Stream, seed: int) -> None:
+        self.sender, self.receiver = sender, receiver
+        self.random = random.Random(seed)
+        self.messages = [(self.random.randrange(3), self.random.choice(SIZES)) for _ in range(self.COUNT)]
+        self.may_send = threading.Semaphore(2 * self.AHEAD)
+
+    def send(self) -> None:
+        sends = list[Operation[None]]()
+        for number, (tag, size) in enumerate(self.messages):
+            assert self.may_send.acquire(timeout=scaled(30)), "what was sent does not come"
+            tensor = numbered(number, size)
+            sends.append(self.sender.send(USER, tag, describe(tensor), [memory_of(tensor)], [tensor]))
+        for send in sends:
+            wait_blocking(send)
+
+    def receive(self) -> None:
+        """Some receives are given up, and issued again."""
+        tags = [deque(number for number, (its, _) in enumerate(self.messages) if its == tag) for tag in range(3)]
+        waiting = deque[tuple[int, Tensor, Operation[Any]]]()
+        while waiting or any(tags):
+            first = min([number for number, _, _ in waiting] + [tag[0] for tag in tags if tag])
+            open_tags = [tag for tag in tags if tag and tag[0] < first + self.AHEAD]
+            if open_tags and len(waiting) < 6:
+                number = self.random.choice(open_tags).popleft()
+                tensor, receiving = self.post(number)
+                if self.random.random() < 0.2:
+                    receiving.cancel_or_undo(StepsCancelled())
+                    tensor.fill_(253)
+                    tensor, receiving = self.post(number)
+                waiting.append((number, tensor, receiving))
+            else:
+                number, tensor, receiving = waiting.popleft()
+                wait_blocking(receiving)
+                assert number_of(tensor) == number
+                self.may_send.release()
+
+    def post(self, number: int) -> tuple[Tensor, Operation[Any]]:
+        tag, size = self.messages[number]
+        tensor = torch.full((size,), 255, dtype=torch.uint8)
+        return tensor, self.receiver.recv(USER, tag, describe(tensor), tensor)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_messages_of_all_sizes_come_in_order_on_each_tag_in_both_directions(pair: Pair, seed: int) -> None:
+    """Through the socket, slots, frames and the lane: memory is lent when they are on their way already."""
+    errors = list[BaseException]()
+    traffics = Traffic(pair.here, pair.there, seed), Traffic(pair.there, pair.here, 100 + seed)
+    finished([started(work, errors) for it in traffics for work in (it.send, it.receive)], errors)
+    for stream in pair.streams:
+        assert stream._slot_writes is not None
+        assert stream.queue_depths() == (0, 0, 0)
+
+
+def test_both_may_send_more_than_the_ring_and_all_slots_hold_before_they_receive(lent: Pair) -> None:
+    count = 6_000_000 // MODERATE
+    assert count > NUM_SLOTS
+    assert count * MODERATE > RING_BYTES
+    sends = list[Operation[None]]()
+    for number in range(count):
+        tensor = numbered(number)
+        for stream in lent.streams:
+            sends.append(stream.send(USER, 0, describe(tensor), [memory_of(tensor)], [tensor]))
+    for send in sends:
+        wait_blocking(send)
+    for stream in lent.streams:
+        for number in range(count):
+            tensor = torch.zeros(MODERATE, dtype=torch.uint8)
+            wait_blocking(stream.recv(USER, 0, describe(tensor), tensor))
+            assert number_of(tensor) == number % 251
+
+
+def test_a_receive_of_another_tag_passes_what_nobody_receives(lent: Pair) -> None:
+    sends = [lent.send(numbered(number)) for number in range(NUM_SLOTS + 20)]
+    sends.append(lent.send(numbered(77), tag=1))
+    assert received(lent, tag=1) == 77
+    for send in sends:
+        wait_blocking(send)
+    assert [received(lent) for _ in range(NUM_SLOTS + 20)] == list(range(NUM_SLOTS + 20))
+
+
+def test_small_messages_and_slots_of_one_tag_stay_in_order(lent: Pair) -> None:
+    """Also when the receiver has not looked at the socket, or not at the slots, for a while."""
+    sizes = [MODERATE, 5, 5, MODERATE, MODERATE, 5, MODERATE]
+    for _ in range(3):
+        resume = lent.stop_reading()
+        sends = [lent.send(numbered(number, size)) for number, size in enumerate(sizes)]
+        resume()
+        assert [received(lent, size=size) for size in sizes] == list(range(len(sizes)))
+        for send in sends:
+            wait_blocking(send)
+
+
+def test_what_was_received_by_a_task_that_was_cancelled_comes_first_again(lent: Pair) -> None:
+    sends = [lent.send(numbered(number)) for number in range(3)]
+    tensor = torch.zeros(MODERATE, dtype=torch.uint8)
+    receiving = lent.recv(tensor)
+    assert receiving.done
+    receiving.cancel_or_undo(StepsCancelled())
+    tensor.fill_(255)
+    assert [received(lent) for _ in range(3)] == [0, 1, 2]
+    for send in sends:
+        wait_blocking(send)
+
+
+def test_a_send_that_was_withdrawn_lets_no_later_message_pass_what_is_before_it(lent: Pair) -> None:
+    """Its receive is told by a frame that it has no message, and takes the next one, which lies in a slot, after it."""
+    large = numbered(1, SHARED_EAGER_BYTES + 1)
+    withdrawn = lent.send(large)  # announced only: no receive waits
+    assert not withdrawn.done
+    assert withdrawn.cancel(StepsCancelled())
+    sends = [lent.send(numbered(number)) for number in (2, 3)]
+    for number in (2, 3):
+        came = wait_blocking(lent.there.recv(USER, 0, None, None))
+        assert isinstance(came, Tensor)
+        assert number_of(came) == number
+    for send in sends:
+        wait_blocking(send)
+
+
+# ---- room
+
+
+def test_what_waits_for_the_window_goes_before_what_is_sent_later(lent: Pair) -> None:
+    """Each message but the first few waits; their pieces of the ring have numbers, too."""
+    size = SHARED_EAGER_BYTES
+    count = MOST + 5
+    resume = lent.stop_reading()
+    sends = [lent.send(numbered(number, size)) for number in range(count)]
+    assert not sends[-1].done
+    resume()
+    for number in range(count):
+        assert received(lent, size=size) == number
+        sends.append(lent.send(numbered(count + number, size)))
+    for number in range(count, 2 * count):
+        assert received(lent, size=size) == number
+    for send in sends:
+        wait_blocking(send)
+
+
+def test_a_ring_full_of_slots_that_nobody_looks_at_is_emptied(lent: Pair) -> None:
+    """The last of them needs room, and its sender asks for it."""
+    size = SHARED_EAGER_BYTES
+    count = RING_BYTES // size + 2
+    assert count * size < EAGER_WINDOW_BYTES
+    for send in [lent.send(numbered(number, size)) for number in range(count)]:
+        wait_blocking(send)
+    assert [received(lent, size=size) for _ in range(count)] == list(range(count))
+
+
+def test_who_asks_how_much_waits_hears_of_slots(lent: Pair) -> None:
+    for number in range(4):
+        wait_blocking(lent.send(numbered(number)))
+    assert lent.there.queue_depths() == (0, 4, 0)
+    assert received(lent) == 0
+    assert lent.there.queue_depths() == (0, 3, 0)
+
+
+def test_what_lies_in_slots_is_received_after_its_sender_has_left(lent: Pair) -> None:
+    for number in range(3):
+        wait_blocking(lent.send(numbered(number)))
+    error = RuntimeError("the sender has left")
+    lent.there.abort(error, keep_arrived=True)
+    assert [received(lent) for _ in range(3)] == [0, 1, 2]
+    receiving = lent.recv(numbered(0))
+    assert wait_until(lambda: receiving.error is error, timeout_s=5)
+
+
+def test_a_bye_comes_after_what_lies_in_slots(lent: Pair) -> None:
+    for number in range(3):
+        wait_blocking(lent.send(numbered(number)))
+    finished_ = lent.here.finish()
+    assert [received(lent) for _ in range(3)] == [0, 1, 2]
+    wait_blocking(finished_)
+    assert lent.there.said_bye
+
+
+def test_a_broken_world_fails_what_waits_for_a_slot(lent: Pair) -> None:
+    tensor = numbered(9)
+    receiving = lent.recv(tensor)
+    error = RuntimeError("the world is broken")
+    lent.there.abort(error)
+    assert wait_until(lambda: receiving.error is error, timeout_s=5)
+    slots = lent.here._slot_writes
+    assert slots is None or slots.has_room()
+    assert number_of(tensor) == 9
+    assert lent.there._slot_reads is None
+
+
+def test_a_description_that_is_too_long_for_a_slot_goes_by_a_frame(lent: Pair) -> None:
+    sent = torch.arange(MODERATE, dtype=torch.uint8).reshape((1,) * 40 + (MODERATE,))
+    assert len(describe(sent)) > MAX_META_BYTES
+    came = torch.zeros_like(sent)
+    receiving = lent.recv(came)
+    wait_blocking(lent.send(sent))
+    wait_blocking(receiving)
+    assert torch.equal(came, sent)
+
+
+# ---- nonsense
+
+
+def put(pair: Pair, **changes: Any) -> None:
+    """Put a slot like the next honest one, but for some changes, and ring for it."""
+    slots, space = pair.here._slot_writes, pair.here._space
+    assert slots is not None
+    seq = pair.here._outbox.issue_eager(MODERATE)
+    offset = space.take(MODERATE)
+    assert offset is not None
+    honest = Slot(seq, key_of(USER, 0), offset, MODERATE, space.num_taken - 1, describe(numbered(0)))
+    slots.put(honest._replace(**changes))
+    pair.here.connection.send(pack_header(Kind.SLOTS))
+
+
+NONSENSE = [
+    {"seq": 0},
+    {"size_bytes": 0},
+    {"size_bytes": SHARED_EAGER_BYTES + 1},
+    {"size_bytes": 2**64 - 1},
+    {"offset": RING_BYTES - MODERATE + 1},
+    {"offset": 2**64 - 1},
+    {"meta": b"\xff" * MAX_META_BYTES},
+]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda changes: "-".join(map(str, changes)))
+@pytest.mark.parametrize("when", ["before", "after", "another tag"])
+def test_a_slot_full_of_nonsense_ends_the_connection_and_raises_nothing_to_who_receives(
+    lent: Pair, nonsense: dict[str, Any], when: str
+) -> None:
+    """With the right description the receive looks at the slot itself."""
+    if "size_bytes" in nonsense and nonsense["size_bytes"] <= 2**40:
+        came = torch.zeros(nonsense["size_bytes"] + (nonsense["size_bytes"] == 0), dtype=torch.uint8)
+    else:
+        came = torch.zeros(MODERATE, dtype=torch.uint8)
+    changes = {"meta": describe(came), **nonsense}
+    tag = int(when == "another tag")
+    if when == "before":
+        receiving = lent.recv(came, tag)
+        put(lent, **changes)
+    else:
+        put(lent, **changes)
+        receiving = lent.recv(came, tag)
+    assert wait_until(lambda: lent.there.connection.closed, timeout_s=5)
+    assert not receiving.done
+    error = RuntimeError("the world is broken")
+    lent.there.abort(error)
+    assert wait_until(lambda: receiving.error is error, timeout_s=5)
+    assert not came.any()
+
+
+@pytest.mark.parametrize("changes", [{"seq": 2**63}, {"piece": 2**63}], ids=["seq", "piece"])
+def test_a_slot_that_waits_for_what_never_comes_is_left_alone(lent: Pair, changes: dict[str, Any]) -> None:
+    """The peer stops only itself; what it has sent by frames still comes."""
+    put(lent, **changes)
+    receiving = lent.recv(torch.zeros(MODERATE, dtype=torch.uint8))
+    lent.answer()
+    assert not receiving.done
+    assert not lent.there.connection.closed
+
+
+def word(pair: Pair, at: int) -> ctypes.c_uint64:
+    """Return a word of the slots from ``here`` to ``there``; ``at``: behind the lane's words."""
+    own = pair.memories[0].own
+    assert own is not None
+    return ctypes.c_uint64.from_address(own.address + pair.memories[0].offsets(0, 1).page + WORDS_AT + at)
+
+
+def test_a_sender_that_counts_nonsense_loses_its_connection(lent: Pair) -> None:
+    word(lent, writer_words(0)[0]).value += NUM_SLOTS + 1
+    receiving = lent.recv(torch.zeros(MODERATE, dtype=torch.uint8))
+    assert wait_until(lambda: lent.there.connection.closed, timeout_s=5)
+    assert not receiving.done
+
+
+@pytest.mark.parametrize(
+    ("at", "by"),
+    [(reader_words(0)[0], NUM_SLOTS + 1), (RELEASED_AT, 1), (RELEASED_AT, MAX_PIECES + 1), (CONSUMED_AT, 2**40)],
+    ids=["taken", "released one too many", "released", "consumed"],
+)
+def test_a_receiver_that_counts_nonsense_loses_its_connection(lent: Pair, at: int, by: int) -> None:
+    resume = lent.stop_reading()  # which would count anew what is true
+    word(lent, at).value += by
+    sends = [lent.send(numbered(number, INLINE_BYTES + 1)) for number in range(NUM_SLOTS + 1)]
+    sends += [lent.send(numbered(number, SHARED_EAGER_BYTES)) for number in range(MOST)]  # now all are looked at
+    assert wait_until(lambda: lent.here.connection.closed, timeout_s=5)
+    resume()
+    error = RuntimeError("the world is broken")
+    lent.here.abort(error)
+    assert wait_until(lambda: all(send.done for send in sends), timeout_s=5)
