@@ -13,6 +13,7 @@ import pytest
 
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.frames import Header
+from multiworld.wire.interest import READ_EVENTS
 from multiworld.wire.operation import Operation, settler
 from multiworld.wire.waiting import wait_blocking
 
@@ -163,6 +164,48 @@ def test_an_operation_that_is_completed_elsewhere_wakes_the_thread_that_reads_fo
     operation.succeed(None)
     thread.join(scaled(5))
     assert not thread.is_alive()
+
+
+BACKLOG_BYTES = 64 * 1024 * 1024  # more than any socket takes
+
+
+def test_a_thread_that_waits_for_a_large_send_leaves_reading_to_the_thread_that_sends(pair: Pair) -> None:
+    """Which hears itself of what it may send next; so nobody is woken for that."""
+    pair.right._interest.set_reading(0)
+    pair.left._interest.set_reading(0)  # as after a thread that was about to come back
+    pair.left.is_receiving = lambda: False
+    payload = bytes(BACKLOG_BYTES)
+    pair.left.send(message(payload), payload)
+    assert pair.left._interest.writing
+    pair.left.read_until(Operation(), None)
+    assert pair.left._interest.reading == READ_EVENTS
+    pair.left.is_receiving = lambda: True  # what comes is wanted here
+    thread = threading.Thread(target=pair.left.read_until, args=(Operation(), 0.05))
+    thread.start()
+    assert wait_until(lambda: pair.left._interest.reading == 0, timeout_s=5)
+    thread.join(scaled(5))
+    assert not thread.is_alive()
+
+
+def test_a_thread_that_reads_stops_when_what_it_read_lets_much_be_sent(pair: Pair) -> None:
+    payload = bytes(BACKLOG_BYTES)
+
+    def on_frame(header: Header) -> None:
+        pair.right._interest.set_writing(True)  # as the last of it will not go soon
+        pair.right.queue(message(payload), payload)
+
+    pair.right_sink.on_frame = on_frame
+    pair.right.is_receiving = lambda: False
+    operation: Operation[None] = Operation()
+    thread = threading.Thread(target=pair.right.read_until, args=(operation, None))
+    thread.start()
+    assert wait_until(lambda: pair.right._interest.reading == 0, timeout_s=5)
+    pair.left.send(message(b""))
+    thread.join(scaled(5))
+    assert not thread.is_alive()
+    assert not operation.done
+    assert wait_until(lambda: len(pair.left_sink.frames) == 1, timeout_s=20)
+    assert pair.right._interest.reading == READ_EVENTS
 
 
 def test_a_command_runs_with_the_read_side_held_whoever_reads(pair: Pair) -> None:

@@ -162,7 +162,7 @@ class MessageStream:
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
-        connection.is_awaited = self._is_awaited
+        connection.is_awaited, connection.is_receiving = self._is_awaited, self._is_receiving
         connection.parser.take_whole = self.take_whole
         if self._error is not None:
             connection.abort("aborted before it was open")
@@ -295,7 +295,10 @@ class MessageStream:
         return self._inbox.num_posted, self._inbox.num_arrived, len(self._unsent)
 
     def _is_awaited(self) -> bool:
-        return bool(self._unsent) or self._inbox.has_receives
+        return bool(self._unsent) or self._is_receiving()
+
+    def _is_receiving(self) -> bool:
+        return self._inbox.has_receives or self._owner.wants_any
 
     def finish(self) -> Operation[None]:
         """Say BYE behind all that was sent; done when the peer has read everything and closed its side."""

@@ -23,6 +23,7 @@ from .operation import Operation
 from .payload_wait import PayloadWait
 from .progress import ProgressThread
 from .spinning import QuickWaits
+from .unsent import keep_unsent_short
 from .watch import Watch, watch_together
 from .write_queue import WriteQueue
 
@@ -112,6 +113,7 @@ class Connection:
         self.parser = FrameParser(sink, max_meta_bytes=HANDSHAKE_META_BYTES)
         self.key = b""  # what both ends share since their handshake, if it was by challenge and response
         self.is_awaited: Callable[[], bool] = lambda: True  # whether somebody waits for what it brings
+        self.is_receiving: Callable[[], bool] = lambda: True  # whether that is a message, or the rest of one
         self.takes_descriptors = False  # the other end may send some
         self._descriptor: int | None = None
         self._bulk = False  # large payloads are coming
@@ -147,6 +149,8 @@ class Connection:
         """With the read side held: what comes from now on is for ``sink``, which trusts the other side."""
         self.sink = self.parser.sink = sink
         self.parser.max_meta_bytes = MAX_META_BYTES
+        if not self.is_local:
+            keep_unsent_short(self.sock)
         if isinstance(sink, OpenedSink):
             sink.opened(self)
 
@@ -464,7 +468,7 @@ class Connection:
         """Let go of all that refer to this: what has ended should not wait for the garbage collector."""
         self.sink = self.parser.sink = _Nobody()
         self.parser.take_whole = None
-        self.is_awaited = lambda: False
+        self.is_awaited = self.is_receiving = lambda: False
         self._watch.forget()
         self._queue.forget()
 

@@ -99,6 +99,7 @@ class Watched(LoopWatched, Protocol):
     """What a watch needs of its connection."""
 
     is_awaited: Callable[[], bool]
+    is_receiving: Callable[[], bool]
 
     def read_available(self, fair_bytes: int = ..., /) -> None: ...
 
@@ -107,7 +108,7 @@ class _Ended:
     """In the place of a connection that has ended."""
 
     def __init__(self) -> None:
-        self.is_awaited: Callable[[], bool] = lambda: False
+        self.is_awaited = self.is_receiving = lambda: False
 
     def read_available(self, fair_bytes: int = 0, /) -> None: ...
 
@@ -161,9 +162,13 @@ class Watch:
     def read_until(self, operation: Operation[object], timeout_s: float | None) -> None:
         """Let the calling thread read this connection until ``operation`` is done or the time is over.
 
-        It saves the hand-over from the progress thread. If another thread does so already, this returns at once.
+        It saves the hand-over from the progress thread. If another thread does so already, this returns at once, as it
+        does while the progress thread has much to send: it then hears itself what it may send next.
         """
         if self._loop.on_thread:
+            return
+        if self.only_sends:
+            self._leave_reading()
             return
         thread = threading.get_ident()
         try:
@@ -171,6 +176,18 @@ class Watch:
                 _read_until((self,), operation, timeout_s, self.quick_waits)
         finally:  # an interrupt can come at any of these steps
             self._end_reading(thread)
+
+    @property
+    def only_sends(self) -> bool:
+        """Whether the progress thread has much to send, and nobody waits for anything else."""
+        return self._interest.writing and not self._connection.is_receiving()
+
+    def _leave_reading(self) -> None:
+        """Nobody who waits needs to read: let the progress thread do so, now and not when it looks after that."""
+        with self._interest.lock:
+            if self._watcher is None and not self._interest.reading:
+                self._interest.reading = READ_EVENTS
+                self._interest.update()
 
     def _claim(self, thread: int) -> bool:
         with self._interest.lock:
@@ -190,7 +207,7 @@ class Watch:
         with self._interest.lock:
             if self._watcher != thread:
                 return
-            if not is_hot(self._heard_at):
+            if self.only_sends or not is_hot(self._heard_at):
                 self._interest.reading = READ_EVENTS
                 self._interest.update()
             elif not self._guarded:  # this thread will be back in a moment
@@ -320,6 +337,8 @@ def _read_until(
                     return
                 if fds is None or watch._fd in fds:
                     watch._connection.read_available()
+            if fds is None and watches[0].only_sends:
+                return
     finally:
         if not operation.done:  # who waits for it may come back many times
             operation.discard_callback(waker.wake)
