@@ -189,10 +189,10 @@ def test_a_thread_that_waits_for_a_large_send_leaves_reading_to_the_thread_that_
 
 def test_a_thread_that_reads_stops_when_what_it_read_lets_much_be_sent(pair: Pair) -> None:
     payload = bytes(BACKLOG_BYTES)
+    pair.left._interest.set_reading(0)  # so that it is not gone in the meantime
 
     def on_frame(header: Header) -> None:
-        pair.right._interest.set_writing(True)  # as the last of it will not go soon
-        pair.right.queue(message(payload), payload)
+        pair.right.send(message(payload), payload)
 
     pair.right_sink.on_frame = on_frame
     pair.right.is_receiving = lambda: False
@@ -204,8 +204,9 @@ def test_a_thread_that_reads_stops_when_what_it_read_lets_much_be_sent(pair: Pai
     thread.join(scaled(5))
     assert not thread.is_alive()
     assert not operation.done
-    assert wait_until(lambda: len(pair.left_sink.frames) == 1, timeout_s=20)
     assert pair.right._interest.reading == READ_EVENTS
+    pair.left._interest.set_reading(READ_EVENTS)
+    assert wait_until(lambda: len(pair.left_sink.frames) == 1, timeout_s=20)
 
 
 def test_a_command_runs_with_the_read_side_held_whoever_reads(pair: Pair) -> None:

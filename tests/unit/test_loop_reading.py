@@ -20,6 +20,7 @@ from multiworld.wire.progress import Timer
 from .connected import Pair, connected_pair, message
 
 EVER_S = 3600.0
+BACKLOG_BYTES = 64 * 1024 * 1024  # more than any socket takes
 
 
 @pytest.fixture
@@ -112,6 +113,21 @@ async def test_a_call_that_blocks_the_loop_reads_in_its_place(pair: Pair, reader
     assert threads == [threading.get_ident()]
     assert pair.right.watch_from(reader) is not None, "the loop can have it again"
     sending.join()
+
+
+async def test_a_call_that_waits_for_a_large_send_leaves_reading_to_the_thread_that_sends(
+    pair: Pair, reader: LoopReader
+) -> None:
+    """The loop that it blocks cannot read."""
+    threads = await let_the_loop_read(pair, reader)
+    pair.right.is_receiving = lambda: False
+    pair.left._interest.set_reading(0)
+    payload = bytes(BACKLOG_BYTES)
+    pair.right.send(message(payload), payload)
+    pair.right.read_until(Operation(), None)
+    pair.left.send(message(b"", 1))
+    assert wait_until(lambda: len(threads) == 1, timeout_s=5)
+    assert threads[0] != threading.get_ident()
 
 
 async def test_a_loop_that_takes_a_connection_again_and_again_is_patrolled_once(

@@ -82,7 +82,7 @@ class StreamMesh(StreamOwner):
             return await connector.dial(rank, stream, timeout_s=timeout_s)
 
     def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
-        """Let the calling thread read until the operation is done: what comes from a peer, or from all."""
+        """Let the calling thread read what comes from a peer, or from all: at most until the operation is done."""
         if peer is not None and peer != ANY_RANK:
             self._streams[peer].connection.read_until(operation, timeout_s)
         else:

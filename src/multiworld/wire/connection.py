@@ -23,7 +23,7 @@ from .operation import Operation
 from .payload_wait import PayloadWait
 from .progress import ProgressThread
 from .spinning import QuickWaits
-from .unsent import keep_unsent_short
+from .unsent import Unsent
 from .watch import Watch, watch_together
 from .write_queue import WriteQueue
 
@@ -104,9 +104,11 @@ class Connection:
         self.is_local = sock.family == socket.AF_UNIX
         self._low_water: LowWater | None = None
         self._payload_wait: PayloadWait | None = None
+        unsent: Unsent | None = None
         if not self.is_local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._low_water = LowWater(sock)
+            unsent = Unsent(sock)
             self._payload_wait = PayloadWait(sock.fileno(), loop.fd)
         self.loop, self.sock = loop, sock
         self.sink = sink
@@ -124,7 +126,7 @@ class Connection:
         self.lost_errno = 0  # the system's error that ended it, if one did
         self._fd = sock.fileno()
         self._interest = Interest(loop, self._fd, reading=READ_EVENTS, writing=not connected)
-        self._queue = WriteQueue(sock, self._interest, self._fail)
+        self._queue = WriteQueue(sock, self._interest, self._fail, unsent)
         self._watch = Watch(self, loop, self._fd, self._interest)
         self._read_lock = threading.RLock()  # never taken twice: see ``is_owned``
         self._reader = 0  # ident of the thread that holds the read side
@@ -149,8 +151,6 @@ class Connection:
         """With the read side held: what comes from now on is for ``sink``, which trusts the other side."""
         self.sink = self.parser.sink = sink
         self.parser.max_meta_bytes = MAX_META_BYTES
-        if not self.is_local:
-            keep_unsent_short(self.sock)
         if isinstance(sink, OpenedSink):
             sink.opened(self)
 
@@ -379,7 +379,10 @@ class Connection:
         self._watch.heard(payload_bytes)
 
     def read_until(self, operation: Operation[Any], timeout_s: float | None) -> None:
-        """Let the calling thread read this connection until ``operation`` is done or the time is over."""
+        """Let the calling thread read this connection, at most until ``operation`` is done or the time is over.
+
+        It may return before, when others read: wait for the operation then.
+        """
         self._watch.read_until(operation, timeout_s)
 
     def watch_from(self, reader: LoopReader) -> QuickWaits | None:

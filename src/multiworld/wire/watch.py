@@ -162,30 +162,34 @@ class Watch:
     def read_until(self, operation: Operation[object], timeout_s: float | None) -> None:
         """Let the calling thread read this connection until ``operation`` is done or the time is over.
 
-        It saves the hand-over from the progress thread. If another thread does so already, this returns at once, as it
-        does while the progress thread has much to send: it then hears itself what it may send next.
+        It saves the hand-over from the progress thread. If another thread does so already, this returns at once. When
+        the progress thread has something left to write, and no receive waits, this returns, too: that thread reads
+        itself what it may send next. The caller has to wait for the operation then.
         """
         if self._loop.on_thread:
             return
-        if self.only_sends:
-            self._leave_reading()
-            return
         thread = threading.get_ident()
+        leaves = self.only_sends
         try:
-            if self._claim(thread):
-                _read_until((self,), operation, timeout_s, self.quick_waits)
+            if not leaves and self._claim(thread):
+                leaves = _read_until((self,), operation, timeout_s, self.quick_waits, may_leave=True)
         finally:  # an interrupt can come at any of these steps
             self._end_reading(thread)
+        if leaves:
+            self._leave_reading(thread)
 
     @property
     def only_sends(self) -> bool:
-        """Whether the progress thread has much to send, and nobody waits for anything else."""
+        """Whether the progress thread has something left to write, and nobody waits for a message."""
         return self._interest.writing and not self._connection.is_receiving()
 
-    def _leave_reading(self) -> None:
-        """Nobody who waits needs to read: let the progress thread do so, now and not when it looks after that."""
+    def _leave_reading(self, thread: int) -> None:
+        """The calling thread sleeps from now on: let the progress thread read at once, unless others do."""
+        reader = self._loop_reader
+        if reader is not None and reader.thread == thread:  # a loop that this call blocks
+            self.end_loop_reading()
         with self._interest.lock:
-            if self._watcher is None and not self._interest.reading:
+            if self._watcher is None or self._watcher is GUARD:
                 self._interest.reading = READ_EVENTS
                 self._interest.update()
 
@@ -207,7 +211,7 @@ class Watch:
         with self._interest.lock:
             if self._watcher != thread:
                 return
-            if self.only_sends or not is_hot(self._heard_at):
+            if not is_hot(self._heard_at):
                 self._interest.reading = READ_EVENTS
                 self._interest.update()
             elif not self._guarded:  # this thread will be back in a moment
@@ -315,8 +319,14 @@ def watch_together(
 
 
 def _read_until(
-    watches: Sequence[Watch], operation: Operation[object], timeout_s: float | None, quick_waits: QuickWaits
-) -> None:
+    watches: Sequence[Watch],
+    operation: Operation[object],
+    timeout_s: float | None,
+    quick_waits: QuickWaits,
+    *,
+    may_leave: bool = False,
+) -> bool:
+    """Read until the operation is done, or the time over. True: the rest is left to the progress thread."""
     waker = _thread.waker
     waker.clear()
     operation.add_callback(waker.wake)
@@ -329,16 +339,17 @@ def _read_until(
         while not operation.done and not _any_over(watches):
             ready = _wait_readable(poller, timeout_ms, quick_waits)
             if not ready:
-                return
+                return False
             waker.clear()
             fds = None if len(watches) == 1 else {fd for fd, _ in ready}
             for watch in watches:
                 if operation.done:
-                    return
+                    return False
                 if fds is None or watch._fd in fds:
                     watch._connection.read_available()
-            if fds is None and watches[0].only_sends:
-                return
+            if may_leave and not operation.done and watches[0].only_sends:
+                return True
+        return False
     finally:
         if not operation.done:  # who waits for it may come back many times
             operation.discard_callback(waker.wake)

@@ -13,11 +13,13 @@ from typing import Protocol
 from .copying import copied
 from .interest import Interest
 from .interrupts import is_owned
+from .unsent import Unsent
 
 __all__ = ["WriteQueue"]
 
 CHUNK_BYTES = 4 * 1024 * 1024
 INLINE_BYTES = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
+MUCH_BYTES = 16 * 1024  # less does not fill what the kernel holds
 MAX_SEGMENTS = 64
 
 
@@ -44,12 +46,12 @@ class _Outgoing:
 class WriteQueue:
     """Frames in call order. While ``interest.writing`` is set, the progress thread goes on when the socket takes more.
 
-    ``fail`` ends the connection, with a reason and the system's error number.
+    ``fail`` ends the connection, with a reason and the system's error number. ``unsent`` hears of what is written.
     """
 
-    def __init__(self, sock: socket.socket, interest: Interest, fail: _Fail) -> None:
+    def __init__(self, sock: socket.socket, interest: Interest, fail: _Fail, unsent: Unsent | None = None) -> None:
         self.lock = threading.RLock()  # never taken twice; whoever holds it looks at the queue again after releasing it
-        self._sock, self._interest, self._fail = sock, interest, fail
+        self._sock, self._interest, self._fail, self._unsent = sock, interest, fail, unsent
         self._outgoing: deque[_Outgoing] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # for the next flush
 
@@ -186,6 +188,8 @@ class WriteQueue:
             except OSError as error:
                 self._fail(error.strerror or str(error), error.errno or 0)
                 break
+            if sent > MUCH_BYTES and self._unsent is not None:
+                self._unsent.wrote(sent)
             if sent < 0 or sent < batch_bytes:
                 self._consume(max(sent, 0), finished)
                 self._interest.set_writing(True)
