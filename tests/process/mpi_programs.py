@@ -206,13 +206,17 @@ async def owned() -> None:
 
 
 async def absent() -> None:
-    """Rank 1 never initializes MPI, so MPI_Init of rank 0 waits; its interpreter does not."""
+    """Rank 1 never initializes MPI, so MPI_Init of rank 0 waits; its interpreter does not.
+
+    Rank 0 gives up first: else it hears that rank 1 did.
+    """
+    timeout_s = 3 + 3 * RANK
     if RANK == 1:
         setattr(mpi, "open_job", Operation)  # noqa: B010 - a stand-in that never ends
     ticks = asyncio.create_task(count())
     async with mw.WorldManager() as manager:
         try:
-            await manager.join("w", RANK, 2, store_url(manager), backend="mpi", timeout_s=3)
+            await manager.join("w", RANK, 2, store_url(manager), backend="mpi", timeout_s=timeout_s)
         except mw.JoinError as error:
             say("refused", error=type(error).__name__, text=str(error))
     ticks.cancel()
