@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from multiworld.testing import wait_until
+from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection import Connection
 from multiworld.wire.frames import Header, Kind, pack_header
 from multiworld.wire.progress import ProgressThread
 
-__all__ = ["Pair", "Sink", "connected_pair", "message"]
+__all__ = ["Pair", "Sink", "clog", "connected_pair", "message"]
+
+BACKLOG_BYTES = 64 * 1024 * 1024  # more than any socket takes
 
 
 class Sink:
@@ -66,3 +69,23 @@ def connected_pair() -> Iterator[Pair]:
 
 def message(payload: bytes | bytearray, seq: int = 0, meta: bytes = b"") -> bytes:
     return pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=len(payload), seq=seq) + meta
+
+
+def clog(sender: Connection, receiver: Connection) -> None:
+    """Let ``receiver`` read nothing until it is told to, and ``sender`` have more to write than its socket takes."""
+    receiver._interest.set_reading(0)
+    payload = bytes(BACKLOG_BYTES)
+    sender.send(message(payload), payload)
+
+    def rest_bytes() -> int:
+        return sum(len(segment) for outgoing in list(sender._queue._outgoing) for segment in list(outgoing.segments))
+
+    def is_clogged() -> bool:
+        before = rest_bytes()
+        for _ in range(2):  # so that the progress thread has looked at the socket once, at least
+            looked = threading.Event()
+            sender.loop.call_soon(looked.set)
+            assert looked.wait(scaled(5))
+        return sender._interest.writing and rest_bytes() == before
+
+    assert wait_until(is_clogged, timeout_s=10)

@@ -17,7 +17,7 @@ from multiworld.wire.interest import READ_EVENTS
 from multiworld.wire.operation import Operation, settler
 from multiworld.wire.waiting import wait_blocking
 
-from .connected import Pair, connected_pair, message
+from .connected import Pair, clog, connected_pair, message
 
 
 @pytest.fixture
@@ -166,36 +166,29 @@ def test_an_operation_that_is_completed_elsewhere_wakes_the_thread_that_reads_fo
     assert not thread.is_alive()
 
 
-BACKLOG_BYTES = 64 * 1024 * 1024  # more than any socket takes
-
-
 def test_a_thread_that_waits_for_a_large_send_leaves_reading_to_the_thread_that_sends(pair: Pair) -> None:
     """Which hears itself of what it may send next; so nobody is woken for that."""
-    pair.right._interest.set_reading(0)
+    clog(pair.left, pair.right)
     pair.left._interest.set_reading(0)  # as after a thread that was about to come back
     pair.left.is_receiving = lambda: False
-    payload = bytes(BACKLOG_BYTES)
-    pair.left.send(message(payload), payload)
-    assert pair.left._interest.writing
     pair.left.read_until(Operation(), None)
     assert pair.left._interest.reading == READ_EVENTS
     pair.left.is_receiving = lambda: True  # what comes is wanted here
-    thread = threading.Thread(target=pair.left.read_until, args=(Operation(), 0.05))
+    operation: Operation[None] = Operation()
+    thread = threading.Thread(target=pair.left.read_until, args=(operation, None))
     thread.start()
     assert wait_until(lambda: pair.left._interest.reading == 0, timeout_s=5)
+    operation.succeed(None)
     thread.join(scaled(5))
     assert not thread.is_alive()
 
 
-def test_a_thread_that_reads_stops_when_what_it_read_lets_much_be_sent(pair: Pair) -> None:
-    payload = bytes(BACKLOG_BYTES)
-    pair.left._interest.set_reading(0)  # so that it is not gone in the meantime
-
+def test_a_thread_that_reads_stops_when_nobody_waits_for_a_message_any_more_and_much_is_to_be_sent(pair: Pair) -> None:
     def on_frame(header: Header) -> None:
-        pair.right.send(message(payload), payload)
+        pair.right.is_receiving = lambda: False
 
     pair.right_sink.on_frame = on_frame
-    pair.right.is_receiving = lambda: False
+    clog(pair.right, pair.left)
     operation: Operation[None] = Operation()
     thread = threading.Thread(target=pair.right.read_until, args=(operation, None))
     thread.start()

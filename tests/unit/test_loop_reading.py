@@ -17,10 +17,9 @@ from multiworld.wire.loop_reader import LoopReader
 from multiworld.wire.operation import Operation
 from multiworld.wire.progress import Timer
 
-from .connected import Pair, connected_pair, message
+from .connected import Pair, clog, connected_pair, message
 
 EVER_S = 3600.0
-BACKLOG_BYTES = 64 * 1024 * 1024  # more than any socket takes
 
 
 @pytest.fixture
@@ -121,9 +120,7 @@ async def test_a_call_that_waits_for_a_large_send_leaves_reading_to_the_thread_t
     """The loop that it blocks cannot read."""
     threads = await let_the_loop_read(pair, reader)
     pair.right.is_receiving = lambda: False
-    pair.left._interest.set_reading(0)
-    payload = bytes(BACKLOG_BYTES)
-    pair.right.send(message(payload), payload)
+    clog(pair.right, pair.left)
     pair.right.read_until(Operation(), None)
     pair.left.send(message(b"", 1))
     assert wait_until(lambda: len(threads) == 1, timeout_s=5)
