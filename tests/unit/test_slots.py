@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from multiworld.channel.slots import HOLDING_BYTES, MAX_META_BYTES, NUM_SLOTS, SLOT_BYTES, Slot
+from multiworld.channel.slots import HOLDING_BYTES, MAX_META_BYTES, NUM_SLOTS, SLOT_BYTES, Slot, SlotWriter
 from multiworld.errors import ProtocolError
 from tests.unit.lanes import Memory, noise
 from tests.unit.slot_ends import ENDS, MAX_PIECES, WINDOW_BYTES, Ends, Slots
@@ -222,24 +222,22 @@ def test_a_reader_that_counts_nonsense_is_an_error(slots: Slots, by: int) -> Non
             slots.writer.has_room()
 
 
-@OF_ENDS
-@pytest.mark.parametrize("by", [-1, MAX_PIECES + 1, 2**63])
-def test_a_reader_that_releases_more_than_there_can_be_is_an_error(slots: Slots, by: int) -> None:
-    slots.released.value += by
-    assert not slots.writer.rest()
-    for _ in range(2):
-        with pytest.raises(ProtocolError, match="counts more"):
-            slots.writer.take_released()
+FREED = [
+    *(("released", SlotWriter.take_released, by) for by in (-1, MAX_PIECES + 1, 2**63)),
+    *(("consumed", SlotWriter.take_consumed, by) for by in (-1, WINDOW_BYTES + 1, 2**63)),
+]
 
 
 @OF_ENDS
-@pytest.mark.parametrize("by", [-1, WINDOW_BYTES + 1, 2**63])
-def test_a_reader_that_consumes_more_than_there_can_be_is_an_error(slots: Slots, by: int) -> None:
-    slots.consumed.value += by
+@pytest.mark.parametrize(("count", "take", "by"), FREED, ids=lambda value: "" if callable(value) else str(value))
+def test_a_reader_that_frees_more_than_there_can_be_is_an_error(
+    slots: Slots, count: str, take: Callable[[SlotWriter], int], by: int
+) -> None:
+    getattr(slots, count).value += by
     assert not slots.writer.rest()
     for _ in range(2):
         with pytest.raises(ProtocolError, match="counts more"):
-            slots.writer.take_consumed()
+            take(slots.writer)
 
 
 @OF_ENDS
