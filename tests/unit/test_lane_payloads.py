@@ -11,7 +11,7 @@ from multiworld.channel import lane_payloads
 from multiworld.channel.lane import WINDOW_BYTES, LaneEnd
 from multiworld.channel.lane_payloads import LaneReads, LaneWrites, Payload, Spin
 from multiworld.errors import ProtocolError
-from multiworld.wire.waiting import blocking_call
+from multiworld.wire.waiting import while_blocked
 from tests.unit.lanes import CHUNK, ENDS, TURN, WINDOW, Lane, Memory, make_small, noise
 
 
@@ -389,8 +389,7 @@ def test_a_writer_that_rests_hears_of_room_at_the_end_of_a_turn(both: Both, monk
 def test_a_thread_that_blocks_has_longer_turns(lane: Lane) -> None:
     reader = filled(lane, 6 * TURN)
     both = Both(lane, reader=reader)
-    with blocking_call():
-        both.expect(1, 6 * TURN)
+    while_blocked(lambda: both.expect(1, 6 * TURN))
     assert reader.num_moved == 4 * TURN
 
 

@@ -108,6 +108,7 @@ class _End(ctypes.Structure):
         ("position", ctypes.c_uint64),
         ("rung", ctypes.c_uint64),
         ("bell", ctypes.c_uint64),
+        ("interruptions", ctypes.c_uint64),
     )
 
 
@@ -131,7 +132,7 @@ class NativeEnd:
     def __init__(self, window: int, words: tuple[int, int, int, int], size: int) -> None:
         self._end = _End(window, size, NATIVE_CHUNK_BYTES, *words)
         self._at = ctypes.addressof(self._end)
-        self._their_count = ctypes.c_uint64.from_address(words[1])
+        _, self._their_count, self._rest, self._their_rest = map(ctypes.c_uint64.from_address, words)
 
     @property
     def bell(self) -> bool:
@@ -169,7 +170,7 @@ class PythonEnd:
         self.position: int = 0
         self._window, self._size = window, size
         self._count, self._their_count, self._rest, self._their_rest = map(ctypes.c_uint64.from_address, words)
-        self._rung = 0
+        self._rung = self._interruptions = 0
         self._barrier = threading.Lock()
 
     def push(self, source: int, size_bytes: int, spin_s: float) -> int:

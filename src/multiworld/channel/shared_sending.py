@@ -142,10 +142,19 @@ class SharedSending(MessageStream):
             self._drop_held()
 
     def _send_at_once(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> bool:
+        size, slots = tensor.nbytes, self._slot_writes
+        if size > INLINE_BYTES:
+            return size <= SHARED_EAGER_BYTES and slots is not None and self._send_in_slot(space, tag, meta, tensor)
+        if slots is None:
+            self._look_whether_lent()
+        elif size and not slots.reader_rests and self._send_in_slot(space, tag, meta, tensor):
+            return True
+        return super()._send_at_once(space, tag, meta, tensor)
+
+    def _send_in_slot(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> bool:
+        """Send a message that fits in a piece of the ring, if there is room for it now, and nothing waits before it."""
         size = tensor.nbytes
-        if size <= INLINE_BYTES:
-            return super()._send_at_once(space, tag, meta, tensor)
-        if size > SHARED_EAGER_BYTES or self._slot_writes is None or len(meta) > MAX_META_BYTES:
+        if len(meta) > MAX_META_BYTES:
             return False
         connection, outbox = self.connection, self._outbox
         with self._issue_lock:
@@ -270,6 +279,17 @@ class SharedSending(MessageStream):
                 self._slot_writes.rest()
         self._refused = ready is False or (ready is True and not self._peer_has_lanes)
         return self._ring is not None
+
+    def _lend_soon(self) -> None:
+        """The peer answers quickly: let it have our memory for small messages, too."""
+        if not self._has_offered:
+            with self._issue_lock:
+                self._get_ready()
+
+    def _look_whether_lent(self) -> None:
+        if self._has_offered and not self._refused:
+            with self._issue_lock:
+                self._get_ready()
 
     def _offer(self) -> None:
         self._memory.offer()

@@ -14,6 +14,7 @@ holds nothing but our memory.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,13 +25,26 @@ from ..errors import ProtocolError
 from ..wire.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_header
 from ..wire.operation import Operation
 from ..wire.progress import weakly
+from ..wire.spinning import SPIN_S
+from ..wire.waiting import is_blocked_here
 from .host_memory import RING_BYTES, HostMemory
 from .lane import WORKS as LANES_WORK
 from .lane import open_reader
 from .lane_payloads import LaneReads
+from .matching import Arrival
 from .ring import Piece, RingReads
 from .shared_region import SharedRegion
-from .shared_sending import FLAG_LANE, FLAG_SHARED, LENGTH, NO_ROOM, PLACE, ROOM_S, SHARED_EAGER_BYTES, SharedSending
+from .shared_sending import (
+    FLAG_LANE,
+    FLAG_SHARED,
+    INLINE_BYTES,
+    LENGTH,
+    NO_ROOM,
+    PLACE,
+    ROOM_S,
+    SHARED_EAGER_BYTES,
+    SharedSending,
+)
 from .slots import WORDS_AT, Slot, SlotReader
 from .stream import (
     COLLECTIVE,
@@ -135,6 +149,31 @@ class SharedStream(SharedSending):
         slots = self._slot_reads
         return (slots is not None and slots.has_some) or super()._may_be_here(key)
 
+    def _comes_soon(self, space: int, size_bytes: int) -> bool:
+        quick_waits = self.connection.quick_waits
+        is_small = 0 < size_bytes <= INLINE_BYTES  # a large one waits for its receive
+        if not (quick_waits.pay and is_small and space == USER and is_blocked_here()):
+            return False
+        slots = self._slot_reads
+        if slots is None:
+            self._lend_soon()
+            return False
+        if slots.rests and not self.connection.run_now(partial(self._wake, slots)):
+            return False
+        began = time.perf_counter()
+        if not slots.look(self.connection.fd, SPIN_S):
+            quick_waits.looked_in_vain(began)
+            return False
+        quick_waits.waited(time.perf_counter() - began)
+        return True
+
+    def _wake(self, slots: SlotReader) -> bool:
+        """Let the peer put the next message into a slot, unless another receive waits to be told."""
+        if self._is_wanted():
+            return False
+        slots.wake()
+        return True
+
     def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:
         slots = self._slot_reads
         if slots is None or self._error is not None or self._inbox.has_complete(key):
@@ -219,6 +258,14 @@ class SharedStream(SharedSending):
                     return
         except ProtocolError as error:
             self.connection.abort(str(error))
+
+    def _arrive(
+        self, header: Header, meta: bytes, size_bytes: int, *, eager: bool, transferring: bool
+    ) -> Arrival[Receive, Message]:
+        arrival = super()._arrive(header, meta, size_bytes, eager=eager, transferring=transferring)
+        if arrival.posted is None and self._slot_reads is not None:
+            self._slot_reads.interrupt()  # it may be what somebody looks for
+        return arrival
 
     # The ring.
 
@@ -483,6 +530,8 @@ class SharedStream(SharedSending):
     def _fail_all(self, error: Exception) -> None:
         if self._kept:
             self._take_slots_late()
+        if self._slot_reads is not None:
+            self._slot_reads.interrupt()
         self._slot_reads, self._slots_wait = None, False
         if self._lane_reads is not None:
             self._lane_reads.close()

@@ -21,13 +21,16 @@ that number (from 0 on), and ``meta`` describes it.
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
+import time
 from typing import NamedTuple, Protocol
 
 from .. import native
 from ..errors import ProtocolError
 from ..wire.copying import copy_memory, memory_at
-from .lane import MASK, NONSENSE, NativeEnd, PythonEnd, checked, reader_words, writer_words
+from ..wire.polling import poller_of
+from .lane import MASK, NONSENSE, YIELD_AFTER_S, NativeEnd, PythonEnd, checked, reader_words, writer_words
 
 __all__ = ["MAX_META_BYTES", "NUM_SLOTS", "SLOTS_BYTES", "WORDS_AT", "Slot", "SlotReader", "SlotWriter"]
 
@@ -61,6 +64,8 @@ if native.core is not None and native.holding is not None:
     _free.restype, _free.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
     _rest = native.holding.multiworld_rest
     _rest.restype, _rest.argtypes = ctypes.c_int, (ctypes.c_void_p,)
+    _look = native.core.multiworld_look
+    _look.restype, _look.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
     _put_holding, _take_holding = native.holding.multiworld_put, native.holding.multiworld_take
     _beyond.restype, _beyond.argtypes = ctypes.c_uint64, (ctypes.c_void_p, ctypes.c_uint64)
     for _function in (_put, _take, _put_holding, _take_holding):
@@ -106,6 +111,23 @@ class SlotEnd(Protocol):
     def wake(self) -> None:
         """Need not be told."""
 
+    @property
+    def rests(self) -> bool:
+        """Whether it wants to be told, or wanted to and was told. Any thread."""
+
+    @property
+    def other_rests(self) -> bool:
+        """Whether the other end is to be told of the next thing. Any thread."""
+
+    def look(self, fd: int, spin_s: float) -> bool:
+        """Return whether the other end's count is beyond ours, once it is or after so long. Any thread.
+
+        Sooner, if there is something to read from a socket, or after ``interrupt``.
+        """
+
+    def interrupt(self) -> None:
+        """End a ``look`` that another thread takes."""
+
 
 class NativeSlots(NativeEnd):
     """An end that the native core moves."""
@@ -118,6 +140,21 @@ class NativeSlots(NativeEnd):
 
     def free(self, count: int, *, asks: bool) -> bool:
         return bool(_free(self._at, count, asks))
+
+    @property
+    def rests(self) -> bool:
+        return bool(self._rest.value & 1)
+
+    @property
+    def other_rests(self) -> bool:
+        rest = self._their_rest.value
+        return bool(rest & 1) and rest != self._end.rung
+
+    def look(self, fd: int, spin_s: float) -> bool:
+        return bool(_look(self._at, fd, int(spin_s * 1e9)))
+
+    def interrupt(self) -> None:
+        self._end.interruptions += 1
 
     def beyond(self, behind: int) -> int:
         return int(_beyond(self._at, behind))
@@ -152,6 +189,28 @@ class PythonSlots(PythonEnd):
             self._ring()
         return self.bell
 
+    @property
+    def rests(self) -> bool:
+        return bool(self._rest.value & 1)
+
+    @property
+    def other_rests(self) -> bool:
+        rest = self._their_rest.value
+        return bool(rest & 1) and rest != self._rung
+
+    def look(self, fd: int, spin_s: float) -> bool:
+        poller, began, waited, interruptions = poller_of(fd), time.perf_counter(), 0.0, self._interruptions
+        while self._their_count.value == self.position:
+            if waited >= spin_s or self._interruptions != interruptions or poller.poll(0):
+                return False
+            if waited > YIELD_AFTER_S:
+                os.sched_yield()
+            waited = time.perf_counter() - began
+        return True
+
+    def interrupt(self) -> None:
+        self._interruptions += 1
+
     def beyond(self, behind: int) -> int:
         beyond = self._their_count.value - self.position + behind & MASK
         return beyond if beyond <= self._size else NONSENSE
@@ -183,6 +242,11 @@ class SlotWriter:
         self._memory = memory
         self._slots = memory_at(slots, SLOTS_BYTES)
         self._num_free = self._next = 0
+
+    @property
+    def reader_rests(self) -> bool:
+        """Whether the reader is to be told of the next slot, so that a message is sent in any case. Any thread."""
+        return self._end.other_rests
 
     def has_room(self) -> bool:
         """Whether there is a free slot."""
@@ -282,6 +346,26 @@ class SlotReader:
         One who rests already and was told rests anew.
         """
         return self._end.rest()
+
+    @property
+    def rests(self) -> bool:
+        """Whether ``rest`` was the last word, so that the writer may send a message instead of a slot. Any thread."""
+        return self._end.rests
+
+    def wake(self) -> None:
+        """Look from now on, so that the writer tells nothing."""
+        self._end.wake()
+
+    def look(self, fd: int, spin_s: float) -> bool:
+        """Return whether there is a slot, once there is one or after so long. Any thread.
+
+        Sooner, if there is something to read from a socket, or after ``interrupt``.
+        """
+        return self._end.look(fd, spin_s)
+
+    def interrupt(self) -> None:
+        """End a ``look`` of another thread: what comes may have come elsewhere."""
+        self._end.interrupt()
 
 
 def _taken(end: SlotEnd) -> int:

@@ -12,7 +12,7 @@ import os
 __all__ = ["VARIABLE", "core", "holding", "why_not"]
 
 VARIABLE = "MULTIWORLD_NATIVE"
-VERSION = 4  # of the functions and their parameters
+VERSION = 5  # of the functions and their parameters
 
 
 def _load() -> tuple[ctypes.CDLL | None, str]:

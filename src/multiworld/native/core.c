@@ -8,6 +8,7 @@
  * (channel/slots.py) are counted in the same way: an end of theirs is one whose size is a number of slots.
  */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -18,8 +19,9 @@
 #include <emmintrin.h>
 #endif
 
-#define VERSION 4
+#define VERSION 5
 #define YIELD_AFTER_NS 20000
+#define LOOKS_PER_POLL 4 /* of 32 turns each: a few microseconds */
 #define VECTORS_FROM 4096
 #define NONSENSE UINT64_MAX
 
@@ -36,6 +38,7 @@ typedef struct {
     uint64_t position; /* our count */
     uint64_t rung;     /* the rest of theirs that we have ended */
     uint64_t bell;     /* set: they are to be told */
+    _Atomic uint64_t interruptions;
 } lane_end;
 
 uint64_t multiworld_version(void) { return VERSION; }
@@ -244,6 +247,35 @@ uint64_t multiworld_beyond(const lane_end *end, uint64_t behind)
 {
     int64_t beyond = watch(end, end->position - behind, 0);
     return beyond < 0 || beyond > (int64_t)end->size ? NONSENSE : (uint64_t)beyond;
+}
+
+static int is_readable(int fd)
+{
+    struct pollfd socket = {.fd = fd, .events = POLLIN | POLLRDHUP};
+    return poll(&socket, 1, 0) != 0;
+}
+
+/* Return whether their count is beyond ours, once it is or after `spin_ns`; or when there is something to read from a
+ * socket, or the look was interrupted. Other threads may move this end meanwhile. */
+int multiworld_look(lane_end *end, int fd, uint64_t spin_ns)
+{
+    uint64_t began = now_ns(), waited = 0;
+    uint64_t interruptions = atomic_load_explicit(&end->interruptions, memory_order_relaxed);
+    const volatile uint64_t *position = &end->position;
+    for (unsigned looks = 1;; looks++) {
+        for (int turn = 0; turn < 32; turn++) {
+            if ((int64_t)(atomic_load_explicit(end->their_count, memory_order_acquire) - *position) > 0)
+                return 1;
+            pause_briefly();
+        }
+        if (waited >= spin_ns || atomic_load_explicit(&end->interruptions, memory_order_relaxed) != interruptions)
+            return 0;
+        if (looks % LOOKS_PER_POLL == 0 && is_readable(fd))
+            return 0;
+        if (waited > YIELD_AFTER_NS)
+            sched_yield();
+        waited = now_ns() - began;
+    }
 }
 
 /* Copy a payload into place and tell that one more slot is written; return whether the reader is to be told. */

@@ -385,6 +385,16 @@ class Connection:
         """
         self._watch.read_until(operation, timeout_s)
 
+    @property
+    def quick_waits(self) -> QuickWaits:
+        """How the last waits for what it brings went."""
+        return self._watch.quick_waits
+
+    @property
+    def fd(self) -> int:
+        """For a look whether there is something to read; once the connection is over, it may be another file's."""
+        return self._fd
+
     def watch_from(self, reader: LoopReader) -> QuickWaits | None:
         """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly.
 

@@ -20,11 +20,12 @@ REST = 100  # quick waits until it is tried again
 class QuickWaits:
     """How the last waits for one peer went."""
 
-    __slots__ = ("_misses", "_streak")
+    __slots__ = ("_began", "_misses", "_streak")
 
     def __init__(self) -> None:
         self._streak = 0
         self._misses = 0
+        self._began: float | None = None
 
     @property
     def pay(self) -> bool:
@@ -33,6 +34,15 @@ class QuickWaits:
 
     def look(self) -> None:
         """Read what has come, if the calling thread may and can do so faster than by going round its loop."""
+
+    def looked_in_vain(self, began: float) -> None:
+        """A wait that began then goes on: what comes next is part of it."""
+        self._began = began
+
+    def begin(self, now: float) -> float:
+        """Return when the wait began that goes on now."""
+        began, self._began = self._began, None
+        return now if began is None else began
 
     def waited(self, seconds: float) -> None:
         if self.pay:

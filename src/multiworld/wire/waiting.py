@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ __all__ = [
     "Move",
     "OperationCancelled",
     "blocked_threads",
-    "blocking_call",
     "cancel_async",
     "is_blocked_here",
     "on_progress_thread",
@@ -30,6 +28,7 @@ __all__ = [
     "wait_async",
     "wait_blocking",
     "wait_to_the_end",
+    "while_blocked",
 ]
 
 T = TypeVar("T")
@@ -105,31 +104,22 @@ def _completion(operation: Operation[Any]) -> asyncio.Future[None]:
     return future
 
 
-@contextmanager
-def blocking_call() -> Iterator[None]:
-    """What the calling thread does meanwhile, it waits for: steps that it runs may compute and wait on it."""
+def while_blocked(call: Callable[[], T]) -> T:
+    """Make a call that the calling thread waits for: steps that it runs may compute and wait on it."""
     thread = threading.current_thread()
-    was_blocked = thread in _blocked
-    _blocked.add(thread)
+    if thread in _blocked:
+        return call()
     try:
-        yield
+        _blocked.add(thread)
+        return call()
     finally:
-        if not was_blocked:
-            _blocked.discard(thread)
+        _blocked.discard(thread)
 
 
 def wait_blocking(operation: Operation[T], *, help_with: Callable[[], None] | None = None) -> T:
     """Wait on a thread. ``help_with`` may make progress itself before the thread goes to sleep."""
     if not operation.done:
-        thread = threading.current_thread()
-        if thread in _blocked:
-            _block(operation, help_with)
-        else:  # as ``blocking_call``, of which a generator would be a fifth of the time
-            try:
-                _blocked.add(thread)
-                _block(operation, help_with)
-            finally:
-                _blocked.discard(thread)
+        while_blocked(partial(_block, operation, help_with))
     return outcome(operation)
 
 
@@ -147,7 +137,7 @@ def _block(operation: Operation[Any], help_with: Callable[[], None] | None) -> N
 
 
 def is_blocked_here() -> bool:
-    """Whether the calling thread is inside ``wait_blocking``: it has nothing better to do."""
+    """Whether the calling thread is inside ``while_blocked``: it has nothing better to do."""
     return threading.current_thread() in _blocked
 
 
@@ -160,7 +150,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def blocked_threads() -> list[threading.Thread]:
-    """Return the other threads that are inside ``wait_blocking`` now."""
+    """Return the other threads that are inside ``while_blocked`` now."""
     here = threading.current_thread()
     return [thread for thread in _blocked.copy() if thread is not here]
 

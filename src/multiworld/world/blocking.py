@@ -11,7 +11,7 @@ from torch import Tensor
 from ..channel.base import ANY_RANK, Payload, ReduceOp
 from ..errors import WorldBrokenError
 from ..wire.operation import Operation
-from ..wire.waiting import blocking_call, wait_blocking
+from ..wire.waiting import wait_blocking, while_blocked
 from .request import Request
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class BlockingWorld:
         self._world.wait_thread(self._world.start_send(tensor, dst, tag, timeout_s), dst, timeout_s)
 
     def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout_s: float | None = None) -> None:
-        self._world.wait_thread(self._world.start_recv(tensor, src, tag, timeout_s), src, timeout_s)
+        world = self._world
+        while_blocked(lambda: world.wait_thread(world.start_recv(tensor, src, tag, timeout_s), src, timeout_s))
 
     def recv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> int:
         return self._world.wait_thread(self._world.start_recv_any(tensor, tag, timeout_s), ANY_RANK, timeout_s)
@@ -80,8 +81,7 @@ class BlockingWorld:
         self._collective(lambda: self._world.start_barrier(timeout_s), timeout_s)
 
     def _collective(self, start: Callable[[], Operation[None]], timeout_s: float | None) -> None:
-        with blocking_call():
-            self._world.wait_thread(start(), None, timeout_s)
+        while_blocked(lambda: self._world.wait_thread(start(), None, timeout_s))
 
     # ---- requests
 

@@ -19,7 +19,7 @@ from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation, pass_on, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import blocking_call, cancel_async, outcome, run_in_thread, wait_async, wait_blocking
+from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking, while_blocked
 from .arguments import Arguments
 from .blocking import BlockingWorld
 from .rounds import CollectiveRounds
@@ -368,8 +368,7 @@ class World:
         """
         channel = self._channel
         if timeout_s is None and channel is not None:  # the quick way, which mostly is all
-            with blocking_call():
-                channel.help(operation, peer, None)
+            while_blocked(partial(channel.help, operation, peer, None))
             if operation.done:
                 return True
         waiter: Operation[None] = Operation()
