@@ -37,7 +37,9 @@ class Model:
         for _ in range(count):
             assert self.slots.writer.has_room() == (self.num_put - self.num_taken < NUM_SLOTS)
             if self.slots.writer.has_room():
+                is_told = self.slots.writer.reader_rests
                 is_bell = self.slots.put(self.num_put)
+                assert is_bell == is_told
                 self.num_put += 1
                 if is_bell:
                     self.to_reader += 1
@@ -54,6 +56,12 @@ class Model:
         assert self.reader_rests == (self.num_taken == self.num_put)
         if self.reader_rests:
             self.to_reader = 0  # it has looked after all that it was told of
+
+    def wake(self, _: int) -> None:
+        self.slots.reader.wake()
+        self.reader_rests = False
+        assert not self.slots.reader.rests
+        assert not self.slots.writer.reader_rests
 
     def release(self, count: int) -> None:
         if self.untold + self.released + count <= MAX_PIECES:
@@ -107,6 +115,7 @@ STEPS: dict[str, Step] = {
     "put": Model.put,
     "take": Model.take,
     "rest reading": Model.rest_reading,
+    "wake": Model.wake,
     "release": Model.release,
     "tell": Model.tell_released,
     "consume": Model.consume,
@@ -140,11 +149,14 @@ def ends_of(end: SlotWriter | SlotReader) -> list[PythonSlots]:
 
 
 def play(total: int, choices: int, schedule: int) -> None:
-    """Move so many messages through a tiny ring and window. ``choices``: what the reader tells early, in bits."""
+    """Move so many messages through a tiny ring and window.
+
+    ``choices``: what the reader tells early, and when it looks, in bits.
+    """
     slots = Slots((PythonSlots, PythonSlots), start=2**64 - 2)
     writer, reader = Actor(*ends_of(slots.writer)), Actor(*ends_of(slots.reader))
     came = list[int]()
-    early = flags(choices)
+    early, looks = flags(choices), flags(choices >> 20)
 
     def write() -> None:
         used = unconsumed = 0
@@ -162,6 +174,8 @@ def play(total: int, choices: int, schedule: int) -> None:
     def read() -> None:
         unconsumed, untold = 0, False
         while len(came) < total:
+            if next(looks):
+                slots.reader.wake()
             seq = slots.take()
             if seq is not None:
                 came.append(seq)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import ctypes
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from torch import Tensor
 
+from multiworld.channel import shared_stream
 from multiworld.channel.host_memory import RING_BYTES
 from multiworld.channel.lane import reader_words, writer_words
 from multiworld.channel.matching import WINDOW_BYTES as EAGER_WINDOW_BYTES
+from multiworld.channel.shared_region import SharedRegion
 from multiworld.channel.shared_sending import INLINE_BYTES, MAX_PIECES, SHARED_EAGER_BYTES
 from multiworld.channel.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot
 from multiworld.channel.stream import USER, key_of
@@ -23,7 +27,8 @@ from multiworld.channel.tensors import describe, memory_of
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.frames import Kind, pack_header
 from multiworld.wire.operation import Operation, StepsCancelled
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.spinning import MIN_STREAK
+from multiworld.wire.waiting import wait_blocking, while_blocked
 from tests.unit.shared_pair import Pair, Stream
 
 MODERATE = 40_000
@@ -123,8 +128,9 @@ class Traffic:
     COUNT = 150
     AHEAD = 20  # of the first message that has not come, at most
 
-    def __init__(self, sender: Stream, receiver: Stream, seed: int) -> None:
-        self.sender, self.receiver = sender, receiver
+    def __init__(self, sender: Stream, receiver: Stream, seed: int, *, looks: bool = False) -> None:
+        """``looks``: the receiver looks for some messages before it waits for them."""
+        self.sender, self.receiver, self.looks = sender, receiver, looks
         self.random = random.Random(seed)
         self.messages = [(self.random.randrange(3), self.random.choice(SIZES)) for _ in range(self.COUNT)]
         self.may_send = threading.Semaphore(2 * self.AHEAD)
@@ -162,14 +168,22 @@ class Traffic:
     def post(self, number: int) -> tuple[Tensor, Operation[Any]]:
         tag, size = self.messages[number]
         tensor = torch.full((size,), 255, dtype=torch.uint8)
-        return tensor, self.receiver.recv(USER, tag, describe(tensor), tensor)
+        receive = partial(self.receiver.recv, USER, tag, describe(tensor), tensor)
+        if not self.looks or self.random.random() < 0.3:
+            return tensor, receive()
+        expect_soon(self.receiver)
+        return tensor, while_blocked(receive)
 
 
+@pytest.mark.parametrize("looks", [False, True], ids=["", "looking"])
 @pytest.mark.parametrize("seed", range(6))
-def test_messages_of_all_sizes_come_in_order_on_each_tag_in_both_directions(pair: Pair, seed: int) -> None:
+def test_messages_of_all_sizes_come_in_order_on_each_tag_in_both_directions(pair: Pair, seed: int, looks: bool) -> None:
     """Through the socket, slots, frames and the lane: memory is lent when they are on their way already."""
     errors = list[BaseException]()
-    traffics = Traffic(pair.here, pair.there, seed), Traffic(pair.there, pair.here, 100 + seed)
+    traffics = [
+        Traffic(pair.here, pair.there, seed, looks=looks),
+        Traffic(pair.there, pair.here, 100 + seed, looks=looks),
+    ]
     finished([started(work, errors) for it in traffics for work in (it.send, it.receive)], errors)
     for stream in pair.streams:
         assert stream._slot_writes is not None
@@ -240,6 +254,218 @@ def test_a_send_that_was_withdrawn_lets_no_later_message_pass_what_is_before_it(
         assert number_of(came) == number
     for send in sends:
         wait_blocking(send)
+
+
+# ---- who looks
+
+SMALL = 4
+LONG_S = 1000.0
+
+
+def expect_soon(stream: Stream) -> None:
+    """Let it believe that what it waits for comes at once."""
+    for _ in range(MIN_STREAK):
+        stream.connection.quick_waits.waited(0.0)
+
+
+def look_for(pair: Pair, tensor: Tensor, errors: list[BaseException], tag: int = 0) -> threading.Thread:
+    """Receive on a thread that waits for nothing else, and looks."""
+    expect_soon(pair.there)
+
+    def receive() -> None:
+        wait_blocking(while_blocked(lambda: pair.recv(tensor, tag)))
+
+    return started(receive, errors)
+
+
+def looks(pair: Pair) -> bool:
+    """Whether ``there``, which rested, looks now."""
+    slots = pair.there._slot_reads
+    return slots is not None and not slots.rests
+
+
+def let_rest(pair: Pair) -> None:
+    slots = pair.there._slot_reads
+    assert slots is not None
+    pair.there.connection.run_and_wait(lambda: assert_true(slots.rest()))
+
+
+def let_look(pair: Pair) -> None:
+    slots = pair.there._slot_reads
+    assert slots is not None
+    pair.there.connection.run_and_wait(slots.wake)
+
+
+def assert_true(fact: bool) -> None:
+    assert fact
+
+
+def num_slots_used(stream: Stream) -> int:
+    """How many messages it has put into slots, modulo NUM_SLOTS."""
+    assert stream._slot_writes is not None
+    return stream._slot_writes._next
+
+
+def test_a_small_message_goes_into_a_slot_unless_its_reader_rests(lent: Pair) -> None:
+    let_rest(lent)
+    used = num_slots_used(lent.here)
+    wait_blocking(lent.send(numbered(1, SMALL)))
+    assert num_slots_used(lent.here) == used, "a frame has to wake the reader, and may bring the message"
+    assert received(lent, size=SMALL) == 1
+    let_look(lent)
+    for number in range(2, 5):
+        wait_blocking(lent.send(numbered(number, SMALL)))
+    assert (num_slots_used(lent.here), in_slots(lent)) == (used + 3, 3)
+    tensor = torch.zeros(SMALL, dtype=torch.uint8)
+    for number in range(2, 5):
+        assert lent.recv(tensor).done
+        assert number_of(tensor) == number
+
+
+def test_a_small_message_that_finds_no_slot_goes_by_a_frame(lent: Pair) -> None:
+    let_look(lent)
+    count = 2 * NUM_SLOTS
+    resume = lent.stop_reading()
+    for number in range(count):
+        wait_blocking(lent.send(numbered(number, SMALL)))
+    assert in_slots(lent) == NUM_SLOTS
+    resume()
+    assert [received(lent, size=SMALL) for _ in range(count)] == [number % 251 for number in range(count)]
+
+
+def test_a_thread_that_waits_looks_for_a_message_that_comes_soon(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    errors = list[BaseException]()
+    for number in range(5):
+        let_rest(lent)
+        used = num_slots_used(lent.here)
+        tensor = torch.zeros(SMALL, dtype=torch.uint8)
+        thread = look_for(lent, tensor, errors)
+        assert wait_until(lambda: looks(lent), timeout_s=5)
+        assert lent.there.queue_depths() == (0, 0, 0), "it has not asked for anything yet"
+        wait_blocking(lent.send(numbered(number, SMALL)))
+        finished([thread], errors)
+        assert number_of(tensor) == number
+        assert num_slots_used(lent.here) == (used + 1) % NUM_SLOTS
+
+
+def test_who_has_looked_in_vain_waits_as_ever(lent: Pair) -> None:
+    errors = list[BaseException]()
+    for number in range(5):
+        tensor = torch.zeros(SMALL, dtype=torch.uint8)
+        thread = look_for(lent, tensor, errors)
+        assert wait_until(lambda: lent.there.queue_depths() == (1, 0, 0), timeout_s=5)
+        wait_blocking(lent.send(numbered(number, SMALL)))
+        finished([thread], errors)
+        assert number_of(tensor) == number
+
+
+def by_frame(number: int) -> Tensor:
+    """Return a small message with a description that no slot takes."""
+    return numbered(number, SMALL).reshape((1,) * 40 + (SMALL,))
+
+
+def test_a_look_ends_when_the_message_comes_elsewhere(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    errors = list[BaseException]()
+    for number in range(20):
+        let_rest(lent)
+        tensor = torch.zeros_like(by_frame(0))
+        thread = look_for(lent, tensor, errors)
+        assert wait_until(lambda: looks(lent), timeout_s=5)
+        wait_blocking(lent.send(by_frame(number)))
+        finished([thread], errors)
+        assert number_of(tensor.flatten()) == number
+
+
+def test_a_look_ends_with_the_world(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    let_rest(lent)
+    errors = list[BaseException]()
+    thread = look_for(lent, torch.zeros(SMALL), errors)
+    assert wait_until(lambda: looks(lent), timeout_s=5)
+    error = RuntimeError("the world is broken")
+    lent.there.abort(error)
+    thread.join(scaled(10))
+    assert errors == [error]
+
+
+def test_only_a_thread_that_waits_for_a_small_message_which_may_come_soon_looks(
+    lent: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would wait here for ever."""
+    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    small = numbered(0, SMALL)
+    posted = [while_blocked(lambda: lent.recv(small, tag=1))]  # nothing came quickly before
+    posted[0].cancel(StepsCancelled())
+    expect_soon(lent.there)
+    posted.append(lent.recv(small, tag=2))  # it does something else meanwhile
+    posted[1].cancel(StepsCancelled())
+    for size in (0, INLINE_BYTES + 1, SHARED_EAGER_BYTES + 1):
+        other = torch.zeros(size, dtype=torch.uint8)
+        posted.append(while_blocked(lambda other=other: lent.recv(other, tag=3)))  # type: ignore[misc]
+    posted.append(while_blocked(lambda: lent.recv(small, tag=4)))  # another receive waits to be told
+    assert lent.there.queue_depths() == (4, 0, 0)
+    sent = [lent.send(numbered(9, SMALL), tag=4)]
+    wait_blocking(posted[-1])
+    assert number_of(small) == 9
+    for operation in sent + posted[2:-1]:
+        operation.cancel(StepsCancelled())
+
+
+def test_who_waits_for_a_peer_that_answers_soon_lends_it_memory_for_small_messages(pair: Pair) -> None:
+    """Both, so that neither needs the socket any more."""
+    over = threading.Event()
+
+    def send(stream: Stream, tensor: Tensor) -> None:
+        wait_blocking(stream.send(USER, 0, describe(tensor), [memory_of(tensor)], [tensor]))
+
+    def recv(stream: Stream, tensor: Tensor) -> None:
+        expect_soon(stream)
+        wait_blocking(while_blocked(lambda: stream.recv(USER, 0, describe(tensor), tensor)))
+
+    def lead() -> None:
+        tensor = torch.zeros(SMALL, dtype=torch.uint8)
+        until = time.monotonic() + scaled(20)
+        while not all(stream._reads.num_came for stream in pair.streams) and time.monotonic() < until:
+            send(pair.here, tensor)
+            recv(pair.here, tensor)
+        over.set()
+        send(pair.here, tensor)
+
+    def follow() -> None:
+        tensor = torch.zeros(SMALL, dtype=torch.uint8)
+        while True:
+            recv(pair.there, tensor)
+            if over.is_set():
+                return
+            send(pair.there, tensor)
+
+    errors = list[BaseException]()
+    finished([started(lead, errors), started(follow, errors)], errors)
+    for stream in pair.streams:
+        assert stream._slot_writes is not None
+        assert stream._reads.num_came > 0, "no small message came by a slot"
+
+
+def test_small_messages_of_who_may_not_lend_memory_come_all_the_same(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SharedRegion, "create", classmethod(lambda *_: fail_with(OSError("no memory"))))
+    tensor = torch.zeros(SMALL, dtype=torch.uint8)
+    for number in range(20):
+        for stream in pair.streams:
+            expect_soon(stream)
+        receiving = while_blocked(lambda: pair.recv(tensor))
+        wait_blocking(pair.send(numbered(number, SMALL)))
+        wait_blocking(receiving)
+        assert number_of(tensor) == number
+        pair.answer()
+    assert pair.there._refused or pair.memories[1].ready(0) is False
+
+
+def fail_with(error: Exception) -> NoReturn:
+    raise error
 
 
 # ---- room

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from multiworld.channel.slots import HOLDING_BYTES, MAX_META_BYTES, NUM_SLOTS, SLOT_BYTES, Slot, SlotWriter
 from multiworld.errors import ProtocolError
+from multiworld.testing import scaled
 from tests.unit.lanes import Memory, noise
 from tests.unit.slot_ends import ENDS, MAX_PIECES, WINDOW_BYTES, Ends, Slots
 
@@ -142,6 +146,128 @@ def test_a_reader_does_not_rest_while_there_is_something(slots: Slots) -> None:
     assert not slots.put(3), "nobody waits"
     assert [slots.take(), slots.take()] == [2, 3]
     assert slots.reader.rest()
+
+
+@OF_ENDS
+def test_a_writer_knows_whether_the_next_slot_is_told(slots: Slots) -> None:
+    assert not slots.reader.rests
+    assert not slots.writer.reader_rests
+    for seq in range(0, 9, 3):
+        assert slots.reader.rest()
+        assert slots.reader.rests
+        assert slots.writer.reader_rests
+        assert slots.put(seq)
+        assert slots.reader.rests, "it does not know"
+        assert not slots.writer.reader_rests, "it was told"
+        assert not slots.put(seq + 1)
+        assert slots.reader.rest() is False
+        assert [slots.take(), slots.take()] == [seq, seq + 1]
+        assert slots.reader.rest()
+        slots.reader.wake()
+        assert not slots.reader.rests
+        assert not slots.writer.reader_rests
+        assert not slots.put(seq + 2), "it looks"
+        assert slots.take() == seq + 2
+
+
+# ---- who looks
+
+
+class Looking:
+    """A thread that looks, and a socket in which nothing is."""
+
+    def __init__(self, slots: Slots, spin_s: float) -> None:
+        self.slots, self.spin_s = slots, spin_s
+        self.ours, self.theirs = socket.socketpair()
+        self.seen = slots.reader.interruptions
+        self.result: bool | None = None
+        self.took_s = 0.0
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Looking:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(scaled(20))
+        assert not self._thread.is_alive()
+        self.ours.close()
+        self.theirs.close()
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        self.result = self.slots.reader.look(self.ours.fileno(), self.spin_s, self.seen)
+        self.took_s = time.monotonic() - began
+
+
+LONG_S = 1000.0
+SOON_S = 0.02
+
+
+@OF_ENDS
+def test_who_looks_sees_what_is_there_and_what_comes(slots: Slots) -> None:
+    slots.put(1)
+    with Looking(slots, LONG_S) as looking:
+        pass
+    assert looking.result is True
+    assert slots.take() == 1
+    for seq in range(5):
+        with Looking(slots, LONG_S) as looking:
+            time.sleep(SOON_S)
+            assert looking.result is None
+            slots.put(seq)
+        assert looking.result is True
+        assert slots.take() == seq
+
+
+@OF_ENDS
+def test_a_look_ends_after_its_time(slots: Slots) -> None:
+    with Looking(slots, SOON_S) as looking:
+        pass
+    assert looking.result is False
+    assert looking.took_s >= SOON_S
+
+
+@OF_ENDS
+def test_a_look_ends_when_there_is_something_in_the_socket(slots: Slots) -> None:
+    with Looking(slots, LONG_S) as looking:
+        time.sleep(SOON_S)
+        assert looking.result is None
+        looking.theirs.send(b"x")
+    assert looking.result is False
+
+
+@OF_ENDS
+def test_a_look_ends_when_the_peer_is_gone(slots: Slots) -> None:
+    with Looking(slots, LONG_S) as looking:
+        time.sleep(SOON_S)
+        looking.theirs.shutdown(socket.SHUT_RDWR)
+    assert looking.result is False
+
+
+@OF_ENDS
+def test_a_look_can_be_interrupted(slots: Slots) -> None:
+    for _ in range(2):
+        with Looking(slots, LONG_S) as looking:
+            time.sleep(SOON_S)
+            assert looking.result is None
+            slots.reader.interrupt()
+        assert looking.result is False
+    looking = Looking(slots, LONG_S)
+    slots.reader.interrupt()  # between what it has seen and its look
+    with looking:
+        pass
+    assert looking.result is False
+
+
+@OF_ENDS
+def test_a_writer_that_counts_backwards_is_not_seen_before_the_look_is_over(slots: Slots) -> None:
+    """Or at once, as nonsense: in no case for longer."""
+    slots.written.value = slots.written.value - 5 & MOST
+    with Looking(slots, SOON_S):
+        pass
+    with pytest.raises(ProtocolError, match="more than there can be"):
+        slots.reader.first()
 
 
 # ---- who waits for room

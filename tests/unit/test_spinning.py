@@ -39,6 +39,14 @@ def test_tries_in_vain_are_given_up_for_a_while() -> None:
     assert quick_waits.pay
 
 
+def test_a_wait_that_goes_on_after_a_look_in_vain_began_with_it() -> None:
+    quick_waits = paying()
+    assert quick_waits.begin(7.0) == 7.0
+    quick_waits.looked_in_vain(8.0)
+    assert quick_waits.begin(9.0) == 8.0
+    assert quick_waits.begin(10.0) == 10.0, "that was another one"
+
+
 def test_one_success_in_between_keeps_it_going() -> None:
     quick_waits = paying()
     for _ in range(3):

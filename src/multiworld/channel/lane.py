@@ -170,7 +170,7 @@ class PythonEnd:
         self.position: int = 0
         self._window, self._size = window, size
         self._count, self._their_count, self._rest, self._their_rest = map(ctypes.c_uint64.from_address, words)
-        self._rung = self._interruptions = 0
+        self._rung = self.interruptions = 0
         self._barrier = threading.Lock()
 
     def push(self, source: int, size_bytes: int, spin_s: float) -> int:

@@ -145,23 +145,29 @@ class SharedStream(SharedSending):
 
     # Slots.
 
-    def _may_be_here(self, key: int) -> bool:
-        slots = self._slot_reads
-        return (slots is not None and slots.has_some) or super()._may_be_here(key)
-
-    def _comes_soon(self, space: int, size_bytes: int) -> bool:
-        quick_waits = self.connection.quick_waits
-        is_small = 0 < size_bytes <= INLINE_BYTES  # a large one waits for its receive
-        if not (quick_waits.pay and is_small and space == USER and is_blocked_here()):
-            return False
+    def _may_be_here(self, key: int, size_bytes: int) -> bool:
+        """A thread that has nothing better to do looks for a moment, while that pays."""
         slots = self._slot_reads
         if slots is None:
-            self._lend_soon()
-            return False
+            if self._may_look(key, size_bytes):
+                self._lend_soon()
+            return super()._may_be_here(key, size_bytes)
+        seen = slots.interruptions
+        return (
+            slots.has_some
+            or super()._may_be_here(key, size_bytes)
+            or (self._may_look(key, size_bytes) and self._look_for_slot(slots, seen))
+        )
+
+    def _may_look(self, key: int, size_bytes: int) -> bool:
+        is_small = 0 < size_bytes <= INLINE_BYTES  # a large message waits for its receive
+        return is_small and not key & COLLECTIVE and self.connection.quick_waits.pay and is_blocked_here()
+
+    def _look_for_slot(self, slots: SlotReader, seen: int) -> bool:
         if slots.rests and not self.connection.run_now(partial(self._wake, slots)):
             return False
-        began = time.perf_counter()
-        if not slots.look(self.connection.fd, SPIN_S):
+        quick_waits, began = self.connection.quick_waits, time.perf_counter()
+        if not slots.look(self.connection.fd, SPIN_S, seen):
             quick_waits.looked_in_vain(began)
             return False
         quick_waits.waited(time.perf_counter() - began)

@@ -65,7 +65,7 @@ if native.core is not None and native.holding is not None:
     _rest = native.holding.multiworld_rest
     _rest.restype, _rest.argtypes = ctypes.c_int, (ctypes.c_void_p,)
     _look = native.core.multiworld_look
-    _look.restype, _look.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
+    _look.restype, _look.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
     _put_holding, _take_holding = native.holding.multiworld_put, native.holding.multiworld_take
     _beyond.restype, _beyond.argtypes = ctypes.c_uint64, (ctypes.c_void_p, ctypes.c_uint64)
     for _function in (_put, _take, _put_holding, _take_holding):
@@ -119,10 +119,14 @@ class SlotEnd(Protocol):
     def other_rests(self) -> bool:
         """Whether the other end is to be told of the next thing. Any thread."""
 
-    def look(self, fd: int, spin_s: float) -> bool:
+    @property
+    def interruptions(self) -> int:
+        """Return how many there were. Any thread."""
+
+    def look(self, fd: int, spin_s: float, seen: int) -> bool:
         """Return whether the other end's count is beyond ours, once it is or after so long. Any thread.
 
-        Sooner, if there is something to read from a socket, or after ``interrupt``.
+        Sooner, if there is something to read from a socket, or more than so many interruptions were seen.
         """
 
     def interrupt(self) -> None:
@@ -150,8 +154,12 @@ class NativeSlots(NativeEnd):
         rest = self._their_rest.value
         return bool(rest & 1) and rest != self._end.rung
 
-    def look(self, fd: int, spin_s: float) -> bool:
-        return bool(_look(self._at, fd, int(spin_s * 1e9)))
+    @property
+    def interruptions(self) -> int:
+        return int(self._end.interruptions)
+
+    def look(self, fd: int, spin_s: float, seen: int) -> bool:
+        return bool(_look(self._at, fd, int(spin_s * 1e9), seen))
 
     def interrupt(self) -> None:
         self._end.interruptions += 1
@@ -198,10 +206,10 @@ class PythonSlots(PythonEnd):
         rest = self._their_rest.value
         return bool(rest & 1) and rest != self._rung
 
-    def look(self, fd: int, spin_s: float) -> bool:
-        poller, began, waited, interruptions = poller_of(fd), time.perf_counter(), 0.0, self._interruptions
+    def look(self, fd: int, spin_s: float, seen: int) -> bool:
+        poller, began, waited = poller_of(fd), time.perf_counter(), 0.0
         while self._their_count.value == self.position:
-            if waited >= spin_s or self._interruptions != interruptions or poller.poll(0):
+            if waited >= spin_s or self.interruptions != seen or poller.poll(0):
                 return False
             if waited > YIELD_AFTER_S:
                 os.sched_yield()
@@ -209,7 +217,7 @@ class PythonSlots(PythonEnd):
         return True
 
     def interrupt(self) -> None:
-        self._interruptions += 1
+        self.interruptions += 1
 
     def beyond(self, behind: int) -> int:
         beyond = self._their_count.value - self.position + behind & MASK
@@ -356,12 +364,17 @@ class SlotReader:
         """Look from now on, so that the writer tells nothing."""
         self._end.wake()
 
-    def look(self, fd: int, spin_s: float) -> bool:
+    @property
+    def interruptions(self) -> int:
+        """Return how often it was interrupted, for ``look``."""
+        return self._end.interruptions
+
+    def look(self, fd: int, spin_s: float, seen: int) -> bool:
         """Return whether there is a slot, once there is one or after so long. Any thread.
 
-        Sooner, if there is something to read from a socket, or after ``interrupt``.
+        Sooner, if there is something to read from a socket, or it was interrupted since it had been ``seen`` so often.
         """
-        return self._end.look(fd, spin_s)
+        return self._end.look(fd, spin_s, seen)
 
     def interrupt(self) -> None:
         """End a ``look`` of another thread: what comes may have come elsewhere."""

@@ -251,7 +251,7 @@ class MessageStream:
     def recv(self, space: int, tag: int, meta: bytes | None, tensor: Tensor | None) -> Operation[Payload]:
         """Receive into ``tensor``, whose description ``meta`` must equal the message's; both None: any payload."""
         key = key_of(space, tag)
-        if tensor is not None and (self._may_be_here(key) or self._comes_soon(space, tensor.nbytes)):
+        if tensor is not None and self._may_be_here(key, tensor.nbytes):
             assert meta is not None
             received = self.connection.run_now(partial(self._receive_at_once, key, meta, tensor))
             if received is not None:
@@ -471,13 +471,9 @@ class MessageStream:
 
     # ---- receiving
 
-    def _may_be_here(self, key: int) -> bool:
-        """Whether a receive may have its message at once: a look, without the read side."""
+    def _may_be_here(self, key: int, size_bytes: int) -> bool:
+        """Whether a receive of so many bytes may have its message at once: a look, without the read side."""
         return self._inbox.has_complete(key)
-
-    def _comes_soon(self, space: int, size_bytes: int) -> bool:
-        """If the calling thread has nothing better to do, look for a moment whether a message comes."""
-        return False
 
     def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:
         """Receive a message that is here and complete. None: it has to go the usual way."""

@@ -256,11 +256,10 @@ static int is_readable(int fd)
 }
 
 /* Return whether their count is beyond ours, once it is or after `spin_ns`; or when there is something to read from a
- * socket, or the look was interrupted. Other threads may move this end meanwhile. */
-int multiworld_look(lane_end *end, int fd, uint64_t spin_ns)
+ * socket, or there was an interruption since `seen` of them. Other threads may move this end meanwhile. */
+int multiworld_look(lane_end *end, int fd, uint64_t spin_ns, uint64_t seen)
 {
     uint64_t began = now_ns(), waited = 0;
-    uint64_t interruptions = atomic_load_explicit(&end->interruptions, memory_order_relaxed);
     const volatile uint64_t *position = &end->position;
     for (unsigned looks = 1;; looks++) {
         for (int turn = 0; turn < 32; turn++) {
@@ -268,7 +267,7 @@ int multiworld_look(lane_end *end, int fd, uint64_t spin_ns)
                 return 1;
             pause_briefly();
         }
-        if (waited >= spin_ns || atomic_load_explicit(&end->interruptions, memory_order_relaxed) != interruptions)
+        if (waited >= spin_ns || atomic_load_explicit(&end->interruptions, memory_order_relaxed) != seen)
             return 0;
         if (looks % LOOKS_PER_POLL == 0 && is_readable(fd))
             return 0;
