@@ -413,8 +413,11 @@ def test_only_a_thread_that_waits_for_a_small_message_which_may_come_soon_looks(
         operation.cancel(StepsCancelled())
 
 
-def test_who_waits_for_a_peer_that_answers_soon_lends_it_memory_for_small_messages(pair: Pair) -> None:
+def test_who_waits_for_a_peer_that_answers_soon_lends_it_memory_for_small_messages(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both, so that neither needs the socket any more."""
+    monkeypatch.setattr(shared_stream, "SPIN_S", scaled(0.1))  # on a busy machine, too
     over = threading.Event()
 
     def send(stream: Stream, tensor: Tensor) -> None:
