@@ -282,9 +282,8 @@ class SharedSending(MessageStream):
 
     def _lend_soon(self) -> None:
         """The peer answers quickly: let it have our memory for small messages, too."""
-        if not self._has_offered:
-            with self._issue_lock:
-                self._get_ready()
+        with self._issue_lock:
+            self._get_ready()
 
     def _look_whether_lent(self) -> None:
         if self._has_offered and not self._refused:

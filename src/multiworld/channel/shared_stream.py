@@ -148,16 +148,14 @@ class SharedStream(SharedSending):
     def _may_be_here(self, key: int, size_bytes: int) -> bool:
         """A thread that has nothing better to do looks for a moment, while that pays."""
         slots = self._slot_reads
-        if slots is None:
-            if self._may_look(key, size_bytes):
-                self._lend_soon()
-            return super()._may_be_here(key, size_bytes)
-        seen = slots.interruptions
-        return (
-            slots.has_some
-            or super()._may_be_here(key, size_bytes)
-            or (self._may_look(key, size_bytes) and self._look_for_slot(slots, seen))
-        )
+        seen = 0 if slots is None else slots.interruptions
+        if (slots is not None and slots.has_some) or super()._may_be_here(key, size_bytes):
+            return True
+        if not self._may_look(key, size_bytes):
+            return False
+        if not self._has_offered and self.can_lend():
+            self._lend_soon()
+        return slots is not None and self._look_for_slot(slots, seen)
 
     def _may_look(self, key: int, size_bytes: int) -> bool:
         is_small = 0 < size_bytes <= INLINE_BYTES  # a large message waits for its receive
