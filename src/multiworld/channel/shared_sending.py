@@ -1,9 +1,10 @@
 """The sending half of a stream through shared memory: what waits for room, and how a payload gets into the memory.
 
-Our memory (``host_memory``) is offered when the first larger payload comes. Once the peer has answered that it mapped
-it, a payload of moderate size goes whole into the ring in it; a slot says where it lies (``slots``), or a frame, if it
-was announced before or there is no slot for it. A large one, whose receive waits, goes through the lane: its frame says
-that it comes. A payload is out of the caller's tensor once it is in the memory.
+Our memory (``host_memory``) is offered when the first larger payload comes, or the peer answers quickly. Once it has
+answered that it mapped it, a payload of moderate size goes whole into the ring in it; a slot says where it lies
+(``slots``), or a frame, if it was announced before or there is no slot for it. A small one does so unless the peer
+sleeps: then a frame brings it. A large one, whose receive waits, goes through the lane: its frame says that it comes. A
+payload is out of the caller's tensor once it is in the memory.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = [
 
 FLAG_SHARED, FLAG_LANE = 16, 32
 NO_ROOM = 1  # of a bell for slots: what is in them is in the way
-INLINE_BYTES = 16 * 1024  # up to here a copy through the socket costs less than a slot and a bell
+INLINE_BYTES = 16 * 1024  # up to here the socket costs less for one who has to be told, than a slot and a bell
 SHARED_EAGER_BYTES = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
 MAX_PIECES = RING_BYTES // ALIGNMENT
 ROOM_S = 0.005  # until something is done about a full ring in which nothing moves

@@ -1,11 +1,12 @@
 """A message stream between two processes of one host: payloads go through memory that both map.
 
-The connection, a Unix socket, carries small messages, what has to be told to somebody who sleeps, and everything for as
-long as there is no shared memory. How a payload gets into that is the sending half's (``shared_sending``).
+The connection, a Unix socket, carries what has to be told to somebody who sleeps, with it small messages, and everything
+for as long as there is no shared memory. How a payload gets into that is the sending half's (``shared_sending``).
 
 Messages arrive in the order of their numbers, and pieces of the ring in that of theirs: a slot waits for the frames
 that were sent before it, and a frame for the slots. Slots are read when somebody wants something, who may have what
-lies there straight into the tensor; else a payload waits in the ring for its receive, until it is in the way.
+lies there straight into the tensor; else a payload waits in the ring for its receive, until it is in the way. A thread
+that waits for a small message from a quick peer looks at the slots before it asks for that.
 
 A payload is out of the memory once it is in the tensor that was posted for it, or a buffer. So a dead or slow peer
 holds nothing but our memory.
