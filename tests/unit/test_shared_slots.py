@@ -451,6 +451,14 @@ def test_who_waits_for_a_peer_that_answers_soon_lends_it_memory_for_small_messag
         assert stream._reads.num_came > 0, "no small message came by a slot"
 
 
+def test_threads_that_find_memory_lent_at_once_share_its_slots(lent: Pair) -> None:
+    """A writer that began anew would count from 0."""
+    slots = lent.here._slot_writes
+    lent.here._look_whether_lent()
+    lent.here._lend_soon()
+    assert lent.here._slot_writes is slots
+
+
 def test_small_messages_of_who_may_not_lend_memory_come_all_the_same(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,7 +226,7 @@ class SharedSending(MessageStream):
     def _queue_in_memory(self, kind: Kind, send: Send, flags: int, meta: bytes) -> bool:
         """Queue a payload that goes through memory. False: it does not."""
         size_bytes = send.size_bytes
-        if size_bytes <= INLINE_BYTES or not (self._ring is not None or self._get_ready()):
+        if size_bytes <= INLINE_BYTES or not self._get_ready():
             return False
         may_overtake = kind == MESSAGE and not flags & FLAG_CREDITED and not self._has_withdrawn
         head = _Head(kind, flags | send.space, send.tag, send.seq, size_bytes, meta, may_overtake)
@@ -255,8 +255,8 @@ class SharedSending(MessageStream):
 
     def _get_ready(self) -> bool:
         """Whether the peer has mapped our memory; it is offered soon if it was not."""
-        if self._refused:
-            return False
+        if self._ring is not None or self._refused:
+            return self._ring is not None
         if not self._has_offered:  # on the progress thread: an offer tells others, who may send something here
             self._has_offered = True
             self.connection.loop.call_soon(self._offer)
