@@ -1,7 +1,7 @@
 """A message stream between two processes of one host: payloads go through memory that both map.
 
-The connection, a Unix socket, carries what has to be told to somebody who sleeps, with it small messages, and everything
-for as long as there is no shared memory. How a payload gets into that is the sending half's (``shared_sending``).
+The connection, a Unix socket, carries what has to be told to somebody who sleeps, small messages with it, and all for
+as long as there is no shared memory. How a payload gets into that is the sending half's (``shared_sending``).
 
 Messages arrive in the order of their numbers, and pieces of the ring in that of theirs: a slot waits for the frames
 that were sent before it, and a frame for the slots. Slots are read when somebody wants something, who may have what
