@@ -88,13 +88,29 @@ def test_all_is_free_once_all_was_read(moves: list[tuple[str, int]]) -> None:
     assert both.take(MAX_PIECE)
 
 
+def used(both: Both) -> int:
+    """Return what pieces in use take of the ring, without what was skipped before them."""
+    return sum(-(-(end - start) // ALIGNMENT) * ALIGNMENT for start, end in both.in_use)
+
+
+@given(steps)
+def test_the_receiver_knows_how_much_of_the_ring_it_keeps(moves: list[tuple[str, int]]) -> None:
+    """However small the pieces are."""
+    both = Both()
+    play(both, [(move, number % 100 + 1) for move, number in moves])
+    while both.coming:
+        both.read_now()
+    both.report()
+    assert both.reads.kept_bytes == used(both)
+
+
 @given(steps, st.integers(1, MAX_PIECE))
 def test_there_is_room_while_the_receiver_keeps_at_most_half(moves: list[tuple[str, int]], size: int) -> None:
     both = Both()
     play(both, moves)
     while both.coming:
         both.read_now()
-    while both.kept and sum(-(-(end - start) // 64) * 64 for start, end in both.in_use) > SIZE // 2:
+    while both.kept and used(both) > SIZE // 2:
         both.read_kept(0)
         both.report()
     both.report()

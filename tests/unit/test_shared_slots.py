@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel import shared_stream
+from multiworld.channel import shared_sending, shared_stream
+from multiworld.channel import stream as plain_stream
 from multiworld.channel.host_memory import RING_BYTES
 from multiworld.channel.lane import reader_words, writer_words
 from multiworld.channel.matching import WINDOW_BYTES as EAGER_WINDOW_BYTES
@@ -296,6 +297,14 @@ def let_look(pair: Pair) -> None:
     pair.there.connection.run_and_wait(slots.wake)
 
 
+def interrupt(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def refuse(*_: object) -> NoReturn:
+    raise OSError("no memory")
+
+
 def assert_true(fact: bool) -> None:
     assert fact
 
@@ -454,15 +463,80 @@ def test_who_waits_for_a_peer_that_answers_soon_lends_it_memory_for_small_messag
 def test_threads_that_find_memory_lent_at_once_share_its_slots(lent: Pair) -> None:
     """A writer that began anew would count from 0."""
     slots = lent.here._slot_writes
-    lent.here._look_whether_lent()
-    lent.here._lend_soon()
+    for _ in range(2):
+        lent.here._use_memory()
     assert lent.here._slot_writes is slots
+
+
+@pytest.mark.parametrize("name", ["SlotWriter", "LaneWrites"])
+def test_memory_is_begun_again_after_an_interrupt(pair: Pair, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    pair.lend()
+    with monkeypatch.context() as patches:
+        patches.setattr(shared_sending, name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pair.here._use_memory()
+    for number, size in enumerate((SMALL, MODERATE, 2_000_000)):
+        tensor = torch.zeros(size, dtype=torch.uint8)
+        receiving = pair.recv(tensor)
+        wait_blocking(pair.send(numbered(number, size)))
+        wait_blocking(receiving)
+        assert number_of(tensor) == number
+    assert pair.here._slot_writes is not None
+
+
+def test_an_interrupt_while_a_small_message_is_numbered_ends_the_connection(
+    lent: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else slots would wait for that number for ever."""
+    let_rest(lent)
+    with monkeypatch.context() as patches:
+        patches.setattr(plain_stream, "pack_header", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lent.send(numbered(1, SMALL))
+    assert lent.here.connection.closed
+
+
+def test_small_messages_go_into_slots_again_after_a_send_was_withdrawn(lent: Pair) -> None:
+    withdrawn = lent.send(numbered(1, SHARED_EAGER_BYTES + 1), tag=3)
+    assert withdrawn.cancel(StepsCancelled())
+    let_look(lent)
+    used = num_slots_used(lent.here)
+    for number in range(4):
+        wait_blocking(lent.send(numbered(number, SMALL)))
+    assert num_slots_used(lent.here) == (used + 3) % NUM_SLOTS, "the first one has to go behind the withdrawal"
+    assert [received(lent, size=SMALL) for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_small_message_that_nobody_receives_keeps_nothing_in_the_ring(lent: Pair) -> None:
+    let_look(lent)
+    wait_blocking(lent.send(numbered(7, SMALL), tag=7))
+    for number in range(3):
+        wait_blocking(lent.send(numbered(number, SMALL)))
+        assert received(lent, size=SMALL) == number
+    assert lent.there._reads.kept_bytes == 0
+    assert not lent.there._waiting
+    assert received(lent, tag=7, size=SMALL) == 7
+
+
+def test_a_look_ends_when_the_message_is_given_back(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    let_look(lent)
+    wait_blocking(lent.send(numbered(5, SMALL)))
+    taken = lent.recv(torch.zeros(SMALL, dtype=torch.uint8))
+    assert taken.done
+    let_rest(lent)
+    errors, tensor = list[BaseException](), torch.zeros(SMALL, dtype=torch.uint8)
+    thread = look_for(lent, tensor, errors)
+    assert wait_until(lambda: looks(lent), timeout_s=5)
+    taken.cancel_or_undo(StepsCancelled())
+    finished([thread], errors)
+    assert number_of(tensor) == 5
 
 
 def test_small_messages_of_who_may_not_lend_memory_come_all_the_same(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SharedRegion, "create", classmethod(lambda *_: fail_with(OSError("no memory"))))
+    monkeypatch.setattr(SharedRegion, "create", classmethod(refuse))
     tensor = torch.zeros(SMALL, dtype=torch.uint8)
     for number in range(20):
         for stream in pair.streams:
@@ -473,10 +547,6 @@ def test_small_messages_of_who_may_not_lend_memory_come_all_the_same(
         assert number_of(tensor) == number
         pair.answer()
     assert pair.there._refused or pair.memories[1].ready(0) is False
-
-
-def fail_with(error: Exception) -> NoReturn:
-    raise error
 
 
 # ---- room

@@ -41,10 +41,28 @@ def test_tries_in_vain_are_given_up_for_a_while() -> None:
 
 def test_a_wait_that_goes_on_after_a_look_in_vain_began_with_it() -> None:
     quick_waits = paying()
-    assert quick_waits.begin(7.0) == 7.0
-    quick_waits.looked_in_vain(8.0)
-    assert quick_waits.begin(9.0) == 8.0
-    assert quick_waits.begin(10.0) == 10.0, "that was another one"
+    assert quick_waits.since(1, 7.0) == 7.0
+    quick_waits.looked_in_vain(1, 8.0)
+    assert quick_waits.since(2, 8.0 + SPIN_S) == 8.0 + SPIN_S, "that thread has not looked"
+    assert quick_waits.since(1, 8.0 + SPIN_S) == 8.0
+    assert quick_waits.since(1, 8.0 + SPIN_S) == 8.0 + SPIN_S, "that was another wait"
+
+
+def test_looks_in_vain_are_given_up_although_the_waits_go_on_elsewhere() -> None:
+    quick_waits = paying()
+    for number in range(MAX_MISSES):
+        assert quick_waits.pay
+        quick_waits.looked_in_vain(1, float(number))
+    quick_waits.looked_in_vain(1, float(MAX_MISSES))
+    assert not quick_waits.pay
+
+
+def test_a_look_in_vain_says_nothing_of_a_wait_long_after_it() -> None:
+    quick_waits = paying()
+    quick_waits.looked_in_vain(1, 8.0)
+    assert quick_waits.since(1, 9.0) == 9.0
+    quick_waits.waited(SPIN_S / 2)
+    assert quick_waits.pay
 
 
 def test_one_success_in_between_keeps_it_going() -> None:

@@ -10,9 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["ALIGNMENT", "Piece", "RingReads", "RingSpace"]
+__all__ = ["ALIGNMENT", "Piece", "RingReads", "RingSpace", "room_for"]
 
 ALIGNMENT = 64
+
+
+def room_for(size_bytes: int) -> int:
+    """Return how many bytes a piece of that size takes of the ring."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 class RingSpace:
@@ -39,7 +44,7 @@ class RingSpace:
     def take(self, size_bytes: int) -> int | None:
         """Take a piece and return its offset; None: there is no room now."""
         assert 0 < size_bytes <= self.max_piece_bytes, f"{size_bytes} of at most {self.max_piece_bytes} bytes"
-        room = -(-size_bytes // ALIGNMENT) * ALIGNMENT
+        room = room_for(size_bytes)
         if not self._spans:
             self._head = 0  # memory that was used just now is in the processor's cache
         tail = (self._head - self._used) % self.size_bytes
@@ -72,7 +77,7 @@ class RingReads:
     """The receiver's view: pieces are released in the order in which they came, and read in any order.
 
     A piece that waits for its reader keeps all behind it. ``num_released`` and ``released_bytes`` count what has to be
-    reported; whoever has done so sets them back.
+    reported; whoever has done so sets them back. All bytes are those that pieces take of the ring.
     """
 
     def __init__(self) -> None:
@@ -89,24 +94,24 @@ class RingReads:
         else:
             self.num_came += 1
             self.num_released += 1
-            self.released_bytes += size_bytes
+            self.released_bytes += room_for(size_bytes)
 
     def keep(self, offset: int, size_bytes: int) -> Piece:
         """A piece came that is read later."""
         self.num_came += 1
         piece = Piece(offset, size_bytes)
         self._pieces.append(piece)
-        self.kept_bytes += size_bytes
+        self.kept_bytes += piece.room_bytes
         return piece
 
     def done(self, piece: Piece) -> None:
         """A piece that was kept has been read."""
         piece.is_read = True
         while self._pieces and self._pieces[0].is_read:
-            size_bytes = self._pieces.popleft().size_bytes
+            room_bytes = self._pieces.popleft().room_bytes
             self.num_released += 1
-            self.released_bytes += size_bytes
-            self.kept_bytes -= size_bytes
+            self.released_bytes += room_bytes
+            self.kept_bytes -= room_bytes
 
     def take_released(self) -> int:
         """Return how many pieces were released since the last call."""
@@ -117,7 +122,7 @@ class RingReads:
 class Piece:
     """A piece of the ring that waits to be read."""
 
-    __slots__ = ("is_read", "offset", "size_bytes")
+    __slots__ = ("is_read", "offset", "room_bytes")
 
     def __init__(self, offset: int, size_bytes: int) -> None:
-        self.offset, self.size_bytes, self.is_read = offset, size_bytes, False
+        self.offset, self.room_bytes, self.is_read = offset, room_for(size_bytes), False

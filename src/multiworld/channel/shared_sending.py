@@ -35,7 +35,17 @@ from .matching import Outbox
 from .ring import ALIGNMENT, RingSpace
 from .shared_region import SharedRegion
 from .slots import MAX_META_BYTES, SLOTS_BYTES, WORDS_AT, SlotWriter
-from .stream import EAGER_BYTES, FLAG_COLLECTIVE, FLAG_CREDITED, MESSAGE, MessageStream, Send, StreamOwner, key_of
+from .stream import (
+    EAGER_BYTES,
+    FLAG_COLLECTIVE,
+    FLAG_CREDITED,
+    MESSAGE,
+    SMALL_BYTES,
+    MessageStream,
+    Send,
+    StreamOwner,
+    key_of,
+)
 
 __all__ = [
     "FLAG_LANE",
@@ -51,7 +61,7 @@ __all__ = [
 
 FLAG_SHARED, FLAG_LANE = 16, 32
 NO_ROOM = 1  # of a bell for slots: what is in them is in the way
-INLINE_BYTES = 16 * 1024  # up to here the socket costs less for one who has to be told, than a slot and a bell
+INLINE_BYTES = SMALL_BYTES  # up to here the frame that wakes a reader may as well bring the message
 SHARED_EAGER_BYTES = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
 MAX_PIECES = RING_BYTES // ALIGNMENT
 ROOM_S = 0.005  # until something is done about a full ring in which nothing moves
@@ -110,7 +120,7 @@ class SharedSending(MessageStream):
         self._writes: LaneWrites[Send] | None = None  # the lane in it
         self._slot_writes: SlotWriter | None = None
         self._refused = self._has_offered = False
-        self._has_withdrawn = False  # a message: the next one must not come before that is known
+        self._has_withdrawn = False  # a message: the next one goes by a frame, behind the one that says so
         self._peer_has_lanes = LANES_WORK
         self._space = RingSpace(RING_BYTES)
         self._held: deque[_Outgoing] = deque()
@@ -147,7 +157,8 @@ class SharedSending(MessageStream):
         if size > INLINE_BYTES:
             return size <= SHARED_EAGER_BYTES and slots is not None and self._send_in_slot(space, tag, meta, tensor)
         if slots is None:
-            self._look_whether_lent()
+            if self._has_offered and not self._refused:
+                self._use_memory()
         elif size and not slots.reader_rests and self._send_in_slot(space, tag, meta, tensor):
             return True
         return super()._send_at_once(space, tag, meta, tensor)
@@ -218,6 +229,11 @@ class SharedSending(MessageStream):
     def _queue_message(self, send: Send, flags: int) -> None:
         if not self._queue_in_memory(Kind.MESSAGE, send, flags, send.meta):
             super()._queue_message(send, flags)
+        self._has_withdrawn = False
+
+    def _number_eager(self, size_bytes: int) -> int:
+        self._has_withdrawn = False
+        return super()._number_eager(size_bytes)
 
     def _queue_payload(self, send: Send, flags: int) -> None:
         if not self._queue_in_memory(Kind.PAYLOAD, send, flags, b""):
@@ -230,7 +246,6 @@ class SharedSending(MessageStream):
             return False
         may_overtake = kind == MESSAGE and not flags & FLAG_CREDITED and not self._has_withdrawn
         head = _Head(kind, flags | send.space, send.tag, send.seq, size_bytes, meta, may_overtake)
-        self._has_withdrawn = self._has_withdrawn and kind != MESSAGE
         if size_bytes <= SHARED_EAGER_BYTES:
             self._hold(_Outgoing(send, head=head))
             if len(self._held) == 1:
@@ -254,7 +269,7 @@ class SharedSending(MessageStream):
         self._has_withdrawn = True
 
     def _get_ready(self) -> bool:
-        """Whether the peer has mapped our memory; it is offered soon if it was not."""
+        """Whether the peer has mapped our memory, which is ready for use then; it is offered soon if it was not."""
         if self._ring is not None or self._refused:
             return self._ring is not None
         if not self._has_offered:  # on the progress thread: an offer tells others, who may send something here
@@ -262,14 +277,11 @@ class SharedSending(MessageStream):
             self.connection.loop.call_soon(self._offer)
         ready, ring = self._memory.ready(self.rank), self._memory.own
         if ready and ring is not None and self._peer_has_lanes and self._error is None:
-            page, window, slots = (
+            page, window, slots_at = (
                 ring.address + at for at in (self._offsets.page, self._offsets.window, self._offsets.slots)
             )
-            self._ring = ring
-            self._slot_writes = SlotWriter(
-                page + WORDS_AT, slots, ring, max_pieces=MAX_PIECES, window_bytes=EAGER_WINDOW_BYTES
-            )
-            self._writes = LaneWrites(
+            slots = SlotWriter(page + WORDS_AT, slots_at, ring, max_pieces=MAX_PIECES, window_bytes=EAGER_WINDOW_BYTES)
+            writes: LaneWrites[Send] = LaneWrites(
                 open_writer(page, window),
                 ring=self._ring_bell,
                 written=self._has_gone,
@@ -277,19 +289,16 @@ class SharedSending(MessageStream):
                 memory=ring,
             )
             if self._outbox.waits_for_window:
-                self._slot_writes.rest()
+                slots.rest()
+            self._slot_writes, self._writes = slots, writes
+            self._ring = ring  # last: an interrupt before lets it be done again, and nothing was written
         self._refused = ready is False or (ready is True and not self._peer_has_lanes)
         return self._ring is not None
 
-    def _lend_soon(self) -> None:
-        """The peer answers quickly: let it have our memory for small messages, too."""
+    def _use_memory(self) -> None:
+        """Let small messages go through memory, too, as soon as the peer has mapped it."""
         with self._issue_lock:
             self._get_ready()
-
-    def _look_whether_lent(self) -> None:
-        if self._has_offered and not self._refused:
-            with self._issue_lock:
-                self._get_ready()
 
     def _offer(self) -> None:
         self._memory.offer()

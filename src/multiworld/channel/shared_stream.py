@@ -15,6 +15,7 @@ holds nothing but our memory.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -99,7 +100,7 @@ class SharedStream(SharedSending):
         self._take_earlier(header)
         was_taken = super().take_whole(header, meta, payload)
         if self._slots_wait:
-            self._look()
+            self._ask_to_be_told()
         return was_taken
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
@@ -146,31 +147,33 @@ class SharedStream(SharedSending):
 
     # Slots.
 
-    def _may_be_here(self, key: int, size_bytes: int) -> bool:
+    def _comes_at_once(self, key: int, size_bytes: int) -> bool:
         """A thread that has nothing better to do looks for a moment, while that pays."""
         slots = self._slot_reads
         seen = 0 if slots is None else slots.interruptions
-        if (slots is not None and slots.has_some) or super()._may_be_here(key, size_bytes):
+        if (slots is not None and slots.has_some) or super()._comes_at_once(key, size_bytes):
             return True
         if not self._may_look(key, size_bytes):
             return False
         if not self._has_offered and self.can_lend():
-            self._lend_soon()
-        return slots is not None and self._look_for_slot(slots, seen)
+            self._use_memory()  # a peer that we wait for so briefly waits for us as briefly
+        return slots is not None and self._look(slots, seen)
 
     def _may_look(self, key: int, size_bytes: int) -> bool:
         is_small = 0 < size_bytes <= INLINE_BYTES  # a large message waits for its receive
         return is_small and not key & COLLECTIVE and self.connection.quick_waits.pay and is_blocked_here()
 
-    def _look_for_slot(self, slots: SlotReader, seen: int) -> bool:
+    def _look(self, slots: SlotReader, seen: int) -> bool:
+        """Look for a slot for a moment, unless there were more interruptions. True: there is one."""
         if slots.rests and not self.connection.run_now(partial(self._wake, slots)):
             return False
         quick_waits, began = self.connection.quick_waits, time.perf_counter()
-        if not slots.look(self.connection.fd, SPIN_S, seen):
-            quick_waits.looked_in_vain(began)
-            return False
-        quick_waits.waited(time.perf_counter() - began)
-        return True
+        is_there, ended = slots.look(self.connection.fd, SPIN_S, seen), time.perf_counter()
+        if is_there:
+            quick_waits.waited(ended - began)
+        elif ended - began >= SPIN_S:
+            quick_waits.looked_in_vain(threading.get_ident(), began)
+        return is_there
 
     def _wake(self, slots: SlotReader) -> bool:
         """Let the peer put the next message into a slot, unless another receive waits to be told."""
@@ -253,7 +256,7 @@ class SharedStream(SharedSending):
     def _is_wanted(self) -> bool:
         return self._inbox.has_posted or self._owner.wants_any
 
-    def _look(self) -> None:
+    def _ask_to_be_told(self) -> None:
         """If somebody waits for a message: have the peer tell us of the next slot, unless there is one."""
         slots = self._slot_reads
         try:
@@ -268,9 +271,18 @@ class SharedStream(SharedSending):
         self, header: Header, meta: bytes, size_bytes: int, *, eager: bool, transferring: bool
     ) -> Arrival[Receive, Message]:
         arrival = super()._arrive(header, meta, size_bytes, eager=eager, transferring=transferring)
-        if arrival.posted is None and self._slot_reads is not None:
-            self._slot_reads.interrupt()  # it may be what somebody looks for
+        if arrival.posted is None:
+            self._end_look()
         return arrival
+
+    def _put_back(self, key: int, seq: int, message: Message) -> None:
+        super()._put_back(key, seq, message)
+        self._end_look()
+
+    def _end_look(self) -> None:
+        """A message waits that somebody may look for elsewhere."""
+        if self._slot_reads is not None:
+            self._slot_reads.interrupt()
 
     # The ring.
 
@@ -287,6 +299,7 @@ class SharedStream(SharedSending):
         self._keep(message, offset)
         if message.space == USER:
             self._serve_any(key)
+        self._end_look()
         return True
 
     def _begin_usually(self, header: Header, message: Message, offset: int) -> None:
@@ -302,7 +315,16 @@ class SharedStream(SharedSending):
         self._all_came(header.seq)
 
     def _keep(self, message: Message, offset: int) -> None:
-        """Nobody waits for this message, which lies in the ring whole: let it lie there for a while."""
+        """Nobody waits for this message, which lies in the ring whole: let it lie there for a while.
+
+        A small one is taken out: what is behind it would have to stay in the ring, too.
+        """
+        if message.size_bytes <= INLINE_BYTES:
+            message.buffer = self._allocate(message.size_bytes)
+            ring = self._checked_ring(offset, message.size_bytes)
+            ring.read(self._peer_offsets.ring + offset, memory_of(message.buffer))
+            self._was_read(message.size_bytes)
+            return
         message.piece = self._reads.keep(offset, message.size_bytes)
         self._waiting[message.piece] = message
         if self._reads.kept_bytes > KEPT_BYTES:
@@ -346,14 +368,14 @@ class SharedStream(SharedSending):
     def _post(self, receive: Receive, key: int) -> bool:
         waits = super()._post(receive, key)
         if waits:
-            self._look()
+            self._ask_to_be_told()
         if self._reads.kept_bytes > KEPT_BYTES:
             self._make_room()
         return waits
 
     def _offered(self, key: int) -> None:
         super()._offered(key)
-        self._look()
+        self._ask_to_be_told()
 
     def queue_depths(self) -> tuple[int, int, int]:
         receives, messages, sends = super().queue_depths()
@@ -397,7 +419,7 @@ class SharedStream(SharedSending):
     def end(self, header: Header, meta: bytes) -> None:
         self._end(header, meta)
         if self._slots_wait or header.kind == Kind.WITHDRAW:  # whose receive may wait for another message now
-            self._look()
+            self._ask_to_be_told()
 
     def _end(self, header: Header, meta: bytes) -> None:
         kind = header.kind
@@ -411,7 +433,7 @@ class SharedStream(SharedSending):
                 self._take_slots()
             else:
                 self._take_slots(self._is_wanted)
-            self._look()
+            self._ask_to_be_told()
         elif kind == Kind.MORE:
             self._read_lane()
         elif kind == Kind.ROOM:
@@ -450,7 +472,7 @@ class SharedStream(SharedSending):
         flags = 0 if LANES_WORK else NO_LANES
         self.connection.queue(pack_header(Kind.SHARED, flags=flags, meta_bytes=len(text)) + text)
         self.connection.defer(self.connection.flush)
-        self._look()
+        self._ask_to_be_told()
 
     def _read_lane(self) -> None:
         if self._lane_reads is not None:
@@ -535,8 +557,7 @@ class SharedStream(SharedSending):
     def _fail_all(self, error: Exception) -> None:
         if self._kept:
             self._take_slots_late()
-        if self._slot_reads is not None:
-            self._slot_reads.interrupt()
+        self._end_look()
         self._slot_reads, self._slots_wait = None, False
         if self._lane_reads is not None:
             self._lane_reads.close()

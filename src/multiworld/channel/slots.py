@@ -113,7 +113,7 @@ class SlotEnd(Protocol):
 
     @property
     def rests(self) -> bool:
-        """Whether it wants to be told, or wanted to and was told. Any thread."""
+        """Whether ``rest`` was the last word, not ``wake``, be it told or not. Any thread."""
 
     @property
     def other_rests(self) -> bool:
@@ -357,7 +357,7 @@ class SlotReader:
 
     @property
     def rests(self) -> bool:
-        """Whether ``rest`` was the last word, so that the writer may send a message instead of a slot. Any thread."""
+        """Whether ``rest`` was the last word, so that the writer may send a frame instead of a slot. Any thread."""
         return self._end.rests
 
     def wake(self) -> None:

@@ -238,20 +238,30 @@ class MessageStream:
                 return False
             if not self._outbox.allows_eager(size_bytes):
                 return False
-            seq = self._outbox.issue_eager(size_bytes)
-            header = pack_header(MESSAGE, flags=space, meta_bytes=len(meta), payload_bytes=size_bytes, tag=tag, seq=seq)
-            frame = b"".join((header, meta, memory_of(tensor)))
-            if not connection.send_now(frame):
-                connection.queue(frame)
+            try:
+                seq = self._number_eager(size_bytes)
+                header = pack_header(
+                    MESSAGE, flags=space, meta_bytes=len(meta), payload_bytes=size_bytes, tag=tag, seq=seq
+                )
+                frame = b"".join((header, meta, memory_of(tensor)))
+                if not connection.send_now(frame):
+                    connection.queue(frame)
+            except BaseException:  # an interrupt: it has a number that the peer was perhaps not told of
+                connection.abort("interrupted while sending")
+                raise
         connection.flush()
         self.messages_sent += 1
         self.bytes_sent += size_bytes
         return True
 
+    def _number_eager(self, size_bytes: int) -> int:
+        """With the issue lock held: return the number of a small message that goes by a frame, now."""
+        return self._outbox.issue_eager(size_bytes)
+
     def recv(self, space: int, tag: int, meta: bytes | None, tensor: Tensor | None) -> Operation[Payload]:
         """Receive into ``tensor``, whose description ``meta`` must equal the message's; both None: any payload."""
         key = key_of(space, tag)
-        if tensor is not None and self._may_be_here(key, tensor.nbytes):
+        if tensor is not None and self._comes_at_once(key, tensor.nbytes):
             assert meta is not None
             received = self.connection.run_now(partial(self._receive_at_once, key, meta, tensor))
             if received is not None:
@@ -471,8 +481,8 @@ class MessageStream:
 
     # ---- receiving
 
-    def _may_be_here(self, key: int, size_bytes: int) -> bool:
-        """Whether a receive of so many bytes may have its message at once: a look, without the read side."""
+    def _comes_at_once(self, key: int, size_bytes: int) -> bool:
+        """Whether a receive of so many bytes may have its message at once. Called with nothing held."""
         return self._inbox.has_complete(key)
 
     def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:

@@ -257,7 +257,7 @@ static int is_readable(int fd)
 
 /* Return whether their count is beyond ours, once it is or after `spin_ns`; or when there is something to read from a
  * socket, or there was an interruption since `seen` of them. Other threads may move this end meanwhile. */
-int multiworld_look(lane_end *end, int fd, uint64_t spin_ns, uint64_t seen)
+int multiworld_look(const lane_end *end, int fd, uint64_t spin_ns, uint64_t seen)
 {
     uint64_t began = now_ns(), waited = 0;
     const volatile uint64_t *position = &end->position;

@@ -20,12 +20,12 @@ REST = 100  # quick waits until it is tried again
 class QuickWaits:
     """How the last waits for one peer went."""
 
-    __slots__ = ("_began", "_misses", "_streak")
+    __slots__ = ("_looked", "_misses", "_streak")
 
     def __init__(self) -> None:
         self._streak = 0
         self._misses = 0
-        self._began: float | None = None
+        self._looked: tuple[int, float] | None = None  # who did in vain, and when that began
 
     @property
     def pay(self) -> bool:
@@ -35,14 +35,22 @@ class QuickWaits:
     def look(self) -> None:
         """Read what has come, if the calling thread may and can do so faster than by going round its loop."""
 
-    def looked_in_vain(self, began: float) -> None:
-        """A wait that began then goes on: what comes next is part of it."""
-        self._began = began
+    def looked_in_vain(self, who: int, began: float) -> None:
+        """A thread looked elsewhere for ``SPIN_S``, and is about to wait here: ``since`` says since when."""
+        if self._looked is not None:
+            self.waited(SPIN_S)  # that one waited elsewhere, nobody knows for how long
+        self._looked = who, began
 
-    def begin(self, now: float) -> float:
-        """Return when the wait began that goes on now."""
-        began, self._began = self._began, None
-        return now if began is None else began
+    def since(self, who: int, now: float) -> float:
+        """Return when the wait began that this thread goes on with."""
+        looked = self._looked
+        if looked is None or looked[0] != who:
+            return now
+        self._looked = None
+        if now - looked[1] < QUICK_S:
+            return looked[1]
+        self.waited(SPIN_S)  # that one went on elsewhere
+        return now
 
     def waited(self, seconds: float) -> None:
         if self.pay:

@@ -360,7 +360,7 @@ def _any_over(watches: Sequence[Watch]) -> bool:
 
 
 def _wait_readable(poller: select.poll, timeout_ms: int | None, quick_waits: QuickWaits) -> list[tuple[int, int]]:
-    began = quick_waits.begin(time.perf_counter())
+    began = quick_waits.since(threading.get_ident(), time.perf_counter())
     ready = look(poller, began + SPIN_S) if quick_waits.pay else []
     if not ready:
         ready = poller.poll(timeout_ms)
