@@ -369,6 +369,19 @@ def test_who_has_looked_in_vain_waits_as_ever(lent: Pair) -> None:
         assert number_of(tensor) == number
 
 
+def test_a_reader_rests_no_longer_than_something_waits(lent: Pair) -> None:
+    """So that what comes next is in a slot, whatever its reader waited for before."""
+    for size in (SMALL, MODERATE, SHARED_EAGER_BYTES + 1):
+        tensors = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
+        receiving = [lent.recv(tensor, tag) for tag, tensor in enumerate(tensors)]
+        for tag in range(2):
+            assert not looks(lent)
+            wait_blocking(lent.send(numbered(tag, size), tag))
+            wait_blocking(receiving[tag])
+        assert looks(lent)
+        assert [number_of(tensor) for tensor in tensors] == [0, 1]
+
+
 def by_frame(number: int) -> Tensor:
     """Return a small message with a description that no slot takes."""
     return numbered(number, SMALL).reshape((1,) * 40 + (SMALL,))

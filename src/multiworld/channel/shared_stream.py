@@ -182,6 +182,12 @@ class SharedStream(SharedSending):
         slots.wake()
         return True
 
+    def _hand_over(self, receive: Receive, key: int, seq: int, message: Message, value: object) -> None:
+        super()._hand_over(receive, key, seq, message, value)
+        slots = self._slot_reads
+        if slots is not None and slots.rests:
+            self._wake(slots)  # whoever waited goes on, and finds the next message in a slot
+
     def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:
         slots = self._slot_reads
         if slots is None or self._error is not None or self._inbox.has_complete(key):

@@ -261,7 +261,7 @@ int multiworld_look(const lane_end *end, int fd, uint64_t spin_ns, uint64_t seen
 {
     uint64_t began = now_ns(), waited = 0;
     const volatile uint64_t *position = &end->position;
-    for (unsigned looks = 1;; looks++) {
+    for (unsigned looks = 0;; looks++) {
         for (int turn = 0; turn < 32; turn++) {
             if ((int64_t)(atomic_load_explicit(end->their_count, memory_order_acquire) - *position) > 0)
                 return 1;
