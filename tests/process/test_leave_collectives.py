@@ -1,4 +1,4 @@
-"""A rank may leave right after its last collective: the others, however late they are, still get its result."""
+"""A rank may leave right after its last collective, or abort the world in one: what the others get of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import multiworld as mw
-from multiworld.testing import scaled
+from multiworld.testing import Crew, WorkerGroup, scaled
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 SIZE = 3
 LARGE = 1 << 18
+NUM_ABORTS = 25
 
 
 def zeros(num: int = 8) -> torch.Tensor:
@@ -87,3 +88,22 @@ async def test_a_collective_that_the_leaver_did_not_start_fails_at_once() -> Non
         await asyncio.gather(leave(worlds[1]), survive(worlds[0]), survive(worlds[2]))
     finally:
         await asyncio.gather(*(manager.aclose() for manager in managers))
+
+
+@pytest.mark.parametrize("backend", ["tcp", "shm"])
+def test_a_collective_of_which_a_rank_aborts_the_world_is_broken_not_contradicted(backend: str) -> None:
+    """In many worlds, as it is a matter of what reaches the other one first."""
+    with WorkerGroup() as workers:
+        crew = Crew(workers, SIZE)
+        for number in range(NUM_ABORTS):
+            world = f"w{number}"
+            crew.form(world, backend=backend)
+            aborting, waiting = (
+                crew[rank].call("collective", world=world, kind="all_reduce").started() for rank in (1, 2)
+            )
+            crew[1].do("abort", world=world)
+            assert aborting.failure().error == "WorldClosedError"
+            outcome = waiting.failure()
+            assert outcome.error == "WorldBrokenError", outcome.message
+            assert outcome.fields is not None
+            assert outcome.fields["rank"] == 1

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import MultiworldError
+from ..errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation, StepsCancelled
 from ..wire.waiting import is_blocked_here, running_loop
 from .base import ChannelContext
@@ -133,21 +133,26 @@ class StreamPort:
 
     def close(self, collective: Operation[None]) -> None:
         """The call is over."""
-        self.end(failed=collective.error is not None)
+        self.end(collective.error)
 
-    def end(self, *, failed: bool) -> None:
-        """If the call failed, nothing of it may touch the caller's tensors or hold up the peers."""
+    def end(self, error: BaseException | None) -> None:
+        """If the call failed, nothing of it may touch the caller's tensors or hold up the peers.
+
+        With the world, it fails everywhere. A peer that was told that we gave up before it knows why would take it for
+        our disagreement.
+        """
         self._is_closed = True
-        if failed:
+        gives_up = error is not None and not isinstance(error, WorldBrokenError | WorldClosedError)
+        if error is not None:
             for operation in list(self._open):
                 operation.cancel(_GivenUp())
-            for peer in self._mesh.peers:
-                self._mesh.stream(peer).give_up(self._seq)
         elif self._call is not None:
             self._call.end(_GivenUp())
+        for peer in self._mesh.peers if gives_up else ():
+            self._mesh.stream(peer).give_up(self._seq)
         self._call = None  # which refers to us: the memory must not wait for the garbage collector
         if self._area is not None and self._turn is not None:
-            self._area.leave(self._turn, failed=failed)
+            self._area.leave(self._turn, failed=gives_up)
 
     def _track(self, operation: Operation[T]) -> Operation[T]:
         if not operation.done:

@@ -70,9 +70,9 @@ class StreamChannel(DataChannel):
                 port = StreamPort(self.context, self._mesh, seq, signature, self._area, turn, self._gates)
                 self._next_seq = seq + 1
             operation = drive(call.steps(port, call.tensors))
-        except BaseException:  # an interrupt: the peers wait for us, and later calls for this one's turn
+        except BaseException as error:  # an interrupt: the peers wait for us, and later calls for this one's turn
             if port is not None and self._next_seq > turn.seq:
-                port.end(failed=True)
+                port.end(error)
             elif self._area is not None:
                 self._area.leave(turn, failed=False)
             raise

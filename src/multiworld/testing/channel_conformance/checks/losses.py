@@ -102,6 +102,7 @@ def a_stopped_member_is_given_up_and_fenced(examiner: Examiner) -> None:
     examiner.form(world, [*others, stopped])
     away = crew[stopped]
     pending = [crew[member].call("recv", world=world, src=rank).started() for member in others]
+    pending += [crew[member].call("collective", world=world, kind="all_reduce").started() for member in others]
     late = [away.call("recv", world=world, src=0)]
     late += [away.call("send", world=world, dst=0, value=666.0, numel=2_500_000, tag=5) for _ in range(2)]
     for call in late:
