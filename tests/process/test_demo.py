@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,13 +32,13 @@ class Demo:
             text=True,
         )
 
-    def read_until(self, text: str) -> None:
+    def read_until(self, text: str) -> str:
         assert self.process.stdout is not None
         lines = []
         for line in self.process.stdout:
             lines.append(line)
             if text in line:
-                return
+                return line
         raise AssertionError(f"no {text!r} in:\n{''.join(lines)}")
 
     def finish(self) -> tuple[int, str]:
@@ -110,6 +111,38 @@ def test_run_on_gloo_without_faults_breaks_no_world(tmp_path: Path, demos: list[
     report = json.loads(path.read_text())
     assert report["faults"] == report["worlds_broken_without_reason"] == []
     assert report["max_logit_difference"] == 0.0
+
+
+def players_in(line: str) -> dict[str, int]:
+    """Return the process ids that a line of output shows, by role."""
+    return {name: int(pid) for name, pid in re.findall(r"(\w+) \(#\d+, pid (\d+)\)", line)}
+
+
+def test_replicas_that_somebody_else_kills_and_stops_are_replaced(tmp_path: Path, demos: list[Demo]) -> None:
+    path = tmp_path / "report.json"
+    demo = start(demos, "--no-faults", "--seconds", "1", "--json", str(path))
+    players = players_in(demo.read_until("full load"))
+    os.kill(players["b1"], signal.SIGKILL)
+    os.kill(players["b2"], signal.SIGSTOP)
+    status, output = demo.finish()
+    report = json.loads(path.read_text())
+    assert status == 0, f"{output}\n{json.dumps(report, indent=2)}"
+    assert report["images_sent"] == report["images_answered"] > 0
+    assert report["worlds_broken_without_reason"] == []
+    faults = {name: fault for fault in report["faults"] for name in players_in(fault["name"])}
+    assert faults.keys() == {"b1", "b2"}
+    for name, error in (("b1", "PeerDiedError"), ("b2", "PeerStoppedError")):
+        assert faults[name]["errors"] == {"a": error, "c": error}
+        assert faults[name]["full_strength_s"] is not None
+
+
+def test_who_kills_what_there_is_only_one_of_reads_that_this_ends_it(demos: list[Demo]) -> None:
+    demo = start(demos, "--no-faults", "--seconds", "60")
+    os.kill(players_in(demo.read_until("full load"))["a"], signal.SIGKILL)
+    status, output = demo.finish()
+    assert status == 1
+    assert "The pipeline has only one a" in output
+    assert "Traceback" not in output
 
 
 def test_interrupt_ends_every_process(demos: list[Demo]) -> None:

@@ -50,6 +50,22 @@ def test_other_broken_worlds_have_no_reason(process: str, world: str, generation
     assert record.broken_without_reason == [broken(process, world, generation)]
 
 
+def test_a_fault_that_nobody_planned_is_the_reason_from_when_it_was_first_heard_of() -> None:
+    record = a_record()
+    for world in EDGES:
+        record.formed(world, 1, worker=2)
+    fault = record.suffer("loss of b1", "b1", 2, record.worlds_of(2), at=10.05)
+    assert not record.is_whole
+    assert record.broke(broken("a", "a-b1"), at=10.01) is fault
+    assert record.broke(broken("c", "b1-c"), at=10.03) is fault
+    assert fault.at == 10.01
+    assert fault.detection_s == pytest.approx(0.02)
+    assert record.fault_in(2) is record.last_fault_of("b1") is fault
+    assert record.fault_in(3) is record.last_fault_of("b2") is None
+    fault.full_strength_at = 11.0
+    assert record.is_whole
+
+
 def test_members_that_leave_are_no_fault_once_the_pipeline_closes() -> None:
     record = a_record()
     record.closing(at=20.0)
@@ -98,4 +114,5 @@ def test_throughput_counts_the_images_of_its_periods_only() -> None:
         record.answered(second, 0, 10, replayed=False, at=second)
     assert record.images_per_second([(0, 10)]) == 10
     assert record.images_per_second([(0, 2), (4, 6)]) == 10
+    assert record.images_per_second([(0, 4), (2, 6), (3, 4)]) == 10, "none counts twice"
     assert record.images_per_second([(5, 5)]) is None

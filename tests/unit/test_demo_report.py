@@ -49,6 +49,17 @@ def test_a_perfect_run_holds() -> None:
     assert REPORT.holds
 
 
+def test_a_fault_that_somebody_else_caused_must_only_be_mended() -> None:
+    strange = replace(FAULT, name="loss of b1", detection_s=9.0, detection_limit_s=None, must_be_fenced=False)
+    report = replace(REPORT, faults=(strange, FAULT))
+    assert report.holds
+    names = [row.name for row in report.rows()]
+    assert "loss of b1: full strength after" in names
+    assert "loss of b1: detected after" not in names
+    assert not replace(report, faults=(replace(strange, full_strength_s=None), FAULT)).holds
+    assert not replace(report, faults=(strange,)).holds, "the planned one is missing"
+
+
 @pytest.mark.parametrize(
     "change",
     [

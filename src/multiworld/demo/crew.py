@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable
 
+from ..world.procfs import STOPPED, process_start_time, process_state
 from .protocol import READY, Notice, Role
 
 __all__ = ["Crew", "Worker", "WorkerFailedError"]
@@ -31,6 +33,7 @@ class Worker:
 
     def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
         self.number, self.process = number, process
+        self._start_time = process_start_time(process.pid) or 0
         self.role = ""
         self.ready = asyncio.Event()
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
@@ -40,6 +43,16 @@ class Worker:
     def label(self) -> str:
         """What people call it: its role, its number and its process id."""
         return f"{self.role or 'spare'} (#{self.number}, pid {self.process.pid})"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, or its container was frozen."""
+        return process_state(self.process.pid, self._start_time) == STOPPED
+
+    @property
+    def can_play(self) -> bool:
+        """Whether it neither has ended nor is stopped."""
+        return self.process.returncode is None and not self.is_stopped
 
     def send_signal(self, number: signal.Signals) -> None:
         """Kill, stop or continue the process, and expect it to end from now on."""
@@ -55,8 +68,15 @@ class Crew:
     end: from then on a worker may end with status 0.
     """
 
-    def __init__(self, on_notice: Callable[[Worker, Notice], None]) -> None:
-        self._on_notice = on_notice
+    def __init__(
+        self,
+        on_notice: Callable[[Worker, Notice], None],
+        on_killed: Callable[[Worker, str], bool] = lambda *_: False,
+    ) -> None:
+        """``on_killed`` is told by which signal a worker was killed that nobody here has killed, and returns whether
+        that is no failure.
+        """
+        self._on_notice, self._on_killed = on_notice, on_killed
         self._workers: list[Worker] = []
         self._watching: list[asyncio.Task[None]] = []
         self._spares: deque[Worker] = deque()
@@ -88,23 +108,30 @@ class Crew:
         return worker
 
     async def take_spare(self) -> Worker:
-        """Return a worker that waits for a role, starting one if there is none."""
-        if not self._spares:
-            await self.hire()
-        worker = self._spares.popleft()
-        await worker.ready.wait()
-        return worker
+        """Return a worker that waits for a role, starting one if there is none that could play."""
+        while True:
+            if not self._spares:
+                await self.hire()
+            worker = self._spares.popleft()
+            await worker.ready.wait()
+            if worker.can_play:
+                return worker
+            worker.let_go = True
 
     async def assign(self, worker: Worker, role: Role) -> None:
         """Give a worker the only role of its life."""
         worker.role = role.name
         assert worker.process.stdin is not None
         worker.process.stdin.write(role.to_line())
-        await worker.process.stdin.drain()
+        with contextlib.suppress(ConnectionError):  # it was killed in that moment, which its watcher tells
+            await worker.process.stdin.drain()
 
     async def dismiss(self, *, timeout_s: float) -> None:
         """Let the players end by themselves and the spares go; raise ``WorkerFailedError`` for one that does not."""
         self.closing = True
+        for worker in self._workers:
+            if worker.let_go or worker.is_stopped:
+                worker.send_signal(signal.SIGKILL)
         for worker in self._spares:
             assert worker.process.stdin is not None
             worker.process.stdin.close()
@@ -118,7 +145,12 @@ class Crew:
     async def _watch(self, worker: Worker) -> None:
         await asyncio.gather(self._read_notices(worker), self._read_stderr(worker))
         status = await worker.process.wait()
-        if not worker.let_go and (status or not self.closing) and not self.failed.done():
+        worker.ready.set()  # for who waits for that: it looks whether it can play
+        if worker.let_go or (not status and self.closing):
+            return
+        if status < 0 and self._on_killed(worker, signal.Signals(-status).name):
+            return
+        if not self.failed.done():
             self.failed.set_exception(WorkerFailedError(worker.label, _ending(status), _tail(worker)))
 
     async def _read_notices(self, worker: Worker) -> None:

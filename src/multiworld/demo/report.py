@@ -27,11 +27,15 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultReport:
-    """One injected fault; times in seconds from the signal. ``errors`` maps each neighbour to the error it got."""
+    """One fault; times in seconds from the signal. ``errors`` maps each neighbour to the error it got.
+
+    Of one that somebody else caused nobody knows when that was: it has no ``detection_limit_s``, and its times begin
+    with the first that was heard of it.
+    """
 
     name: str
     detection_s: float | None
-    detection_limit_s: float
+    detection_limit_s: float | None
     full_strength_s: float | None
     errors: dict[str, str]
     must_be_fenced: bool
@@ -40,7 +44,14 @@ class FaultReport:
     @property
     def detected_in_time(self) -> bool:
         """Whether every world mate knew within the limit."""
+        if self.detection_limit_s is None:
+            return True
         return self.detection_s is not None and self.detection_s <= self.detection_limit_s
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the run itself injected it."""
+        return self.detection_limit_s is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +120,10 @@ class Report:
 
     def _fault_rows(self) -> Iterator[Row]:
         for fault in self.faults:
-            limit = f"(limit {fault.detection_limit_s:g} s)"
-            detected = f"{_seconds(fault.detection_s)} {limit} as {', '.join(sorted(set(fault.errors.values())))}"
-            yield Row(name=f"{fault.name}: detected after", value=detected, holds=fault.detected_in_time)
+            if fault.detection_limit_s is not None:
+                limit = f"(limit {fault.detection_limit_s:g} s)"
+                detected = f"{_seconds(fault.detection_s)} {limit} as {', '.join(sorted(set(fault.errors.values())))}"
+                yield Row(name=f"{fault.name}: detected after", value=detected, holds=fault.detected_in_time)
             recovered = _seconds(fault.full_strength_s)
             holds = fault.full_strength_s is not None
             yield Row(name=f"{fault.name}: full strength after", value=recovered, holds=holds)
@@ -119,17 +131,19 @@ class Report:
                 value = fault.fenced_by or "no error"
                 yield Row(name=f"{fault.name}: woken again, it got", value=value, holds=bool(fault.fenced_by))
         if self.faults_planned:
-            all_done = len(self.faults) == self.faults_planned
-            yield Row(name="faults injected", value=f"{len(self.faults)} of {self.faults_planned}", holds=all_done)
+            num_injected = sum(fault.is_planned for fault in self.faults)
+            all_done = num_injected == self.faults_planned
+            yield Row(name="faults injected", value=f"{num_injected} of {self.faults_planned}", holds=all_done)
         broken = self.worlds_broken_without_reason
         value = "; ".join([str(len(broken)), *broken])
         yield Row(name="worlds broken without reason", value=value, holds=not broken)
 
     def _throughput_rows(self) -> Iterator[Row]:
-        names = ("before", "during", "after") if self.faults_planned else ("before",)
+        has_faults = bool(self.faults_planned or self.faults)
+        names = ("before", "during", "after") if has_faults else ("before",)
         for name in names:
             rate: float | None = getattr(self.throughput, name)
-            title = f"images/s {name} the faults" if self.faults_planned else "images/s"
+            title = f"images/s {name} the faults" if has_faults else "images/s"
             yield Row(name=title, value="-" if rate is None else f"{rate:,.0f}")
 
 

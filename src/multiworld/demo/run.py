@@ -9,6 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import multiworld as mw
 
 from .answers import Checker
+from .cast import Cast
 from .crew import Crew, Worker, WorkerFailedError
 from .display import Display, Status
 from .faults import MIN_CALM_S, PlannedFault, plan_faults
@@ -50,7 +52,7 @@ async def run(options: Options, display: Display) -> Report:
     try:
         await job.perform()
     except (WorkerFailedError, StepTimeoutError, mw.MultiworldError) as failure:
-        error = f"{type(failure).__name__}: {failure}"
+        error = job.why_over or f"{type(failure).__name__}: {failure}"
     report = summarize(options, job.plan, job.record, job.ledger, job.checker, job.load, error=error)
     display.finish(report)
     return report
@@ -65,7 +67,7 @@ class _Job:
         self.checker: Checker | None = None
         self.load: tuple[float, float] | None = None  # begin and end, monotonic
         self._began = time.monotonic()
-        self._playing: dict[str, Worker] = {}
+        self._cast: Cast | None = None
         self._changed = asyncio.Event()
         self._load_ended = False
 
@@ -73,7 +75,7 @@ class _Job:
         with tempfile.TemporaryDirectory(prefix="multiworld-demo-") as folder:
             token = secrets.token_hex(16)
             async with (
-                contextlib.aclosing(Crew(self._on_notice)) as crew,
+                contextlib.aclosing(Crew(self._on_notice, self._on_killed)) as crew,
                 mw.WorldManager(job="demo", token=token, lease_s=self.options.lease_s) as manager,
             ):
                 try:
@@ -86,24 +88,30 @@ class _Job:
                 finally:
                     self.record.closing(at=time.monotonic())
 
+    @property
+    def why_over(self) -> str:
+        """Why it had to end early, if somebody else made it so."""
+        return "" if self._cast is None else self._cast.why_over
+
     async def _serve(self, crew: Crew, manager: mw.WorldManager, token: str, weights: Path) -> None:
         num_workers = len(PLAYERS) + len(self.plan)  # a warm spare for each fault
-        self._note(f"starting {num_workers} processes; training the model (seed {self.options.seed})")
+        self.note(f"starting {num_workers} processes; training the model (seed {self.options.seed})")
         for _ in range(num_workers):
             await crew.hire()
         trained = await train_model(seed=self.options.seed, micro_batch_size=self.options.micro_batch_size)
-        self._note(f"trained in {trained.took_s:.1f} s: {trained.accuracy:.1%} of {trained.num_images} held-out images")
+        self.note(f"trained in {trained.took_s:.1f} s: {trained.accuracy:.1%} of {trained.num_images} held-out images")
         torch.save(trained.weights, weights)
         self.checker = Checker(trained.logits, trained.labels)
 
         store = manager.serve_store("tcp://127.0.0.1:0")
         rhombus = Rhombus(store=store, backend=self.options.backend)
-        order = _Order(crew, store, self.options, token, str(weights))
-        self._playing = {name: await order.play(name) for name in PLAYERS}
+        self._cast = cast = Cast(crew, self.record, self, partial(self._role, store, token, str(weights)))
+        for name in PLAYERS:
+            await cast.play(name)
         front = await Front.join(manager, rhombus, self.ledger)
-        await _run_beside(self._answer(front, trained), self._conduct(order))
+        await _run_beside(self._answer(front, trained), self._conduct(cast), cast.replace_unplanned())
 
-        self._note("load ended, everything answered; taking the pipeline down")
+        self.note("load ended, everything answered; taking the pipeline down")
         self.record.closing(at=time.monotonic())
         crew.closing = True
         await front.leave()
@@ -126,68 +134,84 @@ class _Job:
                     return
                 yield batch
 
-    async def _conduct(self, order: _Order) -> None:
+    def _role(self, store: str, token: str, weights: str, name: str, number: int) -> Role:
+        return Role(
+            name=name,
+            number=number,
+            store=store,
+            backend=self.options.backend,
+            token=token,
+            lease_s=self.options.lease_s,
+            weights=weights,
+        )
+
+    async def _conduct(self, cast: Cast) -> None:
         """Begin to measure at full strength, inject each fault in its time, and end the load."""
-        await self._until(lambda: all(self._has_answered(name) for name in REPLICAS), "first answers of both replicas")
+        await self.until(lambda: all(map(cast.has_answered, REPLICAS)), "first answers of both replicas")
         begin = time.monotonic()
-        self._note(f"full load on {len(self.record.worlds)} worlds")
+        players = ", ".join(worker.label for worker in cast.playing.values())
+        self.note(f"full load on {len(self.record.worlds)} worlds: {players}")
         for planned in self.plan:
-            await _sleep_until(max(begin + planned.at_s, time.monotonic() + MIN_CALM_S))
-            await self._injure(planned, order)
-        await _sleep_until(max(begin + self.options.seconds, time.monotonic() + MIN_CALM_S))
+            await self._calm(begin + planned.at_s, f"full strength before {planned.name}")
+            await self._injure(planned, cast)
+        await self._calm(begin + self.options.seconds, "full strength at the end")
         self.load = (begin, time.monotonic())
         self._load_ended = True
 
-    async def _injure(self, planned: PlannedFault, order: _Order) -> None:
-        victim = self._playing[planned.replica]
+    async def _calm(self, at: float, what: str) -> None:
+        """Wait until a moment, or longer: until nothing has been lost for a while, whoever did it."""
+        await _sleep_until(max(at, time.monotonic() + MIN_CALM_S))
+        while not self.record.is_whole:
+            await self.until(lambda: self.record.is_whole, what)
+            await asyncio.sleep(MIN_CALM_S)
+
+    async def _injure(self, planned: PlannedFault, cast: Cast) -> None:
+        victim = cast.playing[planned.replica]
         worlds = (edge("a", planned.replica), edge(planned.replica, "c"))
         fault = self.record.inject(planned.name, planned.replica, victim.number, worlds, at=time.monotonic())
         victim.send_signal(signal.SIGKILL if planned.kind == "kill" else signal.SIGSTOP)
-        self._note(f"{planned.name}: worker {victim.label}", alarming=True)
-        await self._until(lambda: fault.detection_s is not None, f"detection of {planned.name}")
-        self._playing[planned.replica] = replacement = await order.play(planned.replica)
-        fault.replacement = replacement.number
-        self._note(f"worker {replacement.label} takes over")
-        await self._until(lambda: self._has_answered(planned.replica), f"first answer after {planned.name}")
-        fault.full_strength_at = self.record.first_answer[replacement.number]
-        self._note(f"full strength again {fault.recovery_s:.3f} s after {planned.name}")
+        self.note(f"{planned.name}: worker {victim.label}", alarming=True)
+        await cast.replace(fault)
         if planned.kind == "freeze":
             victim.send_signal(signal.SIGCONT)  # it must find out by an error that the others went on without it
-            await self._until(
+            await self.until(
                 lambda: bool(fault.fenced_by), f"an error in the worker that was woken after {planned.name}"
             )
-            self._note(f"worker {victim.label} was woken and fenced off: {fault.fenced_by}")
+            self.note(f"worker {victim.label} was woken and fenced off: {fault.fenced_by}")
             victim.send_signal(signal.SIGKILL)
-
-    def _has_answered(self, replica: str) -> bool:
-        return self._playing[replica].number in self.record.first_answer
 
     async def _watch_own_worlds(self, events: AsyncIterator[mw.Event]) -> None:
         async for event in events:
             self._happened("front", notice_of(event))
 
     def _on_notice(self, worker: Worker, notice: Notice) -> None:
-        self._happened(worker.role, notice)
+        self._happened(worker.role, notice, worker.number)
 
-    def _happened(self, process: str, notice: Notice) -> None:
+    def _on_killed(self, worker: Worker, signal_name: str) -> bool:
+        return self._cast is None or self._cast.killed(worker, signal_name)  # before that, all are spares
+
+    def _happened(self, process: str, notice: Notice, worker: int | None = None) -> None:
         where = f"world {notice.world} (generation {notice.generation})"
         if notice.kind == "WorldFormed":
             view = self.record.worlds.get(notice.world)
             if view is not None and view.generation < notice.generation:
-                self._note(f"{where} formed again")
-            self.record.formed(notice.world, notice.generation)
+                self.note(f"{where} formed again")
+            self.record.formed(notice.world, notice.generation, worker)
         elif notice.kind == "WorldBroken":
             broken = Broken(process, notice.world, notice.generation, notice.error, notice.text)
+            is_explained = self.record.reason_of(broken, at=notice.at) or self.record.is_leaving(broken, at=notice.at)
+            if self._cast is not None and not is_explained:
+                self._cast.broke(process, notice)
             fault = self.record.broke(broken, at=notice.at)
             if fault is not None:
-                self._note(f"{process}: {where} broke after {notice.at - fault.at:.3f} s: {notice.error}")
+                self.note(f"{process}: {where} broke after {notice.at - fault.at:.3f} s: {notice.error}")
             elif broken in self.record.broken_without_reason:
-                self._note(f"{process}: {where} broke WITHOUT REASON: {notice.text}", alarming=True)
+                self.note(f"{process}: {where} broke WITHOUT REASON: {notice.text}", alarming=True)
         elif notice.kind == "WorldLeft":
             self.record.left(notice.world, notice.generation)
         self._changed.set()
 
-    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + STEP_LIMIT_S
         while not condition():
             self._changed.clear()
@@ -205,6 +229,7 @@ class _Job:
             num_images = self.checker.num_images if self.checker is not None else 0
             rates.append((num_images - seen) / REFRESH_S)
             seen = num_images
+            playing = {} if self._cast is None else self._cast.playing
             self._display.update(
                 Status(
                     elapsed_s=time.monotonic() - self._began,
@@ -212,34 +237,12 @@ class _Job:
                     num_answered=num_images,
                     num_in_flight=len(self.ledger.unanswered),
                     worlds=self.record.worlds,
-                    workers={name: worker.label for name, worker in self._playing.items()},
+                    workers={name: worker.label for name, worker in playing.items()},
                 )
             )
 
-    def _note(self, text: str, *, alarming: bool = False) -> None:
+    def note(self, text: str, *, alarming: bool = False) -> None:
         self._display.note(time.monotonic() - self._began, text, alarming=alarming)
-
-
-class _Order:
-    """Gives roles to spare workers."""
-
-    def __init__(self, crew: Crew, store: str, options: Options, token: str, weights: str) -> None:
-        self._crew, self._store, self._options, self._token, self._weights = crew, store, options, token, weights
-
-    async def play(self, name: str) -> Worker:
-        """Return the worker that has just been given the role."""
-        worker = await self._crew.take_spare()
-        role = Role(
-            name=name,
-            number=worker.number,
-            store=self._store,
-            backend=self._options.backend,
-            token=self._token,
-            lease_s=self._options.lease_s,
-            weights=self._weights,
-        )
-        await self._crew.assign(worker, role)
-        return worker
 
 
 async def _sleep_until(at: float) -> None:

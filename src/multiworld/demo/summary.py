@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .report import DETECTION_SLACK_S, FaultReport, Report, Throughput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .answers import Checker
     from .faults import PlannedFault
@@ -58,19 +58,21 @@ def summarize(
     )
 
 
-def _fault_reports(options: Options, plan: Sequence[PlannedFault], record: Record) -> list[FaultReport]:
-    return [
-        FaultReport(
-            name=planned.name,
+def _fault_reports(options: Options, plan: Sequence[PlannedFault], record: Record) -> Iterator[FaultReport]:
+    plans = iter(plan)  # a run that ended early injected fewer
+    for fault in record.faults:
+        planned = next(plans) if fault.planned else None
+        freezes = planned is not None and planned.kind == "freeze"
+        limit_s = DETECTION_SLACK_S + (options.lease_s if freezes else 0.0)
+        yield FaultReport(
+            name=fault.kind,
             detection_s=fault.detection_s,
-            detection_limit_s=DETECTION_SLACK_S + (options.lease_s if planned.kind == "freeze" else 0.0),
+            detection_limit_s=None if planned is None else limit_s,
             full_strength_s=fault.recovery_s,
             errors=dict(fault.errors),
-            must_be_fenced=planned.kind == "freeze",
+            must_be_fenced=freezes,
             fenced_by=fault.fenced_by,
         )
-        for planned, fault in zip(plan, record.faults, strict=False)  # a run that ended early injected fewer
-    ]
 
 
 def _throughput(record: Record, load: tuple[float, float] | None) -> Throughput:
@@ -81,7 +83,7 @@ def _throughput(record: Record, load: tuple[float, float] | None) -> Throughput:
         return Throughput(before=record.images_per_second([(begin, end)]), during=None, after=None)
     hurt = [(fault.at, end if fault.full_strength_at is None else fault.full_strength_at) for fault in record.faults]
     return Throughput(
-        before=record.images_per_second([(begin, hurt[0][0])]),
+        before=record.images_per_second([(begin, min(at for at, _ in hurt))]),
         during=record.images_per_second(hurt),
-        after=record.images_per_second([(hurt[-1][1], end)]),
+        after=record.images_per_second([(max(until for _, until in hurt), end)]),
     )
