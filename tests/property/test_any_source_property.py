@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from multiworld.channel.any_source import AnySource
-from multiworld.channel.matching import Arrival, Inbox
+from multiworld.channel.inbox import Arrival, Inbox
 
 PEERS = [0, 2, 3]
 TAGS = [0, 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multiworld.channel.any_source import AnySource
-from multiworld.channel.matching import Arrival, Inbox
+from multiworld.channel.inbox import Arrival, Inbox
 
 TAG, OTHER = 4, 6
 

@@ -19,7 +19,7 @@ from multiworld.channel import shared_sending, shared_stream
 from multiworld.channel import stream as plain_stream
 from multiworld.channel.host_memory import RING_BYTES
 from multiworld.channel.lane import reader_words, writer_words
-from multiworld.channel.matching import WINDOW_BYTES as EAGER_WINDOW_BYTES
+from multiworld.channel.outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
 from multiworld.channel.shared_region import SharedRegion
 from multiworld.channel.shared_sending import INLINE_BYTES, MAX_PIECES, SHARED_EAGER_BYTES
 from multiworld.channel.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot

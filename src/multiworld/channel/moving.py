@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import ProtocolError
 from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation
-from .matching import Arrival
+from .inbox import Arrival
 from .stream import (
     EAGER_BYTES,
     FLAG_CREDITED,

@@ -30,8 +30,8 @@ from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_writer
 from .lane import WORKS as LANES_WORK
 from .lane_payloads import LaneWrites, Payload
-from .matching import WINDOW_BYTES as EAGER_WINDOW_BYTES
-from .matching import Outbox
+from .outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
+from .outbox import Outbox
 from .ring import ALIGNMENT, RingSpace
 from .shared_region import SharedRegion
 from .slots import MAX_META_BYTES, SLOTS_BYTES, WORDS_AT, SlotWriter

@@ -30,10 +30,10 @@ from ..wire.progress import weakly
 from ..wire.spinning import SPIN_S
 from ..wire.waiting import is_blocked_here
 from .host_memory import RING_BYTES, HostMemory
+from .inbox import Arrival
 from .lane import WORKS as LANES_WORK
 from .lane import open_reader
 from .lane_payloads import LaneReads
-from .matching import Arrival
 from .ring import Piece, RingReads
 from .shared_region import SharedRegion
 from .shared_sending import (

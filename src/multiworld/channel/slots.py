@@ -11,7 +11,7 @@ A slot is 128 bytes, all integers little-endian::
     | u64  | i64  | u64    | u64  | u64   | u32      | 84     |
 
 The reader also counts the pieces of the ring that it has read, for the writer to use again, and the bytes that have
-left the window of eager messages (``matching``). It says so from time to time only; a writer who waits for either
+left the window of eager messages (``outbox``). It says so from time to time only; a writer who waits for either
 rests, too, and is told.
 
 ``seq`` and ``key`` are the message's; its payload of ``size`` bytes lies at ``offset`` of the ring, as the piece of

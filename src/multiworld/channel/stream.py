@@ -17,7 +17,8 @@ from ..wire.copying import copy_into
 from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation, settler
 from .base import Payload
-from .matching import WINDOW_BYTES, Arrival, Inbox, Outbox, Posted, Route
+from .inbox import Arrival, Inbox, Posted
+from .outbox import WINDOW_BYTES, Outbox, Route
 from .ring import Piece
 from .tensors import describe_text, memory_of, parse_layout
 

@@ -1,38 +1,32 @@
-"""Decide which message meets which receive, and who may send when. Pure: no socket, clock, thread or tensor.
+"""Decide which message meets which receive. Pure: no socket, clock, thread or tensor.
 
 One ``Inbox`` stands for what one peer sends us, one ``Outbox`` for what we send to it. Messages and receives of one tag
 meet in the order in which they were issued. One that is withdrawn counts as if it had never been: what had met behind
 it moves up, except that a payload which has begun stays with its receive.
 
-Small messages travel at once (*eager*), within a window of bytes that the receiver has not yet consumed. A large one
-waits until the receiver has given a *credit* on its tag, so that its payload is read straight into the caller's memory;
-without one it is only *announced*. So is a small one that the window has no room for: it goes when there is room, or on
-a credit if one comes sooner. Credits are interchangeable within a tag. The receiver counts those that it has given and
-no payload has used yet, and those that it wants out: one for each large receive without a message, one for each
-announced message that has met a receive. It gives what is missing. What is too much stays with the sender for the next
-receive, until too many tags lie idle with such *leftovers*: then they are recalled.
+A large message waits for a *credit* on its tag (``outbox``). Credits are interchangeable within a tag. The receiver
+counts those that it has given and no payload has used yet, and those that it wants out: one for each large receive
+without a message, one for each announced message that has met a receive. It gives what is missing. What is too much
+stays with the sender for the next receive, until too many tags lie idle with such *leftovers*: then they are recalled.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from operator import attrgetter
 from typing import Generic, TypeVar
 
 from ..errors import ProtocolError
 
-__all__ = ["WINDOW_BYTES", "Arrival", "Inbox", "Mismatch", "Outbox", "Posted", "Route"]
+__all__ = ["Arrival", "Inbox", "Mismatch", "Posted"]
 
-WINDOW_BYTES = 8 * 1024 * 1024
 MAX_LEFTOVERS = 64  # idle tags whose credits stay with the sender
 MAX_FORGOTTEN = 65536  # a message on a tag that was forgotten so long ago would wait for ever, and do no other harm
 
 R = TypeVar("R")  # the shell's receive
 M = TypeVar("M")  # the shell's description of a message
-S = TypeVar("S")  # the shell's send
 
 
 @dataclass(eq=False, slots=True)
@@ -483,104 +477,3 @@ class Inbox(Generic[R, M]):
         self._met.pop(arrival, None)
         if arrival.eager:
             self.consumed_bytes += arrival.size_bytes
-
-
-class Route(Enum):
-    """How a message travels now."""
-
-    EAGER = "at once, within the window"
-    CREDITED = "at once, on a credit"
-    ANNOUNCED = "its header first, its payload when a credit comes"
-
-
-class Outbox(Generic[S]):
-    """What we may send to one peer: eager window, credits by tag, and messages that wait for one."""
-
-    def __init__(self, *, eager_bytes: int, window_bytes: int = WINDOW_BYTES) -> None:
-        self._eager_bytes = eager_bytes
-        self._window_bytes = window_bytes
-        self._unconsumed_bytes = 0
-        self._credits: dict[int, int] = {}
-        # By number, in order. A plain dict is slow to find its first one when many before it were taken out.
-        self._announced: dict[int, OrderedDict[int, S]] = {}  # by tag first
-        self._small: OrderedDict[int, tuple[int, int]] = OrderedDict()  # tag, size of those that only need the window
-        self._next_seq = 1
-
-    def issue(self, tag: int, size_bytes: int, send: S) -> tuple[int, Route]:
-        """Number a message and decide how it goes."""
-        seq, self._next_seq = self._next_seq, self._next_seq + 1
-        if self.allows_eager(size_bytes):
-            self._unconsumed_bytes += size_bytes
-            return seq, Route.EAGER
-        if not self._announced.get(tag) and self._take_credit(tag):
-            return seq, Route.CREDITED
-        self._announced.setdefault(tag, OrderedDict())[seq] = send
-        if size_bytes <= self._eager_bytes:
-            self._small[seq] = tag, size_bytes
-        return seq, Route.ANNOUNCED
-
-    @property
-    def waits_for_window(self) -> bool:
-        """Whether announced messages only need room in the window."""
-        return bool(self._small)
-
-    def allows_eager(self, size_bytes: int) -> bool:
-        """Whether a message of that size may go at once."""
-        return size_bytes <= self._eager_bytes and self._unconsumed_bytes + size_bytes <= self._window_bytes
-
-    def issue_eager(self, size_bytes: int) -> int:
-        """Number a message that goes at once, as the window allows."""
-        self._unconsumed_bytes += size_bytes
-        seq = self._next_seq
-        self._next_seq = seq + 1
-        return seq
-
-    def credit(self, tag: int) -> S | None:
-        """A credit came. Return the announced message that goes now; else it is kept for the next."""
-        waiting = self._announced.get(tag)
-        if not waiting:
-            self._credits[tag] = self._credits.get(tag, 0) + 1
-            return None
-        return self._take(tag, next(iter(waiting)))
-
-    def recall(self, tag: int) -> int:
-        """The receiver wants the credits of this tag back. Return how many there are."""
-        return self._credits.pop(tag, 0)
-
-    def consumed(self, size_bytes: int) -> list[S]:
-        """So many bytes have left the window. Return the announced messages that go now, as there is room for them."""
-        self._unconsumed_bytes = max(0, self._unconsumed_bytes - size_bytes)
-        going = []
-        while self._small:
-            seq, (tag, room) = next(iter(self._small.items()))
-            if self._unconsumed_bytes + room > self._window_bytes:
-                break
-            self._unconsumed_bytes += room
-            going.append(self._take(tag, seq))
-        return going
-
-    def withdraw(self, seq: int) -> S | None:
-        """Take an announced message back, if its payload has not been called for."""
-        for tag, waiting in self._announced.items():
-            if seq in waiting:
-                return self._take(tag, seq)
-        return None
-
-    def _take(self, tag: int, seq: int) -> S:
-        """It is no longer announced."""
-        self._small.pop(seq, None)
-        waiting = self._announced[tag]
-        send = waiting.pop(seq)
-        if not waiting:
-            del self._announced[tag]
-        return send
-
-    def _take_credit(self, tag: int) -> bool:
-        credits = self._credits.get(tag, 0)
-        if not credits:
-            return False
-        if credits == 1:
-            del self._credits[tag]
-        else:
-            self._credits[tag] = credits - 1
-        return True

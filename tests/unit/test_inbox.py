@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multiworld.channel.matching import Arrival, Inbox
+from multiworld.channel.inbox import Arrival, Inbox
 
 
 def inbox() -> Inbox[str, str]:
