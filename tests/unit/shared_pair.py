@@ -11,8 +11,9 @@ from torch import Tensor
 
 from multiworld.channel.base import Payload
 from multiworld.channel.host_memory import HostMemory
+from multiworld.channel.message import USER
 from multiworld.channel.shared_stream import SharedStream
-from multiworld.channel.stream import USER, StreamOwner
+from multiworld.channel.stream_owner import StreamOwner
 from multiworld.channel.tensors import describe, memory_of
 from multiworld.errors import ProtocolError
 from multiworld.testing import scaled, wait_until

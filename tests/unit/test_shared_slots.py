@@ -15,15 +15,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel import shared_sending, shared_stream
-from multiworld.channel import stream as plain_stream
+from multiworld.channel import shared_sending, shared_stream, stream_sending
 from multiworld.channel.host_memory import RING_BYTES
 from multiworld.channel.lane import reader_words, writer_words
+from multiworld.channel.message import USER, key_of
 from multiworld.channel.outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
 from multiworld.channel.shared_region import SharedRegion
 from multiworld.channel.shared_sending import INLINE_BYTES, MAX_PIECES, SHARED_EAGER_BYTES
 from multiworld.channel.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot
-from multiworld.channel.stream import USER, key_of
 from multiworld.channel.tensors import describe, memory_of
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.frames import Kind, pack_header
@@ -503,7 +502,7 @@ def test_an_interrupt_while_a_small_message_is_numbered_ends_the_connection(
     """Else slots would wait for that number for ever."""
     let_rest(lent)
     with monkeypatch.context() as patches:
-        patches.setattr(plain_stream, "pack_header", interrupt)
+        patches.setattr(stream_sending, "pack_header", interrupt)
         with pytest.raises(KeyboardInterrupt):
             lent.send(numbered(1, SMALL))
     assert lent.here.connection.closed

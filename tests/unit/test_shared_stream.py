@@ -14,9 +14,9 @@ from multiworld.channel import lane, lane_payloads, shared_sending, shared_strea
 from multiworld.channel.host_memory import RING_BYTES
 from multiworld.channel.lane import TAKEN_AT, WINDOW_BYTES, WRITTEN_AT
 from multiworld.channel.lane_payloads import LaneReads
+from multiworld.channel.message import USER
 from multiworld.channel.shared_sending import INLINE_BYTES, SHARED_EAGER_BYTES
 from multiworld.channel.shared_stream import KEPT_BYTES
-from multiworld.channel.stream import USER
 from multiworld.channel.tensors import describe, memory_of, payload_segments
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.copying import copied

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import MultiworldError
 from ..wire.operation import Operation, drive
 from .mesh import StreamMesh
-from .stream import COLLECTIVE
+from .message import COLLECTIVE
 
 __all__ = ["Agreement", "Copy", "GroupFailure", "Launch"]
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..wire.operation import Operation, StepsCancelled, drive
 from .any_source import AnySource
-from .stream import USER, MessageStream, Receive, key_of
+from .message import USER, Receive, key_of
+from .stream import MessageStream
 
 __all__ = ["AnyReceives"]
 

@@ -32,7 +32,8 @@ from .gloo_group import GlooGroup, reap_all
 from .mesh import StreamMesh
 from .mesh_store import MeshStore
 from .moving import MovingStream
-from .stream import MessageStream, StreamOwner
+from .stream import MessageStream
+from .stream_owner import StreamOwner
 from .streamed import StreamChannel
 
 __all__ = ["GlooChannel"]

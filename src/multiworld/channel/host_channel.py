@@ -9,7 +9,8 @@ from .host_memory import HostMemory
 from .mesh import StreamMesh
 from .shared_area import SharedArea
 from .shared_stream import SharedStream
-from .stream import MessageStream, StreamOwner
+from .stream import MessageStream
+from .stream_owner import StreamOwner
 from .streamed import StreamChannel
 
 __all__ = ["HostChannel"]

@@ -13,7 +13,9 @@ from ..wire.operation import Operation, drive, settled, settler
 from ..wire.spinning import QuickWaits
 from .any_receives import AnyReceives
 from .base import ANY_RANK, ChannelContext, ChannelStatistics
-from .stream import MessageStream, Receive, StreamOwner
+from .message import Receive
+from .stream import MessageStream
+from .stream_owner import StreamOwner
 
 __all__ = ["StreamMesh"]
 

@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import Store
 from ..wire.operation import Operation
 from .base import Payload
 from .mesh import StreamMesh
-from .stream import USER
+from .message import USER
 from .tensors import payload_segments
 
 __all__ = ["MeshStore"]

@@ -20,18 +20,10 @@ from ..errors import ProtocolError
 from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation
 from .inbox import Arrival
-from .stream import (
-    EAGER_BYTES,
-    FLAG_CREDITED,
-    SIZE,
-    SLOW_CANCEL_BYTES,
-    Message,
-    MessageStream,
-    Receive,
-    Send,
-    StreamOwner,
-    fail,
-)
+from .message import FLAG_CREDITED, SIZE, Message, Receive, Send
+from .stream import MessageStream
+from .stream_owner import StreamOwner
+from .stream_sending import EAGER_BYTES, SLOW_CANCEL_BYTES
 
 __all__ = ["MovingStream", "PayloadMover"]
 
@@ -239,7 +231,7 @@ class MovingStream(MessageStream):
         del self._incoming[arrival.seq]
         if self._error is not None and not self._kept:
             if receive is not None:
-                self.connection.defer(partial(fail, receive.operation, self._error))
+                self.connection.defer(partial(receive.operation.fail, self._error))
         elif error is not None:  # the world will break, and fail the receive then
             self.connection.defer(partial(self._owner.stream_lost, self.rank, str(error)))
         else:

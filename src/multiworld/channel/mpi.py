@@ -29,12 +29,14 @@ from ..errors import (
 from ..wire.operation import Operation, drive
 from .base import ChannelContext, ChannelSupport
 from .mesh import StreamMesh
+from .message import USER
 from .moving import MovingStream
 from .mpi_chunks import KEY_BYTES
 from .mpi_job import JobError, MpiJob, open_job, why_not
 from .mpi_mover import MpiMover
 from .mpi_pump import MpiError
-from .stream import USER, MessageStream, StreamOwner
+from .stream import MessageStream
+from .stream_owner import StreamOwner
 from .streamed import StreamChannel
 from .tensors import memory_of, payload_segments
 

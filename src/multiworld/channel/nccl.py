@@ -42,7 +42,8 @@ from .nccl_group import NcclGroup, abort_all
 from .nccl_mover import NcclMover
 from .nccl_stream import NcclStream
 from .parting import Parting
-from .stream import MessageStream, StreamOwner
+from .stream import MessageStream
+from .stream_owner import StreamOwner
 from .streamed import Collective, Steps, StreamChannel
 from .tensors import describe, describe_text
 

@@ -7,9 +7,10 @@ from torch import Tensor
 from ..errors import ProtocolError
 from ..wire.frames import Header
 from .cuda_order import StreamOrder
+from .message import Receive
 from .moving import MovingStream
 from .nccl_mover import NcclMover
-from .stream import Receive, StreamOwner
+from .stream_owner import StreamOwner
 
 __all__ = ["NcclStream"]
 

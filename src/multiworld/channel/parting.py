@@ -14,7 +14,7 @@ import torch
 
 from ..wire.operation import Operation, StepsCancelled, drive, settler
 from .mesh import StreamMesh
-from .stream import USER
+from .message import USER
 from .tensors import describe
 
 __all__ = ["Parting"]

@@ -30,22 +30,15 @@ from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_writer
 from .lane import WORKS as LANES_WORK
 from .lane_payloads import LaneWrites, Payload
+from .message import FLAG_COLLECTIVE, FLAG_CREDITED, MESSAGE, Send, key_of
 from .outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
 from .outbox import Outbox
 from .ring import ALIGNMENT, RingSpace
 from .shared_region import SharedRegion
 from .slots import MAX_META_BYTES, SLOTS_BYTES, WORDS_AT, SlotWriter
-from .stream import (
-    EAGER_BYTES,
-    FLAG_COLLECTIVE,
-    FLAG_CREDITED,
-    MESSAGE,
-    SMALL_BYTES,
-    MessageStream,
-    Send,
-    StreamOwner,
-    key_of,
-)
+from .stream import MessageStream
+from .stream_owner import StreamOwner
+from .stream_sending import EAGER_BYTES, SMALL_BYTES
 
 __all__ = [
     "FLAG_LANE",

@@ -34,6 +34,18 @@ from .inbox import Arrival
 from .lane import WORKS as LANES_WORK
 from .lane import open_reader
 from .lane_payloads import LaneReads
+from .message import (
+    COLLECTIVE,
+    FLAG_COLLECTIVE,
+    MESSAGE,
+    PAYLOAD_KINDS,
+    USER,
+    Message,
+    Receive,
+    check_form,
+    is_eager,
+    key_of,
+)
 from .ring import Piece, RingReads
 from .shared_region import SharedRegion
 from .shared_sending import (
@@ -48,20 +60,8 @@ from .shared_sending import (
     SharedSending,
 )
 from .slots import WORDS_AT, Slot, SlotReader
-from .stream import (
-    COLLECTIVE,
-    FLAG_COLLECTIVE,
-    MESSAGE,
-    PAYLOAD_KINDS,
-    USER,
-    Message,
-    Receive,
-    StreamOwner,
-    check_form,
-    is_eager,
-    key_of,
-)
 from .stream import REPORT_BYTES as WINDOW_REPORT_BYTES
+from .stream_owner import StreamOwner
 from .tensors import memory_of
 
 __all__ = ["KEPT_BYTES", "SharedStream"]

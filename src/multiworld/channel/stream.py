@@ -2,129 +2,42 @@
 
 from __future__ import annotations
 
-import logging
-import struct
-import threading
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import CollectiveMismatchError, ProtocolError, TensorMismatchError
+from ..errors import ProtocolError
 from ..wire.connection import Connection
 from ..wire.copying import copy_into
 from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation, settler
 from .base import Payload
 from .inbox import Arrival, Inbox, Posted
-from .outbox import WINDOW_BYTES, Outbox, Route
-from .ring import Piece
-from .tensors import describe_text, memory_of, parse_layout
+from .message import (
+    COLLECTIVE,
+    FLAG_ASKED,
+    FLAG_COLLECTIVE,
+    FLAG_CREDITED,
+    PAYLOAD_KINDS,
+    SIZE,
+    USER,
+    Message,
+    Receive,
+    Taken,
+    check_form,
+    is_eager,
+    key_of,
+)
+from .outbox import WINDOW_BYTES, Outbox
+from .stream_owner import StreamOwner
+from .stream_sending import EAGER_BYTES, StreamSending
+from .tensors import memory_of, parse_layout
 
-__all__ = [
-    "COLLECTIVE",
-    "PAYLOAD_KINDS",
-    "SLOW_CANCEL_BYTES",
-    "USER",
-    "Message",
-    "MessageStream",
-    "Receive",
-    "Send",
-    "StreamOwner",
-]
+__all__ = ["REPORT_BYTES", "MessageStream"]
 
-logger = logging.getLogger(__name__)
-
-USER, COLLECTIVE = 0, 1  # two spaces of tags
-FLAG_COLLECTIVE, FLAG_CREDITED, FLAG_ASKED = 1, 2, 8
-EAGER_BYTES = 512 * 1024
 REPORT_BYTES = WINDOW_BYTES // 4  # what is consumed of the window before the sender hears of it
-SMALL_BYTES = 16 * 1024  # worth copying into one write with its header
-SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
-SIZE = struct.Struct("<Q")
-MESSAGE = int(Kind.MESSAGE)
-PAYLOAD_KINDS = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
-
-
-class StreamOwner:
-    """What a stream tells its channel. All are called with nothing held. This one does nothing."""
-
-    def __init__(self, world: str, generation: int) -> None:
-        self.world, self.generation = world, generation
-
-    def stream_lost(self, rank: int, reason: str) -> None:
-        """The connection ended without a BYE."""
-
-    def stream_asked(self, rank: int, seq: int, signature: bytes) -> None:
-        """The peer waits in the collective of that number, which is ``signature`` there."""
-
-    def stream_stuck(self, rank: int, name: str) -> None:
-        """A cancelled operation of that name can be stopped only by breaking the world (a ``MovingStream``)."""
-
-    @property
-    def wants_any(self) -> bool:
-        """Whether a receive from any rank waits."""
-        return False
-
-    def take_any(self, rank: int, key: int) -> Receive | None:
-        """Return a receive from any rank for a message of this one; it is that stream's from now on.
-
-        Called with the read side held.
-        """
-        return None
-
-
-class Message:
-    """What came: its description, and the buffer that it waits in if no receive was there."""
-
-    __slots__ = ("buffer", "meta", "piece", "size_bytes", "space")
-
-    def __init__(self, meta: bytes, size_bytes: int, space: int) -> None:
-        self.meta, self.size_bytes, self.space = meta, size_bytes, space
-        self.buffer: Tensor | None = None
-        self.piece: Piece | None = None  # of the peer's ring, that it lies in (a ``SharedStream``)
-
-
-class Taken:
-    """What a receive had taken of its message when it was cancelled: it goes on into a buffer, and is copied there."""
-
-    __slots__ = ("copied", "seq", "source", "target", "turn")
-
-    def __init__(self, seq: int, target: memoryview, source: memoryview) -> None:
-        self.seq, self.target, self.source = seq, target, source
-        self.turn = threading.Lock()  # for ever of the first of those who cancel at once
-        self.copied = threading.Event()
-
-
-class Receive:
-    """A receive that the caller waits for. ``tensor`` None: any payload.
-
-    ``source`` is the rank that a receive from any rank has got its message from, and then its result.
-    """
-
-    __slots__ = ("meta", "operation", "source", "space", "taken", "tensor", "view")
-
-    def __init__(self, operation: Operation[object], space: int, meta: bytes | None, tensor: Tensor | None) -> None:
-        self.operation, self.space, self.meta, self.tensor = operation, space, meta, tensor
-        self.view = None if tensor is None else memory_of(tensor)
-        self.taken: Taken | None = None
-        self.source: int | None = None
-
-
-class Send:
-    """A message that the caller waits to have sent; it keeps the memory of the segments alive."""
-
-    __slots__ = ("meta", "operation", "segments", "seq", "size_bytes", "space", "tag", "tensors")
-
-    def __init__(self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]) -> None:
-        self.space, self.tag, self.meta, self.segments, self.tensors = space, tag, meta, segments, tensors
-        self.size_bytes = sum(map(len, segments))
-        self.seq = 0
-        self.operation: Operation[None] = Operation()
-
-
-_SENT: Operation[None] = Operation.succeeded(None)
 
 
 def _fits(receive: Receive, message: Message) -> bool:
@@ -137,24 +50,15 @@ def _takes_whole(receive: Receive, message: Message) -> bool:
     return receive.meta == message.meta and receive.view is not None and len(receive.view) == message.size_bytes
 
 
-class MessageStream:
+class MessageStream(StreamSending):
     """One peer's messages in both directions; a connection sink."""
 
     def __init__(self, owner: StreamOwner, rank: int, *, eager_bytes: int = EAGER_BYTES) -> None:
-        self.rank = rank
+        super().__init__(owner, rank, eager_bytes=eager_bytes)
         self.said_bye = False
-        self.bytes_sent = self.bytes_received = self.messages_sent = self.messages_received = 0
-        self._owner = owner
-        self._eager_bytes = eager_bytes
-        self._slow_cancel_bytes = SLOW_CANCEL_BYTES
-        self._connection: Connection | None = None
+        self.bytes_received = self.messages_received = 0
         self._inbox: Inbox[Receive, Message] = Inbox(_fits)
-        self._outbox: Outbox[Send] = Outbox(eager_bytes=eager_bytes)
-        self._issue_lock = threading.Lock()  # numbers and queue order must agree
-        self._unsent: set[Send] = set()
-        self._num_unsaid = 0  # frames that wait elsewhere than in the connection: none may overtake them
         self._copying: dict[int, bool] = {}  # by message: whether the payload has ended; guarded by the read side
-        self._error: Exception | None = None
         self._kept = False  # the error was a graceful leave: what has arrived can still be received
         self._drained: Operation[None] = Operation()
         self._ended: Operation[None] = Operation()
@@ -172,92 +76,6 @@ class MessageStream:
     def drained(self) -> Operation[None]:
         """Done when all that the peer ever sent has arrived."""
         return self._drained
-
-    @property
-    def slow_cancel_bytes(self) -> int:
-        """Cancelling an operation of more bytes than this may take long."""
-        return self._slow_cancel_bytes
-
-    @property
-    def connection(self) -> Connection:
-        assert self._connection is not None, "stream used before it was connected"
-        return self._connection
-
-    def send(
-        self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]
-    ) -> Operation[None]:
-        """Send a message; done when its memory may change. ``tensors`` own the memory of the segments."""
-        if len(segments) == len(tensors) == 1 and self._send_at_once(space, tag, meta, tensors[0]):
-            return _SENT
-        return self._send(space, tag, meta, segments, tensors)
-
-    def send_tensor(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> Operation[None]:
-        """As ``send``, of the memory of one contiguous tensor."""
-        if self._send_at_once(space, tag, meta, tensor):
-            return _SENT
-        return self._send(space, tag, meta, [memory_of(tensor)], [tensor])
-
-    def _send(
-        self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]
-    ) -> Operation[None]:
-        send = Send(space, tag, meta, segments, tensors)
-        send.operation.on_cancel = partial(self._cancel_send, send)
-        send.operation.slow_cancel = send.size_bytes > self._slow_cancel_bytes
-        with self._issue_lock:
-            if self._error is not None:
-                send.operation.fail(self._error)
-                return send.operation
-            self._unsent.add(send)
-            self._issue(send)
-        self.messages_sent += 1
-        self.bytes_sent += send.size_bytes
-        self.connection.flush()
-        return send.operation
-
-    def _issue(self, send: Send) -> None:
-        """With the issue lock held: number a message and queue what goes of it now."""
-        try:
-            send.seq, route = self._outbox.issue(key_of(send.space, send.tag), send.size_bytes, send)
-            if route is Route.ANNOUNCED:
-                self._queue_announcement(send)
-            else:
-                self._queue_message(send, FLAG_CREDITED if route is Route.CREDITED else 0)
-        except BaseException:  # an interrupt: it may have a number that the peer was not told of, and must not hear of
-            self.connection.abort("interrupted while sending")
-            raise
-
-    def _send_at_once(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> bool:
-        """Write a small message whole, here and now. False: it has to go the usual way."""
-        size_bytes = tensor.nbytes
-        if size_bytes > SMALL_BYTES:
-            return False
-        with self._issue_lock:
-            connection = self._connection
-            if self._error is not None or connection is None or connection.closed:
-                return False
-            if connection.num_queued or self._num_unsaid:
-                return False
-            if not self._outbox.allows_eager(size_bytes):
-                return False
-            try:
-                seq = self._number_eager(size_bytes)
-                header = pack_header(
-                    MESSAGE, flags=space, meta_bytes=len(meta), payload_bytes=size_bytes, tag=tag, seq=seq
-                )
-                frame = b"".join((header, meta, memory_of(tensor)))
-                if not connection.send_now(frame):
-                    connection.queue(frame)
-            except BaseException:  # an interrupt: it has a number that the peer was perhaps not told of
-                connection.abort("interrupted while sending")
-                raise
-        connection.flush()
-        self.messages_sent += 1
-        self.bytes_sent += size_bytes
-        return True
-
-    def _number_eager(self, size_bytes: int) -> int:
-        """With the issue lock held: return the number of a small message that goes by a frame, now."""
-        return self._outbox.issue_eager(size_bytes)
 
     def recv(self, space: int, tag: int, meta: bytes | None, tensor: Tensor | None) -> Operation[Payload]:
         """Receive into ``tensor``, whose description ``meta`` must equal the message's; both None: any payload."""
@@ -298,6 +116,10 @@ class MessageStream:
         flags = COLLECTIVE | (FLAG_ASKED if asking else 0)
         self.connection.send(pack_header(Kind.REJECT, flags=flags, meta_bytes=len(signature), tag=seq) + signature)
 
+    def differs(self, signature: bytes, theirs: bytes) -> Exception:
+        """Return the error of a collective that is another one at the peer, or (empty) that it gave up."""
+        return self._mismatch(COLLECTIVE, signature, theirs)
+
     def has_complete(self, tag: int) -> bool:
         return self._inbox.has_complete(key_of(USER, tag))
 
@@ -317,10 +139,6 @@ class MessageStream:
             self.connection.queue(pack_header(Kind.BYE))
             self.connection.finish_writing(lambda: None)
         return self._ended
-
-    def unsent(self) -> list[Operation[None]]:
-        with self._issue_lock:
-            return [send.operation for send in list(self._unsent)]  # others discard from it without the lock
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         """Fail everything, close the connection. Any thread; nothing of the caller's is written afterwards."""
@@ -398,88 +216,6 @@ class MessageStream:
         if not self.said_bye and self._error is None:
             self._owner.stream_lost(self.rank, reason)
 
-    # ---- sending
-
-    def _queue_message(self, send: Send, flags: int) -> None:
-        header = pack_header(
-            Kind.MESSAGE,
-            flags=flags | send.space,
-            meta_bytes=len(send.meta),
-            payload_bytes=send.size_bytes,
-            tag=send.tag,
-            seq=send.seq,
-        )
-        self._queue(header + send.meta, send)
-
-    def _queue_announcement(self, send: Send) -> None:
-        meta = SIZE.pack(send.size_bytes) + send.meta
-        header = pack_header(Kind.ANNOUNCE, flags=send.space, meta_bytes=len(meta), tag=send.tag, seq=send.seq)
-        self._queue(header + meta)
-
-    def _queue_payload(self, send: Send, flags: int) -> None:
-        flags |= send.space
-        header = pack_header(Kind.PAYLOAD, flags=flags, payload_bytes=send.size_bytes, tag=send.tag, seq=send.seq)
-        self._queue(header, send)
-
-    def _queue_withdrawal(self, send: Send) -> None:
-        self._queue(pack_header(Kind.WITHDRAW, flags=send.space, tag=send.tag, seq=send.seq))
-
-    def _queue(self, frame: bytes, send: Send | None = None) -> None:
-        """Queue the beginning of a frame and the payload of a send, if there is one, behind all that was queued."""
-        if send is None:
-            self.connection.queue(frame)
-        else:
-            self.connection.queue(frame, *send.segments, on_sent=partial(self._sent, send))
-
-    def _sent(self, send: Send) -> None:
-        self._unsent.discard(send)
-        send.operation.succeed(None)
-
-    def _credited(self, key: int) -> None:
-        with self._issue_lock:
-            send = self._outbox.credit(key)
-            if send is not None:
-                self._queue_payload(send, FLAG_CREDITED)
-        self.connection.defer(self.connection.flush)
-
-    def _consumed(self, size_bytes: int) -> None:
-        with self._issue_lock:
-            for send in self._outbox.consumed(size_bytes):
-                self._queue_payload(send, 0)
-        self.connection.defer(self.connection.flush)
-
-    def _recalled(self, header: Header) -> None:
-        with self._issue_lock:
-            num_credits = self._outbox.recall(key_of(header.flags & FLAG_COLLECTIVE, header.tag))
-            self.connection.queue(pack_header(Kind.RETURNED, flags=header.flags, tag=header.tag, seq=num_credits))
-        self.connection.defer(self.connection.flush)
-
-    def _rejected(self, seq: int, meta: bytes) -> None:
-        with self._issue_lock:
-            send = self._outbox.withdraw(seq)
-            if send is not None:
-                self._queue_withdrawal(send)
-        if send is not None:
-            self._unsent.discard(send)
-            error = self._mismatch(COLLECTIVE, send.meta, meta)
-            self.connection.defer(partial(fail, send.operation, error))
-            self.connection.defer(self.connection.flush)
-
-    def _cancel_send(self, send: Send) -> None:
-        """Afterwards the caller's memory is no longer read: the message is taken back, or its rest copied."""
-        with self._issue_lock:
-            withdrawn = self._outbox.withdraw(send.seq)
-            if withdrawn is not None:
-                self._queue_withdrawal(send)
-        self._unsent.discard(send)
-        if withdrawn is None:
-            self._detach_send(send)
-        self.connection.flush()
-
-    def _detach_send(self, send: Send) -> None:
-        """Let the payload of a send that is under way, or has gone, go on from a copy."""
-        self.connection.detach_unsent(send)
-
     # ---- receiving
 
     def _comes_at_once(self, key: int, size_bytes: int) -> bool:
@@ -502,7 +238,7 @@ class MessageStream:
     def _post(self, receive: Receive, key: int) -> bool:
         """A receive is issued. Return whether it waits for a message."""
         if self._error is not None and not (self._kept and self._inbox.has_complete(key)):
-            self.connection.defer(partial(fail, receive.operation, self._error))
+            self.connection.defer(partial(receive.operation.fail, self._error))
             return False
         if receive.operation.done:  # cancelled before its turn came
             return False
@@ -585,7 +321,7 @@ class MessageStream:
 
     def _fail_abandoned(self, receive: Receive, meta: bytes = b"") -> None:
         error = self._mismatch(receive.space, receive.meta or b"", meta)
-        self.connection.defer(partial(fail, receive.operation, error))
+        self.connection.defer(partial(receive.operation.fail, error))
 
     def _reject(self, seq: int) -> None:
         self.connection.queue(pack_header(Kind.REJECT, seq=seq))
@@ -633,7 +369,7 @@ class MessageStream:
             operation.settle(value)  # nobody else gets it any more: a cancel that comes now is too late
             self.connection.defer(operation.tell)
         else:
-            self.connection.defer(partial(_succeed, operation, value))
+            self.connection.defer(partial(operation.succeed, value))
 
     def _buffer_of(self, message: Message) -> Tensor:
         """Return the bytes of a message that waited, or that came for a receive of any payload."""
@@ -739,7 +475,7 @@ class MessageStream:
         if inbox.mismatches:
             for mismatch in inbox.mismatches:
                 error = self._mismatch(mismatch.receive.space, mismatch.receive.meta or b"", mismatch.message.meta)
-                self.connection.defer(partial(fail, mismatch.receive.operation, error))
+                self.connection.defer(partial(mismatch.receive.operation.fail, error))
             inbox.mismatches.clear()
         if inbox.consumed_bytes >= REPORT_BYTES:
             self._say_consumed(inbox.take_consumed())
@@ -748,23 +484,6 @@ class MessageStream:
         """Tell the peer that so many bytes have left the window."""
         self.connection.queue(pack_header(Kind.WINDOW, seq=size_bytes))
         self.connection.defer(self.connection.flush)
-
-    def differs(self, signature: bytes, theirs: bytes) -> Exception:
-        """Return the error of a collective that is another one at the peer, or (empty) that it gave up."""
-        return self._mismatch(COLLECTIVE, signature, theirs)
-
-    def _mismatch(self, space: int, expected: bytes, actual: bytes) -> Exception:
-        owner = self._owner
-        if space == COLLECTIVE:
-            texts = [text.decode(errors="replace") or "nothing (it gave up)" for text in (expected, actual)]
-            return CollectiveMismatchError(owner.world, owner.generation, self.rank, *texts)
-        return TensorMismatchError(
-            owner.world,
-            owner.generation,
-            self.rank,
-            describe_text(expected) if expected else "any payload",
-            describe_text(actual),
-        )
 
     def _bye(self) -> None:
         self.said_bye = True
@@ -782,33 +501,10 @@ class MessageStream:
             self._inbox = Inbox(_fits)
         for receive in receives:
             receive.operation.on_cancel = None
-            self.connection.defer(partial(fail, receive.operation, error))
+            self.connection.defer(partial(receive.operation.fail, error))
         with self._issue_lock:
             sends, self._unsent = self._unsent, set()
             self._outbox = Outbox(eager_bytes=self._eager_bytes)  # a broken world may stay for long, its tensors not
         for send in sends:
             send.operation.on_cancel = None
-            self.connection.defer(partial(fail, send.operation, error))
-
-
-def key_of(space: int, tag: int) -> int:
-    return tag << 1 | space
-
-
-def is_eager(header: Header) -> bool:
-    """Whether a frame brings a message of which nothing was said before, within the window."""
-    return header.kind == MESSAGE and not header.flags & FLAG_CREDITED
-
-
-def check_form(message: Message) -> None:
-    """Raise ProtocolError for what could not be rebuilt."""
-    if message.space == USER:
-        parse_layout(message.meta, message.size_bytes)
-
-
-def fail(operation: Operation[Any], error: Exception) -> None:
-    operation.fail(error)
-
-
-def _succeed(operation: Operation[Any], value: object) -> None:
-    operation.succeed(value)
+            self.connection.defer(partial(send.operation.fail, error))

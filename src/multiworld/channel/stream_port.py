@@ -16,9 +16,9 @@ from ..wire.waiting import is_blocked_here, running_loop
 from .base import ChannelContext
 from .collectives.port import SharedWork
 from .mesh import StreamMesh
+from .message import COLLECTIVE
 from .shared_area import SharedArea, Turn
 from .shared_call import SharedCall
-from .stream import COLLECTIVE
 
 __all__ = ["Gates", "StreamPort"]
 

@@ -18,9 +18,10 @@ from .asking import OpenCollectives
 from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
 from .mesh import StreamMesh
+from .message import USER
 from .shared_area import SharedArea, Turn
-from .stream import SLOW_CANCEL_BYTES, USER
 from .stream_port import Gates, StreamPort
+from .stream_sending import SLOW_CANCEL_BYTES
 from .tensors import describe, describe_text, payload_segments
 
 __all__ = ["Collective", "Steps", "StreamChannel"]

@@ -131,7 +131,7 @@ class Connection:
         self._read_lock = threading.RLock()  # never taken twice: see ``is_owned``
         self._reader = 0  # ident of the thread that holds the read side
         self._commands: deque[Callable[[], object]] = deque()
-        self._deferred: deque[Callable[[], None]] = deque()
+        self._deferred: deque[Callable[[], object]] = deque()
         loop.register(self._fd, READ_EVENTS if connected else select.EPOLLOUT, self)
 
     def __repr__(self) -> str:
@@ -154,7 +154,7 @@ class Connection:
         if isinstance(sink, OpenedSink):
             sink.opened(self)
 
-    def defer(self, call: Callable[[], None]) -> None:
+    def defer(self, call: Callable[[], object]) -> None:
         """From inside a sink method or a command: run ``call`` once the read side is free again."""
         self._deferred.append(call)
 

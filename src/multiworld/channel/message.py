@@ -1,0 +1,101 @@
+"""What the two ends of a message stream say to each other, and what each keeps of a message while it is under way."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+from torch import Tensor
+
+from ..wire.frames import Header, Kind
+from ..wire.operation import Operation
+from .ring import Piece
+from .tensors import memory_of, parse_layout
+
+__all__ = [
+    "COLLECTIVE",
+    "FLAG_ASKED",
+    "FLAG_COLLECTIVE",
+    "FLAG_CREDITED",
+    "MESSAGE",
+    "PAYLOAD_KINDS",
+    "SIZE",
+    "USER",
+    "Message",
+    "Receive",
+    "Send",
+    "Taken",
+    "check_form",
+    "is_eager",
+    "key_of",
+]
+
+USER, COLLECTIVE = 0, 1  # two spaces of tags
+FLAG_COLLECTIVE, FLAG_CREDITED, FLAG_ASKED = 1, 2, 8
+SIZE = struct.Struct("<Q")
+MESSAGE = int(Kind.MESSAGE)
+PAYLOAD_KINDS = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
+
+
+class Message:
+    """What came: its description, and the buffer that it waits in if no receive was there."""
+
+    __slots__ = ("buffer", "meta", "piece", "size_bytes", "space")
+
+    def __init__(self, meta: bytes, size_bytes: int, space: int) -> None:
+        self.meta, self.size_bytes, self.space = meta, size_bytes, space
+        self.buffer: Tensor | None = None
+        self.piece: Piece | None = None  # of the peer's ring, that it lies in (a ``SharedStream``)
+
+
+class Taken:
+    """What a receive had taken of its message when it was cancelled: it goes on into a buffer, and is copied there."""
+
+    __slots__ = ("copied", "seq", "source", "target", "turn")
+
+    def __init__(self, seq: int, target: memoryview, source: memoryview) -> None:
+        self.seq, self.target, self.source = seq, target, source
+        self.turn = threading.Lock()  # for ever of the first of those who cancel at once
+        self.copied = threading.Event()
+
+
+class Receive:
+    """A receive that the caller waits for. ``tensor`` None: any payload.
+
+    ``source`` is the rank that a receive from any rank has got its message from, and then its result.
+    """
+
+    __slots__ = ("meta", "operation", "source", "space", "taken", "tensor", "view")
+
+    def __init__(self, operation: Operation[object], space: int, meta: bytes | None, tensor: Tensor | None) -> None:
+        self.operation, self.space, self.meta, self.tensor = operation, space, meta, tensor
+        self.view = None if tensor is None else memory_of(tensor)
+        self.taken: Taken | None = None
+        self.source: int | None = None
+
+
+class Send:
+    """A message that the caller waits to have sent; it keeps the memory of the segments alive."""
+
+    __slots__ = ("meta", "operation", "segments", "seq", "size_bytes", "space", "tag", "tensors")
+
+    def __init__(self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]) -> None:
+        self.space, self.tag, self.meta, self.segments, self.tensors = space, tag, meta, segments, tensors
+        self.size_bytes = sum(map(len, segments))
+        self.seq = 0
+        self.operation: Operation[None] = Operation()
+
+
+def key_of(space: int, tag: int) -> int:
+    return tag << 1 | space
+
+
+def is_eager(header: Header) -> bool:
+    """Whether a frame brings a message of which nothing was said before, within the window."""
+    return header.kind == MESSAGE and not header.flags & FLAG_CREDITED
+
+
+def check_form(message: Message) -> None:
+    """Raise ProtocolError for what could not be rebuilt."""
+    if message.space == USER:
+        parse_layout(message.meta, message.size_bytes)
