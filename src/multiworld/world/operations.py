@@ -1,0 +1,242 @@
+"""How every operation of a world starts: its arguments, the state of the world and its deadline are checked here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..channel.base import DataChannel, Payload
+from ..channel.collectives.validate import check_separate
+from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
+from ..wire.operation import Operation
+from ..wire.progress import ProgressThread
+from ..wire.waiting import run_in_thread
+from .arguments import Arguments
+from .rounds import CollectiveRounds
+from .state import WorldState
+
+__all__ = ["WorldOperations"]
+
+T = TypeVar("T")
+
+
+class WorldOperations:
+    """What the asyncio and the blocking API of a world share; ``World`` adds the first of them, and its life."""
+
+    def __init__(
+        self, loop: ProgressThread, *, name: str, rank: int, world_size: int, generation: int, device: torch.device
+    ) -> None:
+        self.name, self.rank, self.world_size, self.generation = name, rank, world_size, generation
+        self.rounds = CollectiveRounds()
+        self._loop = loop
+        self._arguments = Arguments(rank, world_size, device)
+        self._lock = threading.Lock()
+        self._state = WorldState.FORMING
+        self._error: WorldBrokenError | None = None
+        self._channel: DataChannel | None = None
+        self._num_started = self._num_pending = self._num_timed_out = 0
+
+    def start_send(self, tensor: Tensor, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
+        source = self._arguments.outgoing(tensor, "tensor")
+        self._arguments.check_message(dst, "dst", tag)
+        return self._start("send", lambda channel: channel.send(source, dst, tag), timeout_s)
+
+    def start_recv(self, tensor: Tensor, src: int, tag: int, timeout_s: float | None) -> Operation[None]:
+        target, finish = self._arguments.incoming(tensor, "tensor")
+        self._arguments.check_message(src, "src", tag)
+        return self._start("recv", lambda channel: channel.recv(target, src, tag), timeout_s, finish, left=(src, tag))
+
+    def start_recv_any(self, tensor: Tensor, tag: int, timeout_s: float | None) -> Operation[int]:
+        if self.world_size == 1:
+            raise ValueError(f"world {self.name!r} has no other rank to receive from")
+        target, finish = self._arguments.incoming(tensor, "tensor")
+        self._arguments.check_tag(tag)
+        return self._start(
+            "recv_any", lambda channel: channel.recv_any(target, tag), timeout_s, finish, left=(None, tag)
+        )
+
+    def start_send_tensors(self, payload: Payload, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
+        ready = self._arguments.payload(payload)
+        self._arguments.check_message(dst, "dst", tag)
+        return self._start("send_tensors", lambda channel: channel.send_tensors(ready, dst, tag), timeout_s)
+
+    def start_recv_tensors(self, src: int, tag: int, timeout_s: float | None) -> Operation[Payload]:
+        self._arguments.check_message(src, "src", tag)
+        return self._start("recv_tensors", lambda channel: channel.recv_tensors(src, tag), timeout_s, left=(src, tag))
+
+    def start_broadcast(self, tensor: Tensor, src: int, timeout_s: float | None) -> Operation[None]:
+        self._arguments.check_rank(src, "src")
+        target, finish = self._arguments.incoming(tensor, "tensor", keep=True)
+        return self._start_collective("broadcast", lambda channel: channel.broadcast(target, src), timeout_s, finish)
+
+    def start_all_reduce(self, tensor: Tensor, op: Any, timeout_s: float | None) -> Operation[None]:
+        self._arguments.check_reduce(op, tensor)
+        target, finish = self._arguments.incoming(tensor, "tensor", keep=True)
+        return self._start_collective("all_reduce", lambda channel: channel.all_reduce(target, op), timeout_s, finish)
+
+    def start_reduce(self, tensor: Tensor, dst: int, op: Any, timeout_s: float | None) -> Operation[None]:
+        self._arguments.check_rank(dst, "dst")
+        self._arguments.check_reduce(op, tensor)
+        target, finish = self._arguments.incoming(tensor, "tensor", keep=True)
+        return self._start_collective("reduce", lambda channel: channel.reduce(target, dst, op), timeout_s, finish)
+
+    def start_all_gather(self, tensor_list: list[Tensor], tensor: Tensor, timeout_s: float | None) -> Operation[None]:
+        source = self._arguments.outgoing(tensor, "tensor")
+        targets, finish = self._arguments.incoming_list(tensor_list, "tensor_list", like=tensor)
+        check_separate(tensor_list, "tensor_list")
+        return self._start_collective(
+            "all_gather", lambda channel: channel.all_gather(targets, source), timeout_s, finish
+        )
+
+    def start_gather(
+        self, tensor: Tensor, gather_list: list[Tensor] | None, dst: int, timeout_s: float | None
+    ) -> Operation[None]:
+        self._arguments.check_rank(dst, "dst")
+        source = self._arguments.outgoing(tensor, "tensor")
+        targets, finish = self._arguments.incoming_at(gather_list, "gather_list", root=dst, like=tensor)
+        check_separate(gather_list or (), "gather_list")
+        return self._start_collective("gather", lambda channel: channel.gather(source, targets, dst), timeout_s, finish)
+
+    def start_scatter(
+        self, tensor: Tensor, scatter_list: list[Tensor] | None, src: int, timeout_s: float | None
+    ) -> Operation[None]:
+        self._arguments.check_rank(src, "src")
+        target, finish = self._arguments.incoming(tensor, "tensor")
+        sources = self._arguments.outgoing_at(scatter_list, "scatter_list", root=src, like=tensor)
+        return self._start_collective(
+            "scatter", lambda channel: channel.scatter(target, sources, src), timeout_s, finish
+        )
+
+    def start_reduce_scatter(
+        self, output: Tensor, input_list: list[Tensor], op: Any, timeout_s: float | None
+    ) -> Operation[None]:
+        self._arguments.check_reduce(op, output)
+        target, finish = self._arguments.incoming(output, "output")
+        sources = self._arguments.outgoing_list(input_list, "input_list", like=output)
+        return self._start_collective(
+            "reduce_scatter", lambda channel: channel.reduce_scatter(target, sources, op), timeout_s, finish
+        )
+
+    def start_all_to_all(
+        self, output_list: list[Tensor], input_list: list[Tensor], timeout_s: float | None
+    ) -> Operation[None]:
+        targets, finish = self._arguments.incoming_list(output_list, "output_list", like=None)
+        sources = self._arguments.outgoing_list(input_list, "input_list", like=None)
+        check_separate(output_list, "output_list", input_list, "input_list")
+        return self._start_collective(
+            "all_to_all", lambda channel: channel.all_to_all(targets, sources), timeout_s, finish
+        )
+
+    def start_barrier(self, timeout_s: float | None) -> Operation[None]:
+        return self._start_collective("barrier", lambda channel: channel.barrier(), timeout_s)
+
+    def _start(
+        self,
+        name: str,
+        issue: Callable[[DataChannel], Operation[T]],
+        timeout_s: float | None,
+        finish: Callable[[], None] | None = None,
+        left: tuple[int | None, int] | None = None,
+    ) -> Operation[T]:
+        if timeout_s is not None and not timeout_s > 0:
+            raise ValueError(f"timeout_s must be a positive number of seconds or None, got {timeout_s!r}")
+        channel = self._check_open(left)
+        operation = issue(channel)
+        self._num_started += 1
+        if finish is not None:
+            operation = _then(operation, finish)
+        if not operation.done:
+            self._num_pending += 1
+            operation.add_callback(self._ended)
+            if self._error is not None and left is None:  # it broke between the look and the start
+                operation.cancel(self._error)
+            elif timeout_s is not None:
+                self._set_deadline(name, operation, timeout_s)
+        return operation
+
+    def _start_collective(
+        self,
+        name: str,
+        issue: Callable[[DataChannel], Operation[None]],
+        timeout_s: float | None,
+        finish: Callable[[], None] | None = None,
+    ) -> Operation[None]:
+        operation = self._start(name, issue, timeout_s, finish)
+        number = self.rounds.start()
+        operation.add_callback(lambda _: self.rounds.end(number))
+        return operation
+
+    def _check_open(self, left: tuple[int | None, int] | None) -> DataChannel:
+        if self._state is WorldState.ACTIVE:
+            assert self._channel is not None
+            return self._channel
+        error = self._error
+        if self._state is WorldState.BROKEN and error is not None:
+            if isinstance(error, PeerLeftError) and left is not None and self._channel is not None:
+                src, tag = left
+                if self._channel.deliver_left(src, tag):
+                    return self._channel
+            raise type(error)(*error.args)
+        raise WorldClosedError(self.name, self.generation)
+
+    def _ended(self, operation: Operation[Any]) -> None:
+        self._num_pending -= 1
+
+    def _set_deadline(self, name: str, operation: Operation[Any], timeout_s: float) -> None:
+        error = OperationTimeoutError(self.name, self.generation, name, timeout_s)
+
+        def cancel() -> None:
+            if operation.cancel(error):
+                with self._lock:
+                    self._num_timed_out += 1
+
+        def expire() -> None:
+            if operation.slow_cancel:
+                run_in_thread(cancel, "multiworld-expire")
+            else:
+                cancel()
+
+        timer = self._loop.call_later(timeout_s, expire)
+        operation.add_callback(lambda _: timer.cancel())
+
+
+def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
+    """Return an operation that is done when ``finish`` (a copy into the caller's memory layout) has run.
+
+    Cancelled, it does not run any more once the cancel has returned; but what had come by then is delivered.
+    """
+    finishing = threading.Lock()
+
+    def detach() -> None:
+        operation.cancel(_Detached())
+        complete(operation)
+
+    def complete(_: Operation[T]) -> None:
+        with finishing:
+            if outer.done:
+                return
+            error = operation.error
+            if error is None:
+                try:
+                    finish()
+                    outer.on_undo = operation.on_undo
+                    outer.settle(operation.result())
+                except Exception as raised:  # it belongs to the caller
+                    error = raised
+        if error is not None:
+            outer.fail(error)
+        else:
+            outer.tell()
+
+    outer: Operation[T] = Operation(detach)
+    outer.slow_cancel = operation.slow_cancel
+    operation.add_callback(complete)
+    return outer
+
+
+class _Detached(Exception):
+    """Never seen by users."""
