@@ -18,7 +18,7 @@ from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, Re
 from ..errors import PeerLeftError, WorldBrokenError, WorldClosedError
 from ..wire.operation import Operation, pass_on, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import cancel_async, outcome, wait_async, wait_blocking, while_blocked
+from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking, while_blocked
 from .blocking import BlockingWorld
 from .operations import WorldOperations
 from .state import WorldChange, WorldState, advance, allows
@@ -33,6 +33,7 @@ __all__ = ["World", "WorldOwner", "WorldStatistics"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+ABORT_S = 0.1  # far longer than it takes, unless it waits for what a signal handler has interrupted
 YIELD_EVERY_S = 0.005  # a task whose operations all finish at once still lets the others run
 
 
@@ -226,8 +227,19 @@ class World(WorldOperations):
         await self._owner.leave_world(self, timeout_s)
 
     def abort(self) -> None:
-        """Leave at once: every operation here raises WorldClosedError, the peers' world breaks. Never blocks."""
-        self._owner.world_aborted(self)
+        """Leave at once: every operation here raises WorldClosedError, the peers' world breaks. Never blocks.
+
+        A signal handler may call it. If it has interrupted an operation of this world, that goes on first.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            self._owner.world_aborted(self)
+            return
+        # Only the main thread runs signal handlers: it may hold any lock, and cannot give it back before we return.
+        aborted = run_in_thread(partial(self._owner.world_aborted, self), "multiworld-abort")
+        over = threading.Event()
+        aborted.add_callback(lambda _: over.set())
+        if over.wait(ABORT_S):
+            aborted.result()
 
     async def wait_broken(self) -> WorldBrokenError:
         """Wait until the world breaks, and return the error that says why.
