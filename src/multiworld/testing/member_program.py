@@ -11,6 +11,7 @@ import ctypes
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,8 +65,12 @@ class MemberProgram:
 
     async def obey(self) -> None:
         while (command := await next_command()).name != "quit":
-            task = asyncio.create_task(self._answer(command))
-            self._tasks[command["id"]] = task
+            number = command["id"]
+            self._tasks[number] = task = asyncio.create_task(self._answer(command))
+            task.add_done_callback(partial(self._forget, number))
+
+    def _forget(self, number: int, _: asyncio.Task[None]) -> None:
+        del self._tasks[number]
 
     def cancel(self) -> None:
         for task in (*self._tasks.values(), *self._watchers):
@@ -134,7 +139,8 @@ class MemberProgram:
         return asdict(self._manager.worlds[world].statistics())
 
     async def cancel_call(self, call: int) -> None:
-        self._tasks[call].cancel()
+        if call in self._tasks:  # else it has ended
+            self._tasks[call].cancel()
 
     # ---- tensors: full of one value, so that one number says whether they are right
 
