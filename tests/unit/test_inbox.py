@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 from multiworld.channel.inbox import Arrival, Inbox
 
 
@@ -121,3 +124,30 @@ def test_nobody_takes_a_complete_message_on_a_forgotten_tag() -> None:
     box.forget(7)
     assert box.arrive_complete(7, 1, "message", 4, anything) is None
     assert box.arrive(7, 1, "message", 4, eager=True, transferring=True).dropped
+
+
+def test_a_look_for_a_complete_message_bears_that_another_thread_takes_it() -> None:
+    box = inbox()
+    assert box.wait_complete(7, 1, "message", 4)
+
+    class Taken(deque[Any]):
+        """The other thread comes between two looks at it."""
+
+        def __len__(self) -> int:
+            length = super().__len__()
+            if length:
+                self.popleft()
+            return length
+
+    state = box._tags[7]
+    state.arrived = Taken(state.arrived)
+    assert not box.has_complete(7)
+
+
+def test_what_waits_is_lost_together() -> None:
+    box = inbox()
+    assert box.wait_complete(7, 1, "message", 4)
+    assert box.wait_complete(8, 2, "message", 4)
+    box.lose_arrived()
+    assert not box.has_complete(7)
+    assert not box.has_complete(8)

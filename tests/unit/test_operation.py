@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
+from typing import NoReturn
 
 import pytest
 
 from multiworld.errors import WorldClosedError
 from multiworld.wire.operation import Operation, StepsCancelled, drive
-from multiworld.wire.waiting import OperationCancelled, wait_async, wait_blocking, wait_to_the_end
+from multiworld.wire.waiting import OperationCancelled, start_and_wait, wait_async, wait_blocking, wait_to_the_end
 
 
 class Sorry(Exception):
@@ -495,3 +496,44 @@ def test_an_operation_whose_detaching_fails_ends_all_the_same(caplog: pytest.Log
     assert operation.cancel(ValueError("enough"))
     assert isinstance(operation.error, ValueError)
     assert "detaching" in caplog.text
+
+
+def interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_an_interrupted_wait_is_undone_does_not_end_that() -> None:
+    num_interrupts = 2
+
+    def detach() -> None:
+        nonlocal num_interrupts
+        if num_interrupts:
+            num_interrupts -= 1
+            interrupt()
+
+    operation: Operation[int] = Operation(detach)
+    with pytest.raises(KeyboardInterrupt):
+        wait_blocking(operation, help_with=interrupt)
+    assert num_interrupts == 0
+    assert isinstance(operation.error, OperationCancelled)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_an_interrupt_undoes_what_was_started_whether_it_was_done_or_not(*, is_done: bool) -> None:
+    undone: list[str] = []
+    pending: Operation[int] = Operation(lambda: undone.append("cancelled"))
+    done = Operation.succeeded(5, lambda: undone.append("given back"))
+    with pytest.raises(KeyboardInterrupt):
+        start_and_wait(lambda: done if is_done else pending, interrupt)
+    assert undone == ["given back" if is_done else "cancelled"]
+
+
+def test_what_was_started_and_is_done_is_returned_and_an_error_raised() -> None:
+    given_back: list[None] = []
+    done = Operation.succeeded(5, lambda: given_back.append(None))
+    failed: Operation[int] = Operation()
+    failed.fail(ValueError("no"))
+    assert start_and_wait(lambda: done, wait_blocking) == 5
+    with pytest.raises(ValueError, match="no"):
+        start_and_wait(lambda: failed, wait_blocking)
+    assert not given_back

@@ -731,3 +731,37 @@ def test_a_receiver_that_counts_nonsense_loses_its_connection(lent: Pair, at: in
     error = RuntimeError("the world is broken")
     lent.here.abort(error)
     assert wait_until(lambda: all(send.done for send in sends), timeout_s=5)
+
+
+@pytest.mark.parametrize("where", ["slot", "slot, with another receive posted", "inbox"])
+def test_after_an_interrupted_receive_no_later_message_is_received(
+    lent: Pair, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It may have taken one, which is lost; so its connection has ended, and with it what came behind."""
+    let_look(lent)
+    for number in (1, 2):
+        wait_blocking(lent.send(numbered(number, SMALL)))
+    if where == "inbox":
+        lent.there.connection.run_and_wait(lent.there._take_slots_late)
+        assert lent.there._inbox.num_arrived == 2
+    tensor = torch.zeros(SMALL, dtype=torch.uint8)
+    with monkeypatch.context() as patches:
+        patches.setattr(lent.there, "_act" if where == "inbox" else "_report_soon", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lent.recv(tensor)
+    assert lent.there.connection.closed
+    if where == "slot, with another receive posted":
+        lent.recv(torch.zeros(2 * SMALL, dtype=torch.uint8))
+    receiving = lent.recv(tensor)
+    assert not receiving.done or receiving.error is not None
+
+
+def test_a_writer_that_takes_its_count_back_ends_the_connection(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a reader that is about to rest would look for ever for a slot that is there and is not."""
+    slots = lent.there._slot_reads
+    assert slots is not None
+    let_rest(lent)
+    monkeypatch.setattr(slots, "rest", lambda: False)
+    monkeypatch.setattr(slots, "first", lambda: None)
+    lent.recv(torch.zeros(SMALL, dtype=torch.uint8))
+    assert wait_until(lambda: lent.there.connection.closed, 10)

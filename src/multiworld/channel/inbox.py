@@ -353,15 +353,23 @@ class Inbox(Generic[R, M]):
         consumed, self.consumed_bytes = self.consumed_bytes, 0
         return consumed
 
+    def lose_arrived(self) -> None:
+        """One of the messages may be lost: those behind it are, too."""
+        for state in self._tags.values():
+            state.arrived.clear()
+
     def has_unmet(self, tag: int) -> bool:
         """Whether a message on this tag, complete or not, waits for a receive."""
         state = self._tags.get(tag)
         return state is not None and bool(state.arrived)
 
     def has_complete(self, tag: int) -> bool:
-        """Whether a receive on this tag would be satisfied at once."""
+        """Whether a receive on this tag would be satisfied at once. Any thread."""
         state = self._tags.get(tag)
-        return state is not None and bool(state.arrived) and state.arrived[0].complete
+        try:
+            return state is not None and bool(state.arrived) and state.arrived[0].complete
+        except IndexError:  # another thread has taken it between the two looks
+            return False
 
     def arrived(self, tag: int) -> list[M]:
         """Return the messages on a tag that have no receive."""

@@ -57,6 +57,7 @@ NO_ROOM = 1  # of a bell for slots: what is in them is in the way
 INLINE_BYTES = SMALL_BYTES  # up to here the frame that wakes a reader may as well bring the message
 SHARED_EAGER_BYTES = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
 MAX_PIECES = RING_BYTES // ALIGNMENT
+MAX_ROUNDS = 100_000  # more than there are pieces and messages that a peer could release one by one
 ROOM_S = 0.005  # until something is done about a full ring in which nothing moves
 PLACE = struct.Struct("<QQQ")  # where in the ring a payload lies, its size, and which piece it is
 LENGTH = struct.Struct("<Q")
@@ -317,7 +318,7 @@ class SharedSending(MessageStream):
         """Send what waits for room in the ring, while there is some."""
         slots = self._slot_writes
         try:
-            while True:
+            for _ in range(MAX_ROUNDS):
                 while self._held and self._held[0].detached is None and self._write_first(self._held[0]):
                     pass
                 is_stuck = bool(self._held) and self._held[0].detached is None
@@ -328,6 +329,8 @@ class SharedSending(MessageStream):
                         self._ask_for_room_soon()
                     break
                 self._collect(slots)
+            else:
+                raise ProtocolError("the peer goes on counting what it cannot have read")
         except ProtocolError as error:
             self.connection.abort(str(error))
         self._check_all_gone()

@@ -189,7 +189,7 @@ class SharedStream(SharedSending):
             self._wake(slots)  # whoever waited goes on, and finds the next message in a slot
 
     def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:
-        slots = self._slot_reads
+        slots = None if self.connection.was_interrupted else self._slot_reads
         if slots is None or self._error is not None or self._inbox.has_complete(key):
             return super()._receive_at_once(key, meta, tensor)
         try:
@@ -241,17 +241,18 @@ class SharedStream(SharedSending):
         if kind in ORDERED_KINDS and (kind not in NUMBERED_KINDS or header.seq != self._inbox.last_seq + 1):
             self._take_slots()
 
-    def _take_slots(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Let arrive what lies in slots, while it is wanted."""
-        slots = self._slot_reads
+    def _take_slots(self, wanted: Callable[[], bool] = lambda: True) -> bool:
+        """Let arrive what lies in slots, while it is wanted. Return whether there is none any more."""
+        slots = None if self.connection.was_interrupted else self._slot_reads
         while slots is not None and wanted():
             slot = self._next_slot(slots)
             if slot is None:
-                return
+                return not self._slots_wait
             slots.take()
             header = Header(MESSAGE, slot.key & COLLECTIVE | FLAG_SHARED, 0, 0, slot.key >> 1, slot.seq)
             self._begin_in_ring(header, slot.meta, slot.offset, slot.size_bytes, slot.piece)
             self._act()
+        return False
 
     def _take_slots_late(self) -> None:
         try:
@@ -267,9 +268,12 @@ class SharedStream(SharedSending):
         slots = self._slot_reads
         try:
             while slots is not None and self._is_wanted() and not slots.rest() and not self.connection.closed:
-                self._take_slots(self._is_wanted)
+                before = self._inbox.last_seq
+                is_empty = self._take_slots(self._is_wanted)
                 if self._slots_wait:
                     return
+                if is_empty and self._inbox.last_seq == before:
+                    raise ProtocolError("there was a slot, and now there is none")
         except ProtocolError as error:
             self.connection.abort(str(error))
 

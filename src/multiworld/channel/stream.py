@@ -224,7 +224,7 @@ class MessageStream(StreamSending):
 
     def _receive_at_once(self, key: int, meta: bytes, tensor: Tensor) -> Operation[Any] | None:
         """Receive a message that is here and complete. None: it has to go the usual way."""
-        if self._error is not None:
+        if self._error is not None or self.connection.was_interrupted:
             return None
         arrival = self._inbox.take_complete(
             key, lambda message: message.meta == meta and message.size_bytes == tensor.nbytes
@@ -237,6 +237,8 @@ class MessageStream(StreamSending):
 
     def _post(self, receive: Receive, key: int) -> bool:
         """A receive is issued. Return whether it waits for a message."""
+        if self.connection.was_interrupted:
+            self._inbox.lose_arrived()
         if self._error is not None and not (self._kept and self._inbox.has_complete(key)):
             self.connection.defer(partial(receive.operation.fail, self._error))
             return False
@@ -418,8 +420,13 @@ class MessageStream(StreamSending):
         if taken is None:
             return
         if taken.turn.acquire(blocking=False):
-            copy_into(taken.target, taken.source)
-            taken.copied.set()
+            try:
+                copy_into(taken.target, taken.source)
+            except BaseException:  # an interrupt: the rest of it is missing
+                self.connection.abort("interrupted while a cancelled message was copied")
+                raise
+            finally:
+                taken.copied.set()
             self.connection.run(partial(self._taken_copied, taken.seq))
         else:
             taken.copied.wait()

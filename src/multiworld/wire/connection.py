@@ -123,6 +123,7 @@ class Connection:
         self._lost_told = False
         self._reason = "closed here"
         self._flush_due = False
+        self.was_interrupted = False  # with the read side held: something may be half done
         self.lost_errno = 0  # the system's error that ended it, if one did
         self._fd = sock.fileno()
         self._interest = Interest(loop, self._fd, reading=READ_EVENTS, writing=not connected)
@@ -269,6 +270,7 @@ class Connection:
         except Exception:
             raise
         except BaseException:  # an interrupt, between any two steps: something may be half done, or the lock still held
+            self.was_interrupted = True
             self._fail("interrupted")
             if is_owned(self._read_lock):
                 self._reader = 0

@@ -131,8 +131,9 @@ class Operation(Generic[T]):
     def cancel_or_undo(self, error: BaseException) -> None:
         """End the operation as if it had never been, for a caller who will not look at how it ended."""
         if not self.cancel(error) and self._state == 1 and self.on_undo is not None:
+            undo, self.on_undo = self.on_undo, None  # once, although an interrupt may make the caller come again
             try:
-                self.on_undo()
+                undo()
             except Exception:  # a defect, or no memory; the caller goes on all the same
                 logger.exception("taking back an operation that had succeeded failed")
 

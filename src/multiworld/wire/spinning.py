@@ -55,7 +55,7 @@ class QuickWaits:
     def waited(self, seconds: float) -> None:
         if self.pay:
             self._misses = 0 if seconds < SPIN_S else self._misses + 1
-        if self._misses == MAX_MISSES:
+        if self._misses >= MAX_MISSES:  # threads may have counted at once
             self._misses, self._streak = 0, -REST
         elif seconds < QUICK_S:
             self._streak += 1

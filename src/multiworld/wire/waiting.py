@@ -25,6 +25,7 @@ __all__ = [
     "pause",
     "run_in_thread",
     "running_loop",
+    "start_and_wait",
     "wait_async",
     "wait_blocking",
     "wait_to_the_end",
@@ -132,7 +133,33 @@ def _block(operation: Operation[Any], help_with: Callable[[], None] | None) -> N
             operation.add_callback(lambda _: done.set())
             done.wait()
     except BaseException:  # KeyboardInterrupt: the caller's memory must not be touched after it
-        operation.cancel_or_undo(OperationCancelled())
+        _end(operation)
+        raise
+
+
+def _end(operation: Operation[Any]) -> None:
+    """Cancel or undo, whatever interrupts come meanwhile: the one that is raised already tells the caller."""
+    while True:
+        try:
+            operation.cancel_or_undo(OperationCancelled())
+            return
+        except KeyboardInterrupt:
+            continue
+
+
+def start_and_wait(start: Callable[[], Operation[T]], wait: Callable[[Operation[T]], T]) -> T:
+    """Start an operation and wait for it on this thread as one step: an interrupt, wherever it comes, undoes it."""
+    started: list[Operation[T]] = []
+
+    def run() -> T:
+        started.append(start())
+        return wait(started[0])
+
+    try:
+        return while_blocked(run)
+    except BaseException:
+        for operation in started:
+            _end(operation)
         raise
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..channel.base import ANY_RANK, Payload, ReduceOp
 from ..errors import WorldBrokenError
 from ..wire.operation import Operation
-from ..wire.waiting import wait_blocking, while_blocked
+from ..wire.waiting import start_and_wait, wait_blocking, while_blocked
 from .request import Request
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .world import World
 
 __all__ = ["BlockingManager", "BlockingWorld"]
+
+T = TypeVar("T")
 
 
 class BlockingWorld:
@@ -35,17 +37,20 @@ class BlockingWorld:
         self._world.wait_thread(self._world.start_send(tensor, dst, tag, timeout_s), dst, timeout_s)
 
     def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout_s: float | None = None) -> None:
-        world = self._world
-        while_blocked(lambda: world.wait_thread(world.start_recv(tensor, src, tag, timeout_s), src, timeout_s))
+        self._receive(lambda: self._world.start_recv(tensor, src, tag, timeout_s), src, timeout_s)
 
     def recv_any(self, tensor: Tensor, tag: int = 0, timeout_s: float | None = None) -> int:
-        return self._world.wait_thread(self._world.start_recv_any(tensor, tag, timeout_s), ANY_RANK, timeout_s)
+        return self._receive(lambda: self._world.start_recv_any(tensor, tag, timeout_s), ANY_RANK, timeout_s)
 
     def send_tensors(self, payload: Payload, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
         self._world.wait_thread(self._world.start_send_tensors(payload, dst, tag, timeout_s), dst, timeout_s)
 
     def recv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Payload:
-        return self._world.wait_thread(self._world.start_recv_tensors(src, tag, timeout_s), src, timeout_s)
+        return self._receive(lambda: self._world.start_recv_tensors(src, tag, timeout_s), src, timeout_s)
+
+    def _receive(self, start: Callable[[], Operation[T]], src: int, timeout_s: float | None) -> T:
+        """Interrupted, it leaves the message for the next receive."""
+        return start_and_wait(start, lambda operation: self._world.wait_thread(operation, src, timeout_s))
 
     def broadcast(self, tensor: Tensor, src: int, timeout_s: float | None = None) -> None:
         self._collective(lambda: self._world.start_broadcast(tensor, src, timeout_s), timeout_s)

@@ -27,6 +27,7 @@ from .world import World, WorldOwner
 __all__ = ["JoinOwner", "Joining"]
 
 MAX_MARGIN_S, MARGIN_SHARE = 0.5, 0.2  # of a join's time, kept to find out who did not come
+NUM_REMEMBERED = 1024  # worlds that were left, and may be formed again by their name alone
 
 
 class JoinOwner(WorldOwner, Protocol):
@@ -61,7 +62,7 @@ class Joining:
         self._stores, self._host, self._job, self._report_lost = stores, host, job, report_lost
         self._lock = threading.Lock()
         self._joining: dict[str, Operation[World]] = {}
-        self._requests: dict[str, JoinRequest] = {}  # of the worlds that were formed, for the next generation
+        self._requests: dict[str, JoinRequest] = {}  # for the next generation; the world formed last stands last
 
     def start(self, request: JoinRequest, channel_class: type[DataChannel]) -> Operation[World]:
         """Form a world. Raises JoinRefusedError if this process is in one of that name, or is joining it."""
@@ -91,7 +92,10 @@ class Joining:
         """Form the next generation of a world; the present one breaks, if it stands."""
         request = self._requests.get(name)
         if request is None:
-            raise ValueError(f"cannot rejoin {name!r}: this process never was in a world of that name; use join()")
+            raise ValueError(
+                f"cannot rejoin {name!r}: this process never was in a world of that name, or has left "
+                f"{NUM_REMEMBERED:,} others since; use join()"
+            )
         if not timeout_s > 0:
             raise ValueError(f"timeout_s={timeout_s}: expected a positive number of seconds")
         world = self._worlds.get(name)
@@ -151,9 +155,17 @@ class Joining:
                 missing = await formation.missing()
             raise formation.timeout_error(missing) from None
         self._worlds[request.name] = world
-        self._requests[request.name] = after(request, world)
+        self._remember(after(request, world))
         self._owner.world_formed(world, time.monotonic() - started)
         return world
+
+    def _remember(self, request: JoinRequest) -> None:
+        """Keep what a rejoin needs to know: of all worlds that are here, and of the last ones that were left."""
+        with self._lock:
+            self._requests.pop(request.name, None)
+            self._requests[request.name] = request
+            if len(self._requests) > NUM_REMEMBERED + len(self._worlds):
+                del self._requests[next(name for name in self._requests if name not in self._worlds)]
 
     async def _prepare(self, request: JoinRequest) -> None:
         """Serve the store if asked to; then close the broken world of that name, if there is one."""

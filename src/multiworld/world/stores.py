@@ -137,6 +137,8 @@ class StoreDesk:
             if existing is not None and existing.lost_reason is None:  # another join was faster
                 fresh.close()
                 return existing
+            for lost in [other for other, store in list(self._clients.items()) if store.lost_reason is not None]:
+                self._clients.pop(lost, None)  # of hosts that died, perhaps for good
             self._clients[url] = fresh
             return fresh
 
