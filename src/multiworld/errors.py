@@ -138,18 +138,17 @@ class BrokenWorldException(WorldBrokenError):
 
 
 class WorldClosedError(MultiworldError):
-    """An operation on a world that this process has itself left, aborted or closed."""
+    """An operation on a world that this process has itself left, aborted or closed, or that a fork has copied."""
 
-    def __init__(self, world: str, generation: int) -> None:
-        super().__init__(world, generation)
-        self.world, self.generation = world, generation
+    def __init__(self, world: str, generation: int, forked: bool = False) -> None:
+        super().__init__(world, generation, *([forked] if forked else []))
+        self.world, self.generation, self.forked = world, generation, forked
 
     def __str__(self) -> str:
-        return (
-            f"world {self.world!r} (generation {self.generation}) is closed in this process: it was left or aborted "
-            f"here. "
-            "Join it again to use it."
-        )
+        closed = f"world {self.world!r} (generation {self.generation}) is closed in this process"
+        if self.forked:
+            return f"{closed}, which was forked: it remains its parent's. Join worlds with a WorldManager made here."
+        return f"{closed}: it was left or aborted here. Join it again to use it."
 
 
 class OperationTimeoutError(MultiworldError, TimeoutError):

@@ -20,7 +20,7 @@ class _Support:
 
 
 def _healthy() -> Mapping[str, doctor.Support]:
-    return {"tcp": _Support(works=True), "nccl": _Support(works=False, reason="this build of torch has no CUDA")}
+    return {"auto": _Support(works=True), "nccl": _Support(works=False, reason="this build of torch has no CUDA")}
 
 
 def test_working_default_channel_is_healthy_whatever_the_others_do() -> None:
@@ -29,7 +29,7 @@ def test_working_default_channel_is_healthy_whatever_the_others_do() -> None:
 
 @pytest.mark.parametrize(
     "supports",
-    [{}, {"gloo": _Support(works=True)}, {"gloo": _Support(works=True), "tcp": _Support(works=False, reason="?")}],
+    [{}, {"gloo": _Support(works=True)}, {"gloo": _Support(works=True), "auto": _Support(works=False, reason="?")}],
 )
 def test_default_channel_that_cannot_work_is_unhealthy(supports: dict[str, doctor.Support]) -> None:
     assert not doctor.diagnose(lambda: supports).healthy
@@ -48,13 +48,13 @@ def test_torch_that_cannot_be_loaded_is_a_diagnosis_not_a_traceback(error: Excep
 
 def test_table_gives_the_reason_for_each_channel_that_does_not_work() -> None:
     lines = [line.split() for line in doctor.render(doctor.diagnose(_healthy)).splitlines()]
-    assert ["tcp", "works", "(default)"] in lines
+    assert ["auto", "works", "(default)"] in lines
     assert "nccl does not work: this build of torch has no CUDA" in [" ".join(line) for line in lines]
 
 
 def test_table_says_what_a_channel_that_works_needs_besides() -> None:
     def registered() -> Mapping[str, doctor.Support]:
-        return {"tcp": _Support(works=True), "mpi": _Support(works=True, reason="for processes of mpiexec")}
+        return {"auto": _Support(works=True), "mpi": _Support(works=True, reason="for processes of mpiexec")}
 
     text = doctor.render(doctor.diagnose(registered))
     assert "mpi works, for processes of mpiexec" in [" ".join(line.split()) for line in text.splitlines()]
@@ -94,7 +94,7 @@ def test_json_holds_what_the_table_shows(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(record) == {"versions", "native_core", "channels", "interfaces", "limits", "token_set", "healthy"}
     assert set(record["versions"]) == {"multiworld", "python", "torch", "kernel"}
     assert record["native_core"] == {"active": native.core is not None, "reason": native.why_not}
-    assert [channel["name"] for channel in record["channels"]] == ["tcp", "nccl"]
+    assert [channel["name"] for channel in record["channels"]] == ["auto", "nccl"]
     assert record["token_set"] is True
     assert "a secret" not in text
     assert "a secret" not in doctor.render(diagnosis)

@@ -140,3 +140,25 @@ def test_outputs_that_share_memory_are_refused() -> None:
     check_separate([buffer[:2], buffer[2:]], "tensor_list")
     check_separate([torch.empty(0)] * 3, "tensor_list")
     check_separate([torch.zeros(4), torch.ones(4)], "output_list", [buffer, buffer], "input_list")
+
+
+def test_memory_that_overlaps_in_part_is_shared_too() -> None:
+    buffer = torch.zeros(12)
+    with pytest.raises(ValueError, match=r"tensor_list\[1\] and tensor_list\[0\] share memory"):
+        check_separate([buffer[:4], buffer[3:7]], "tensor_list")
+    with pytest.raises(ValueError, match=r"output and input_list\[1\] share memory"):
+        check_separate(buffer[5:9], "output", [buffer[:4], buffer[4:8]], "input_list", in_place=1)
+    with pytest.raises(ValueError, match=r"tensor_list\[2\] and tensor_list\[0\] share memory"):
+        check_separate([buffer[:8], torch.zeros(8), buffer[4:]], "tensor_list")
+    check_separate(list(buffer.view(4, 3).unbind(1)), "tensor_list")  # strided, and nobody shares an element
+
+
+def test_only_a_rank_s_own_part_may_be_in_place() -> None:
+    parts = list(torch.zeros(3, 4).unbind())
+    check_separate(parts, "tensor_list", parts[1], "tensor", in_place=1)
+    check_separate(parts[1], "output", parts, "input_list", in_place=1)
+    for place in (0, None):
+        with pytest.raises(ValueError, match=r"tensor_list\[1\] and tensor share memory"):
+            check_separate(parts, "tensor_list", parts[1], "tensor", in_place=place)
+    with pytest.raises(ValueError, match=r"output and input_list\[2\] share memory"):
+        check_separate(parts[2], "output", parts, "input_list", in_place=1)

@@ -6,7 +6,8 @@ import gc
 
 import torch
 
-from multiworld.channel.cuda_order import StreamOrder, as_bytes
+from multiworld.channel.cuda_order import StreamOrder
+from multiworld.channel.tensors import as_bytes
 from tests.unit.fake_cuda import FakeCuda, FakeStream
 
 
@@ -87,3 +88,6 @@ def test_any_tensor_can_be_seen_as_bytes() -> None:
         assert as_bytes(torch.zeros(3, 2, dtype=dtype)).shape == (6 * dtype.itemsize,)
     assert as_bytes(torch.tensor(1.0)).shape == (4,)
     assert as_bytes(torch.empty(0)).shape == (0,)
+    strided = torch.arange(32.0).view(8, 4)[2:3, 1]
+    assert (strided.is_contiguous(), strided.stride()) == (True, (4,))
+    assert as_bytes(strided).view(torch.float32).tolist() == [9.0]

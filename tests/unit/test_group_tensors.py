@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import AllreduceOptions
 from torch.distributed import ReduceOp
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from multiworld.world.group_tensors import only, only_list, parts_of, reduce_op_of, seconds_of, split
 
@@ -74,3 +75,12 @@ def test_options_say_the_operation_and_a_deadline_if_they_have_one() -> None:
     assert reduce_op_of(options).op == ReduceOp.MAX
     assert reduce_op_of(ReduceOp.MIN) == ReduceOp.MIN
     assert reduce_op_of(None) == ReduceOp.SUM
+
+
+def test_what_a_functional_collective_returned_stands_for_its_result() -> None:
+    result = torch.ones(4)
+    pending = AsyncCollectiveTensor(result)
+    assert only([pending]).data_ptr() == only(pending).data_ptr() == result.data_ptr()
+    assert [tensor.data_ptr() for tensor in only_list([[pending, result]])] == [result.data_ptr()] * 2
+    assert [part.data_ptr() for part in split(pending, [], 2, "input")] == [result.data_ptr(), result.data_ptr() + 8]
+    assert parts_of(pending, 2, torch.Size([2]), "input")[0].data_ptr() == result.data_ptr()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .base import ChannelContext
+from .base import ChannelContext, ChannelSupport
 from .host_channel import HostChannel
+from .shm import ShmChannel
 
 __all__ = ["AutoChannel"]
 
@@ -18,3 +19,9 @@ class AutoChannel(HostChannel):
 
     def __init__(self, context: ChannelContext) -> None:
         super().__init__(context, local=context.connector.shares_host, or_else_tcp=True)
+
+    @classmethod
+    def support(cls) -> ChannelSupport:
+        shm = ShmChannel.support()
+        reason = "shared memory on one host, tcp between hosts" if shm.works else f"by tcp alone: {shm.reason}"
+        return ChannelSupport(cls.name, True, reason)

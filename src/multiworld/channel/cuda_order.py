@@ -17,17 +17,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .base import Payload
+from .tensors import as_bytes
 
-__all__ = ["StreamOrder", "as_bytes"]
+__all__ = ["StreamOrder"]
 
 logger = logging.getLogger(__name__)
 
 READY_S = 0.008  # how long a copy that somebody waits for may wait for the caller's stream
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """Return the memory of a contiguous tensor as ``[nbytes]`` uint8."""
-    return tensor.view(-1).view(torch.uint8)
 
 
 class StreamOrder:

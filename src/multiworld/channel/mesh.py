@@ -101,6 +101,9 @@ class StreamMesh(StreamOwner):
     def stream_lost(self, rank: int, reason: str) -> None:
         self._context.report_lost(rank, reason)
 
+    def stream_failed(self, rank: int, reason: str) -> None:
+        self._context.report_lost(self._context.rank, f"rank {self._context.rank} {reason}")
+
     def stream_asked(self, rank: int, seq: int, signature: bytes) -> None:
         self.on_asked(rank, seq, signature)
 
@@ -112,8 +115,7 @@ class StreamMesh(StreamOwner):
         self._streams[rank].disagree(seq, signature, asking=False)
 
     def stream_stuck(self, rank: int, name: str) -> None:
-        reason = f"rank {self._context.rank} gave up a {name} that was already moving data to or from rank {rank}"
-        self._context.report_lost(self._context.rank, reason)
+        self.stream_failed(rank, f"gave up a {name} that was already moving data to or from rank {rank}")
 
     @property
     def wants_any(self) -> bool:

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from .collectives.reduction import reduce_op_name
-from .cuda_order import as_bytes
 from .streamed import Collective
+from .tensors import as_bytes
 
 __all__ = ["check_reduction", "launch_collective", "signatures", "why_not_reduced"]
 

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..wire.waiting import run_in_thread
-from .cuda_order import StreamOrder, as_bytes
+from .cuda_order import StreamOrder
 from .nccl_group import OnOver, Start
-from .tensors import pack
+from .tensors import as_bytes, pack
 
 __all__ = ["NcclMover", "PairGroup"]
 

@@ -35,6 +35,8 @@ def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
 
     Raises ValueError for an unknown name, for a device that it cannot serve, and for CUDA where that does not work.
     """
+    if not isinstance(backend, str):
+        raise TypeError(f"backend must be the name of a channel, got {backend!r}")
     name = "nccl" if backend == "auto" and device.type == "cuda" else backend
     channel = AutoChannel if name == "auto" else OURS.get(name) or _load(name)
     if channel is None:
@@ -54,8 +56,8 @@ def find_channel(backend: str, device: torch.device) -> type[DataChannel]:
 
 
 def available() -> dict[str, ChannelSupport]:
-    """Return for every registered channel whether it works on this machine."""
-    support = {}
+    """Return for every registered channel, and the default, whether it works on this machine."""
+    support = {AutoChannel.name: AutoChannel.support()}
     for name in channel_names():
         channel = OURS.get(name)
         if channel is None:

@@ -59,6 +59,7 @@ class MessageStream(StreamSending):
         self.bytes_received = self.messages_received = 0
         self._inbox: Inbox[Receive, Message] = Inbox(_fits)
         self._copying: dict[int, bool] = {}  # by message: whether the payload has ended; guarded by the read side
+        self._failure = ""  # why we could not go on
         self._kept = False  # the error was a graceful leave: what has arrived can still be received
         self._drained: Operation[None] = Operation()
         self._ended: Operation[None] = Operation()
@@ -213,7 +214,11 @@ class MessageStream(StreamSending):
     def lost(self, reason: str) -> None:
         self._drained.succeed(None)
         self._ended.succeed(None)
-        if not self.said_bye and self._error is None:
+        if self.said_bye or self._error is not None:
+            return
+        if self._failure:
+            self._owner.stream_failed(self.rank, self._failure)
+        else:
             self._owner.stream_lost(self.rank, reason)
 
     # ---- receiving
@@ -404,7 +409,8 @@ class MessageStream(StreamSending):
         try:
             return torch.empty(size_bytes, dtype=torch.uint8)
         except RuntimeError as error:
-            raise ProtocolError(f"no memory for a message of {size_bytes} bytes: {error}") from error
+            self._failure = f"had no memory for a message of {size_bytes} bytes from rank {self.rank}: {error}"
+            raise ProtocolError(self._failure) from error
 
     def _fill(self, target: Tensor, source: Tensor) -> None:
         """Copy the bytes of one tensor into another of the same size."""

@@ -16,6 +16,9 @@ class StreamOwner:
     def stream_lost(self, rank: int, reason: str) -> None:
         """The connection ended without a BYE."""
 
+    def stream_failed(self, rank: int, reason: str) -> None:
+        """As ``stream_lost``, but for a reason that lies in this process: ``reason`` is what this rank has done."""
+
     def stream_asked(self, rank: int, seq: int, signature: bytes) -> None:
         """The peer waits in the collective of that number, which is ``signature`` there."""
 

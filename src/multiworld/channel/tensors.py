@@ -19,6 +19,7 @@ from .base import Payload
 
 __all__ = [
     "Layout",
+    "as_bytes",
     "describe",
     "describe_text",
     "memory_of",
@@ -136,9 +137,15 @@ def pack(tensors: list[Tensor], size_bytes: int) -> Tensor:
     offset = 0
     for tensor in tensors:
         size = tensor.nbytes
-        payload[offset : offset + size].copy_(tensor.view(-1).view(torch.uint8))
+        payload[offset : offset + size].copy_(as_bytes(tensor))
         offset += -(-size // ALIGNMENT) * ALIGNMENT
     return payload
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the memory of a contiguous tensor as ``[nbytes]`` uint8."""
+    # A view of one element may have any stride, which a view of another dtype would trip over.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def parse_layout(meta: bytes, size_bytes: int) -> Layout:

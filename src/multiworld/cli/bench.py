@@ -1,4 +1,4 @@
-"""``multiworld bench``: measure beside raw ``torch.distributed``. Reads the options; only the workers import torch."""
+"""``multiworld bench``: measure beside raw ``torch.distributed``. Imports torch only to look at a ``--backend``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..bench.report import Report
 from ..bench.run import BENCHMARKS, run
 from ..bench.table import report_text
 from ..testing import WorkerFailedError
+from .backends import check_backend
 
 __all__ = ["main"]
 
@@ -41,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if find_spec("torch") is None:
         print("multiworld bench needs torch", file=sys.stderr)
         return 2
+    try:
+        for backend in options.backends:
+            check_backend(backend)
+    except ValueError as error:
+        parser.error(f"--backend: {error}")
     try:
         report = run(parsed.names or list(BENCHMARKS), options, _note)
     except WorkerFailedError as error:

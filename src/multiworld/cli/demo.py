@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..demo.options import Options
+from .backends import check_backend
 
 if TYPE_CHECKING:
     from ..demo.report import Report
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = Options(
             seconds=parsed.seconds, seed=parsed.seed, backend=parsed.backend, inject_faults=not parsed.no_faults
         )
-        _check_backend(options.backend)
+        check_backend(options.backend)
     except ValueError as error:
         parser.error(str(error))
     try:
@@ -49,17 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.json is not None:
         parsed.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
     return 0 if report.holds else 1
-
-
-def _check_backend(backend: str) -> None:
-    """Raise ``ValueError`` for a channel that is unknown, moves no CPU tensors or does not work on this machine."""
-    import torch
-
-    from ..channel.registry import find_channel
-
-    support = find_channel(backend, torch.device("cpu")).support()
-    if not support.works:
-        raise ValueError(f"backend {backend!r} does not work here: {support.reason}")
 
 
 async def _run(options: Options) -> Report:

@@ -16,7 +16,7 @@ from . import machine
 
 __all__ = ["DEFAULT_CHANNEL", "Diagnosis", "NativeCore", "Support", "diagnose", "main", "render"]
 
-DEFAULT_CHANNEL = "tcp"
+DEFAULT_CHANNEL = "auto"
 
 
 class Support(Protocol):

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..world.arguments import check_seconds
 from ..world.manager import WorldManager
 from .group import AnyGroup, GroupMember, ProcessGroup, check_timeout
 from .place import find_place
@@ -55,6 +56,7 @@ def init_process_group(
     global _session, _starting
     place = find_place("env://" if init_method is None else init_method, rank, world_size, os.environ)
     check_timeout(timeout_s)
+    check_seconds(join_timeout_s, "join_timeout_s")
     with _lock:
         if _session is not None:
             raise RuntimeError("there is a process group already: call destroy_process_group() first, or rejoin()")

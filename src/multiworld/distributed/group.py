@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 
+from ..world.arguments import check_seconds
 from ..world.world import World
 
 __all__ = ["AnyGroup", "GroupMember", "ProcessGroup", "check_timeout"]
@@ -63,8 +64,8 @@ MAX_SHOWN = 16
 
 
 def check_timeout(timeout_s: float | None) -> None:
-    if timeout_s is not None and not timeout_s > 0:
-        raise ValueError(f"timeout_s must be a positive number of seconds or None, got {timeout_s!r}")
+    if timeout_s is not None:
+        check_seconds(timeout_s, "timeout_s", "of seconds or None")
 
 
 def _shown(ranks: Sequence[int]) -> str:

@@ -497,6 +497,6 @@ def read_together(
 
 def _peer_name(sock: socket.socket) -> str:
     try:
-        return str(sock.getpeername())
+        return str(sock.getpeername() or "a process of this host")
     except OSError:
         return "an unknown address"

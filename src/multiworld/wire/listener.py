@@ -16,6 +16,7 @@ from .connection import Connection, ConnectionSink
 from .frames import Header, Kind, pack_frame
 from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, derive_key, encode_fields, prove
 from .progress import ProgressThread
+from .seldom import Seldom
 
 __all__ = ["Listener", "Pending", "Route"]
 
@@ -61,6 +62,8 @@ class Listener:
             self.host, self.port = self._sock.getsockname()[:2]
         self._unproven: dict[Pending, None] = {}  # oldest first
         self._closed = False
+        self._say_refused, self._say_dropped = Seldom(logger.warning), Seldom(logger.warning)
+        self._say_paused = Seldom(logger.error)
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 
     def __repr__(self) -> str:
@@ -79,7 +82,7 @@ class Listener:
                 logger.debug("a connection was gone before it was accepted: %s", error)
                 continue
             if not is_ours(sock):
-                logger.warning("a process of another user connected to %s, and was refused", show(self.host, 0))
+                self._say_refused("a process of another user connected to %s, and was refused", show(self.host, 0))
                 sock.close()
                 continue
             self._make_room()
@@ -98,7 +101,7 @@ class Listener:
         if len(self._unproven) >= MAX_UNPROVEN:
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
-            logger.warning("connection from %s dropped: too many have not proved themselves yet", oldest.name)
+            self._say_dropped("connection from %s dropped: too many have not proved themselves yet", oldest.name)
             oldest.connection.abort("too many connections")
 
     def on_failure(self, error: BaseException) -> None:
@@ -134,7 +137,7 @@ class Listener:
 
     def _pause(self, error: OSError) -> None:
         """Out of descriptors: the backlog keeps the callers; spinning on accept would only burn the processor."""
-        logger.error("cannot accept connections now, trying again in %.1f s: %s", PAUSE_S, error)
+        self._say_paused("cannot accept connections now, trying again every %.1f s: %s", PAUSE_S, error)
         self._loop.modify(self._sock.fileno(), 0)
         self._loop.call_later(PAUSE_S, self._resume)
 

@@ -5,6 +5,7 @@ See ``docs/decisions/005-who-reads.md``.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import select
@@ -22,6 +23,8 @@ from .spinning import SPIN_S, QuickWaits
 
 __all__ = ["Watch", "watch_together"]
 
+logger = logging.getLogger(__name__)
+
 MAX_POLL_S = 3600.0
 LARGE_BYTES = 1024 * 1024  # a payload above this is the progress thread's work
 LOOK_S = 20e-6  # a round of a loop takes almost as long
@@ -33,6 +36,7 @@ class _Waker:
     """Wakes its thread from a poll; its descriptor ends with the thread."""
 
     def __init__(self) -> None:
+        self.fd = -1  # should there be none
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.get_ident()
         self._set = False
@@ -51,7 +55,8 @@ class _Waker:
                 return  # of two who woke it at once, one had said so already when both were read
 
     def __del__(self) -> None:
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 class _PerThread(threading.local):
@@ -61,20 +66,26 @@ class _PerThread(threading.local):
         self._waker: _Waker | None = None  # not here: this runs at import, too
         self._fds: list[int] = []  # not the watches: they would live as long as the thread
         self._poller: select.poll | None = None
+        self._has_warned = False
 
     @property
-    def waker(self) -> _Waker:
-        waker = self._waker
-        if waker is None:
-            waker = self._waker = _Waker()
-        return waker
+    def waker(self) -> _Waker | None:
+        """None: there is no descriptor for it, and the thread has to wait otherwise."""
+        if self._waker is None:
+            try:
+                self._waker = _Waker()
+            except OSError as error:
+                if not self._has_warned:
+                    logger.warning("a thread that waits here cannot read itself, which makes it slower: %s", error)
+                self._has_warned = True
+        return self._waker
 
-    def poller(self, watches: Sequence[Watch]) -> select.poll:
+    def poller(self, waker: _Waker, watches: Sequence[Watch]) -> select.poll:
         """Return what waits for any of these and for the waker."""
         fds = [watch._fd for watch in watches]
         poller = self._poller
         if poller is None or self._fds != fds:
-            poller = poller_of(self.waker.fd, *fds)
+            poller = poller_of(waker.fd, *fds)
             self._fds, self._poller = fds, poller
         return poller
 
@@ -328,12 +339,14 @@ def _read_until(
 ) -> bool:
     """Read until the operation is done, or the time over. True: the rest is left to the progress thread."""
     waker = _thread.waker
+    if waker is None:
+        return True
     waker.clear()
     operation.add_callback(waker.wake)
     for watch in watches:
         if watch._interest.reading:
             watch._interest.set_reading(0)
-    poller = _thread.poller(watches)
+    poller = _thread.poller(waker, watches)
     timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
     try:
         while not operation.done and not _any_over(watches):

@@ -13,10 +13,18 @@ from ..channel.base import Payload
 from ..channel.collectives.validate import check_reduce_op
 from ..channel.tensors import CODES
 
-__all__ = ["Arguments"]
+__all__ = ["Arguments", "check_seconds"]
 
 MAX_TAG = 2**62
 Finish = Callable[[], None] | None
+
+
+def check_seconds(seconds: float, name: str, of_what: str = "of seconds") -> None:
+    """Raise TypeError or ValueError for what is no positive number."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"{name} must be a number {of_what}, got {seconds!r}")
+    if not seconds > 0:
+        raise ValueError(f"{name} must be a positive number {of_what}, got {seconds!r}")
 
 
 class Arguments:
@@ -72,6 +80,7 @@ class Arguments:
         own = tensor.detach()
         if own.is_contiguous() and not own.is_conj() and not own.is_neg():
             return own, None
+        _check_apart(own, name)
         memory = _plain(own).contiguous() if keep else torch.empty(own.shape, dtype=own.dtype, device=own.device)
         return memory, partial(_copy_back, own, memory)
 
@@ -157,12 +166,17 @@ class Arguments:
             and tensor.dtype in CODES
             and not tensor.is_conj()
             and not tensor.is_neg()
+            and (tensor.data_ptr() != 0 or not tensor.numel())
         )
 
     def _check_tensor(self, tensor: Tensor, name: str) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if tensor.layout != torch.strided or tensor.is_quantized:
+        if tensor.is_nested:
+            raise TypeError(f"{name} is a nested tensor; send its .unbind(), or its .to_padded_tensor(0)")
+        if tensor.is_quantized:
+            raise TypeError(f"{name} is quantized ({tensor.dtype}); send its .int_repr(), or its .dequantize()")
+        if tensor.layout != torch.strided:
             raise TypeError(
                 f"{name} is a {tensor.layout} tensor; only dense (strided) tensors can be sent: use .to_dense()"
             )
@@ -175,6 +189,39 @@ class Arguments:
                 f".to({str(self._device)!r}), "
                 "or join with device= of the tensors"
             )
+        if tensor.numel() and not tensor.data_ptr():
+            raise TypeError(_without_memory(tensor, name))
+
+
+def _without_memory(tensor: Tensor, name: str) -> str:
+    if type(tensor) is Tensor:
+        return f"{name} has {tensor.numel()} elements, but its memory was freed (its storage was resized)"
+    return (
+        f"{name} is a {type(tensor).__name__}, which has no memory of its own: give the tensor that it stands for "
+        "(of a DTensor .to_local(), of the result of a functional collective .wait())"
+    )
+
+
+def _check_apart(tensor: Tensor, name: str) -> None:
+    """Raise ValueError for a layout in which elements share memory, so that nothing can be received into them all."""
+    inner = 0  # how far the dimensions that were looked at reach
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= inner and _has_equal_offsets(tensor):
+            raise ValueError(
+                f"elements of {name} share memory (shape {list(tensor.shape)}, strides {list(tensor.stride())}: it was "
+                "expanded, perhaps): nothing can be received into them all; give a tensor of its own, as .clone() is"
+            )
+        inner += (size - 1) * stride
+
+
+def _has_equal_offsets(tensor: Tensor) -> bool:
+    offsets = torch.zeros((), dtype=torch.int64)
+    for stride, size in zip(tensor.stride(), tensor.shape, strict=True):
+        if stride == 0 and size > 1:
+            return True
+        offsets = offsets[..., None] + torch.arange(size) * stride
+    ordered = offsets.flatten().sort().values
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _plain(tensor: Tensor) -> Tensor:

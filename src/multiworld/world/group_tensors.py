@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,25 +12,32 @@ from torch import Tensor
 
 from ..channel.base import ReduceOp
 
-__all__ = ["only", "only_list", "parts_of", "reduce_op_of", "seconds_of", "split"]
+__all__ = ["only", "only_list", "parts_of", "ready", "reduce_op_of", "seconds_of", "split"]
 
 
 def only(tensors: Any) -> Tensor:
     """Return the tensor of this rank: c10d passes a list, in which there once was one for each device."""
     if isinstance(tensors, Tensor):
-        return tensors
+        return ready(tensors)
     if len(tensors) != 1:
         raise ValueError(f"expected one tensor, got {len(tensors)}: a rank has one device")
-    tensor: Tensor = tensors[0]
-    return tensor
+    return ready(tensors[0])
 
 
 def only_list(lists: Any) -> list[Tensor]:
     """As ``only``, of lists with a tensor for each rank."""
     if len(lists) != 1:
         raise ValueError(f"expected one list of tensors, got {len(lists)}: a rank has one device")
-    tensors: list[Tensor] = lists[0]
-    return tensors
+    return [ready(tensor) for tensor in lists[0]]
+
+
+def ready(tensor: Tensor) -> Tensor:
+    """Return the tensor that the result of a functional collective (``AsyncCollectiveTensor``) stands for, or itself.
+
+    Such a one has no memory of its own, and waits for its collective when it is used.
+    """
+    wait: Callable[[], Tensor] | None = getattr(tensor, "trigger_wait", None)
+    return tensor if wait is None else wait()
 
 
 def parts_of(tensor: Tensor, num_ranks: int, shape: torch.Size, name: str) -> list[Tensor]:
@@ -38,7 +45,7 @@ def parts_of(tensor: Tensor, num_ranks: int, shape: torch.Size, name: str) -> li
 
     The tensor may be flat, ``[num_ranks, *shape]``, or ``[num_ranks * shape[0], ...]``.
     """
-    own = tensor.detach()
+    own = ready(tensor).detach()
     numel = math.prod(shape)
     if own.numel() != num_ranks * numel:
         raise ValueError(
@@ -55,7 +62,7 @@ def parts_of(tensor: Tensor, num_ranks: int, shape: torch.Size, name: str) -> li
 
 def split(tensor: Tensor, sizes: Sequence[int], num_ranks: int, name: str) -> list[Tensor]:
     """Cut a tensor along its first dimension: into ``sizes``, or evenly if there are none. Outside of autograd."""
-    own = tensor.detach()
+    own = ready(tensor).detach()
     length = own.shape[0] if own.dim() else 0
     if not sizes:
         if not own.dim() or length % num_ranks:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..store.base import parse_store_url
+from .arguments import check_seconds
 from .world import World
 
 __all__ = ["JoinRequest", "after", "check_request"]
@@ -47,8 +48,7 @@ def check_request(
         raise ValueError(f"world_size={world_size}: expected at least 1")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} is out of range: a world of {world_size} has ranks 0 to {world_size - 1}")
-    if not timeout_s > 0:
-        raise ValueError(f"timeout_s={timeout_s}: expected a positive number of seconds")
+    check_seconds(timeout_s, "timeout_s")
     if parse_store_url(store).port == 0:
         raise ValueError(
             f"store={store!r}: port 0 names no store; serve one with WorldManager.serve_store, and pass on the URL "

@@ -16,6 +16,7 @@ from ..wire.dialer import DialError
 from ..wire.operation import Operation, StepsCancelled, drive
 from ..wire.progress import ProgressThread
 from ..wire.worker import Worker
+from .arguments import check_seconds
 from .formation import Formation
 from .join_request import JoinRequest, after
 from .membership import Membership
@@ -96,8 +97,7 @@ class Joining:
                 f"cannot rejoin {name!r}: this process never was in a world of that name, or has left "
                 f"{NUM_REMEMBERED:,} others since; use join()"
             )
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s={timeout_s}: expected a positive number of seconds")
+        check_seconds(timeout_s, "timeout_s")
         world = self._worlds.get(name)
         if world is not None and world.state is WorldState.ACTIVE:
             world.break_with(WorldBrokenError(name, world.generation, world.rank, "this rank rejoins"))

@@ -101,6 +101,7 @@ class WorldManager(ForerunnerManager):
         self._worlds: dict[str, World] = {}
         self._lock = threading.Lock()
         self._closed: Operation[None] | None = None
+        self._forked = False
         self._closing: Operation[None] | None = None
         self._finishing = threading.Lock()
         self._events: Broadcaster[Event] = Broadcaster()
@@ -230,6 +231,10 @@ class WorldManager(ForerunnerManager):
             raise
 
     def _check_open(self) -> None:
+        if self._forked:
+            raise RuntimeError(
+                "this process was forked, and this WorldManager remains its parent's; make a new one here"
+            )
         if self._closed is not None:
             raise RuntimeError("this WorldManager is closed; make a new one")
 
@@ -522,6 +527,7 @@ class WorldManager(ForerunnerManager):
             logger.error("could not leave all worlds at exit; to the others it is as if this process had died")
 
     def on_fork(self) -> None:
+        self._forked = True
         self._closed = Operation()
         self._closed.succeed(None)
         for world in self._worlds.values():

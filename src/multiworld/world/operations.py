@@ -15,7 +15,7 @@ from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, Wor
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.waiting import run_in_thread
-from .arguments import Arguments
+from .arguments import Arguments, check_seconds
 from .rounds import CollectiveRounds
 from .state import WorldState
 
@@ -38,6 +38,7 @@ class WorldOperations:
         self._state = WorldState.FORMING
         self._error: WorldBrokenError | None = None
         self._channel: DataChannel | None = None
+        self._abandoned = False  # the copy of it in a forked child
         self._num_started = self._num_pending = self._num_timed_out = 0
 
     def start_send(self, tensor: Tensor, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
@@ -87,7 +88,7 @@ class WorldOperations:
     def start_all_gather(self, tensor_list: list[Tensor], tensor: Tensor, timeout_s: float | None) -> Operation[None]:
         source = self._arguments.outgoing(tensor, "tensor")
         targets, finish = self._arguments.incoming_list(tensor_list, "tensor_list", like=tensor)
-        check_separate(tensor_list, "tensor_list")
+        check_separate(tensor_list, "tensor_list", tensor, "tensor", in_place=self.rank)
         return self._start_collective(
             "all_gather", lambda channel: channel.all_gather(targets, source), timeout_s, finish
         )
@@ -98,7 +99,7 @@ class WorldOperations:
         self._arguments.check_rank(dst, "dst")
         source = self._arguments.outgoing(tensor, "tensor")
         targets, finish = self._arguments.incoming_at(gather_list, "gather_list", root=dst, like=tensor)
-        check_separate(gather_list or (), "gather_list")
+        check_separate(gather_list or (), "gather_list", tensor, "tensor", in_place=self.rank)
         return self._start_collective("gather", lambda channel: channel.gather(source, targets, dst), timeout_s, finish)
 
     def start_scatter(
@@ -107,6 +108,7 @@ class WorldOperations:
         self._arguments.check_rank(src, "src")
         target, finish = self._arguments.incoming(tensor, "tensor")
         sources = self._arguments.outgoing_at(scatter_list, "scatter_list", root=src, like=tensor)
+        check_separate(tensor, "tensor", scatter_list or (), "scatter_list", in_place=self.rank)
         return self._start_collective(
             "scatter", lambda channel: channel.scatter(target, sources, src), timeout_s, finish
         )
@@ -117,6 +119,7 @@ class WorldOperations:
         self._arguments.check_reduce(op, output)
         target, finish = self._arguments.incoming(output, "output")
         sources = self._arguments.outgoing_list(input_list, "input_list", like=output)
+        check_separate(output, "output", input_list, "input_list", in_place=self.rank)
         return self._start_collective(
             "reduce_scatter", lambda channel: channel.reduce_scatter(target, sources, op), timeout_s, finish
         )
@@ -142,8 +145,8 @@ class WorldOperations:
         finish: Callable[[], None] | None = None,
         left: tuple[int | None, int] | None = None,
     ) -> Operation[T]:
-        if timeout_s is not None and not timeout_s > 0:
-            raise ValueError(f"timeout_s must be a positive number of seconds or None, got {timeout_s!r}")
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s", "of seconds or None")
         channel = self._check_open(left)
         operation = issue(channel)
         self._num_started += 1
@@ -181,7 +184,7 @@ class WorldOperations:
                 if self._channel.deliver_left(src, tag):
                     return self._channel
             raise type(error)(*error.args)
-        raise WorldClosedError(self.name, self.generation)
+        raise WorldClosedError(self.name, self.generation, self._abandoned)
 
     def _ended(self, operation: Operation[Any]) -> None:
         self._num_pending -= 1

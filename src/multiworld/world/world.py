@@ -91,7 +91,6 @@ class World(WorldOperations):
         self._broken: Operation[WorldBrokenError] = Operation()
         self._formed_at = time.monotonic()
         self._yielded_at = 0.0
-        self._abandoned = False
         self._group: WorldProcessGroup | None = None
         self._forming_group = threading.Lock()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,9 @@ def check_reduce_op(op: Any, dtype: torch.dtype) -> None:
     """
     name = reduce_op_name(op)
     if dtype not in _FLOATS | _COMPLEX | _INTEGERS:
-        raise TypeError(f"ReduceOp.{name} cannot reduce {dtype}: torch cannot add it on the CPU; convert it first")
+        raise TypeError(
+            f"ReduceOp.{name} cannot reduce {dtype}, as torch cannot add it on the CPU: convert it first, to int32 say"
+        )
     if name in ("BAND", "BOR", "BXOR") and dtype not in _INTEGERS:
         raise TypeError(f"ReduceOp.{name} works on the bits of integers and bool, not on {dtype}")
     if name in ("MIN", "MAX") and dtype in _COMPLEX:
@@ -35,18 +37,55 @@ def check_reduce_op(op: Any, dtype: torch.dtype) -> None:
         reduce_op_factor(op)
 
 
-def check_separate(outputs: Sequence[Tensor], name: str, inputs: Sequence[Tensor] = (), inputs_name: str = "") -> None:
-    """Refuse outputs that start at the same memory as each other, as in ``[buffer] * size``, or as an input.
+def check_separate(
+    outputs: Tensor | Sequence[Tensor],
+    name: str,
+    inputs: Tensor | Sequence[Tensor] = (),
+    inputs_name: str = "",
+    *,
+    in_place: int | None = None,
+) -> None:
+    """Refuse outputs that share memory with each other, as in ``[buffer] * size``, or with an input.
 
-    They would be written over one another. ValueError names the two.
+    They would be written over one another, or before they are read. ``in_place`` is the rank whose input may be its
+    output, or, of a single tensor and a list, the other way round. ValueError names the two. Of tensors that are not
+    contiguous only the beginnings are compared.
     """
-    owners = {
-        (tensor.device, tensor.data_ptr()): f"{inputs_name}[{i}]" for i, tensor in enumerate(inputs) if tensor.numel()
-    }
-    for index, tensor in enumerate(outputs):
-        if not tensor.numel():
-            continue
-        this = f"{name}[{index}]"
-        other = owners.setdefault((tensor.device, tensor.data_ptr()), this)
-        if other != this:
-            raise ValueError(f"{this} and {other} share memory: each needs its own")
+    spans = sorted((*_spans(outputs, name, is_output=True), *_spans(inputs, inputs_name, is_output=False)))
+    furthest: list[_Span | None] = [None, None]  # of those before: the input and the output that reach furthest
+    for span in spans:
+        for other in furthest if span.is_output else furthest[1:]:
+            if other is not None and other.end > span.begin and not _are_in_place(span, other, in_place):
+                one, two = sorted((span, other), key=lambda each: (not each.is_output, -each.place))
+                raise ValueError(f"{one.label} and {two.label} share memory: each needs its own")
+        before = furthest[span.is_output]
+        if before is None or span.end > before.end:
+            furthest[span.is_output] = span
+
+
+class _Span(NamedTuple):
+    """The memory of a tensor; ``place`` is that in its list, -1 of a single one."""
+
+    begin: int
+    end: int
+    place: int
+    is_output: bool
+    name: str
+
+    @property
+    def label(self) -> str:
+        return self.name if self.place < 0 else f"{self.name}[{self.place}]"
+
+
+def _spans(tensors: Tensor | Sequence[Tensor], name: str, *, is_output: bool) -> Iterator[_Span]:
+    listed = [(-1, tensors)] if isinstance(tensors, Tensor) else enumerate(tensors)
+    for index, tensor in listed:
+        if tensor.numel():
+            begin = tensor.data_ptr()
+            size_bytes = tensor.nbytes if tensor.is_contiguous() else tensor.element_size()
+            yield _Span(begin, begin + size_bytes, index, is_output, name)
+
+
+def _are_in_place(one: _Span, other: _Span, rank: int | None) -> bool:
+    is_same = one.is_output != other.is_output and (one.begin, one.end) == (other.begin, other.end)
+    return is_same and rank is not None and {one.place, other.place} == {-1, rank}
