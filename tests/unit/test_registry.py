@@ -67,7 +67,7 @@ def test_a_class_that_is_not_registered_goes_by_its_place() -> None:
 
 
 def test_every_channel_says_whether_it_works() -> None:
-    assert set(channel_names()) == set(available())
+    assert {"auto", *channel_names()} == set(available())
     support = available()["nccl"]
     assert support.works == (support.reason == "")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel import lane, lane_payloads, shared_sending, shared_stream
+from multiworld.channel import lane, lane_payloads, shared_sending, shared_stream, stream
 from multiworld.channel.host_memory import RING_BYTES
 from multiworld.channel.lane import TAKEN_AT, WINDOW_BYTES, WRITTEN_AT
 from multiworld.channel.lane_payloads import LaneReads
@@ -241,6 +242,33 @@ def test_a_large_message_that_is_cancelled_half_way_goes_on_from_a_copy(pair: Pa
     assert isinstance(half_way.sending.error, StepsCancelled)
 
 
+def test_what_had_come_of_a_cancelled_receive_is_copied_to_memory_that_outlasts_the_stream(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The world may break while a thread copies: that once wrote to memory which was gone, and killed the process."""
+    half_way = HalfWay(pair)
+    resume = half_read(pair, half_way)
+    allocate = pair.there._allocate
+    buffers: list[weakref.ref[Tensor]] = []
+    outlasted: list[bool] = []
+
+    def remember(size_bytes: int) -> Tensor:
+        buffer = allocate(size_bytes)
+        buffers.append(weakref.ref(buffer))
+        return buffer
+
+    def copy(target: memoryview, source: memoryview) -> None:
+        pair.there.abort(RuntimeError("the world is broken"))
+        pair.there.connection.run_and_wait(lambda: None)
+        outlasted.append(buffers[0]() is not None)
+
+    monkeypatch.setattr(pair.there, "_allocate", remember)
+    monkeypatch.setattr(stream, "copy_into", copy)
+    assert half_way.receiving.cancel(StepsCancelled())
+    resume()
+    assert outlasted == [True]
+
+
 def test_a_large_message_that_waits_behind_another_one_is_copied_too(pair: Pair) -> None:
     pair.lend()
     came = [torch.zeros(LARGE, dtype=torch.uint8) for _ in range(3)]
@@ -435,8 +463,8 @@ def test_an_abort_ends_a_large_message_that_is_half_way_at_both_ends(pair: Pair,
     assert who == "receiver" or wait_until(lambda: not pair.here.unsent(), timeout_s=5)
     streams[1].abort(error)
     assert wait_until(lambda: half_way.sending.error is half_way.receiving.error is error, timeout_s=5)
-    for stream in pair.streams:
-        assert (stream._writes, stream._lane_reads) == (None, None), "they know addresses of memory that ends now"
+    for end in pair.streams:
+        assert (end._writes, end._lane_reads) == (None, None), "they know addresses of memory that ends now"
     half_way.came.fill_(77)
     half_way.sent.fill_(88)
     for tensor, operation in ((half_way.sent, pair.send(half_way.sent)), (half_way.came, pair.recv(half_way.came))):

@@ -49,12 +49,17 @@ class Message:
 
 
 class Taken:
-    """What a receive had taken of its message when it was cancelled: it goes on into a buffer, and is copied there."""
+    """What a receive had taken of its message when it was cancelled: it goes on into a buffer, and is copied there.
 
-    __slots__ = ("copied", "seq", "source", "target", "turn")
+    The copy may outlast the stream, so both memories are held here.
+    """
 
-    def __init__(self, seq: int, target: memoryview, source: memoryview) -> None:
-        self.seq, self.target, self.source = seq, target, source
+    __slots__ = ("_held", "copied", "seq", "source", "target", "turn")
+
+    def __init__(self, seq: int, buffer: Tensor, tensor: Tensor, num_bytes: int) -> None:
+        self.seq = seq
+        self.target, self.source = memory_of(buffer)[:num_bytes], memory_of(tensor)[:num_bytes]
+        self._held = buffer, tensor
         self.turn = threading.Lock()  # for ever of the first of those who cancel at once
         self.copied = threading.Event()
 

@@ -456,10 +456,9 @@ class MessageStream(StreamSending):
         except ProtocolError as error:
             self.connection.abort(str(error))
             return
-        target = memory_of(message.buffer)
-        received = self._redirect(arrival.seq, target)
-        if receive.view is not None and received:
-            receive.taken = Taken(arrival.seq, target[:received], receive.view[:received])
+        received = self._redirect(arrival.seq, memory_of(message.buffer))
+        if receive.tensor is not None and received:
+            receive.taken = Taken(arrival.seq, message.buffer, receive.tensor, received)
             self._copying[arrival.seq] = False
 
     def _redirect(self, seq: int, target: memoryview) -> int:
