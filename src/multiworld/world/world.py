@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, ReduceOp
 from ..errors import PeerLeftError, WorldBrokenError, WorldClosedError
+from ..wire.interrupts import has_interrupted_us
 from ..wire.operation import Operation, pass_on, settler
 from ..wire.progress import ProgressThread
 from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking, while_blocked
@@ -230,10 +231,10 @@ class World(WorldOperations):
 
         A signal handler may call it. If it has interrupted an operation of this world, that goes on first.
         """
-        if threading.current_thread() is not threading.main_thread():
+        if not has_interrupted_us():
             self._owner.world_aborted(self)
             return
-        # Only the main thread runs signal handlers: it may hold any lock, and cannot give it back before we return.
+        # This thread may hold any lock, and cannot give it back before we return.
         aborted = run_in_thread(partial(self._owner.world_aborted, self), "multiworld-abort")
         over = threading.Event()
         aborted.add_callback(lambda _: over.set())
