@@ -24,6 +24,7 @@ __all__ = [
     "CannotReduce",
     "Computes",
     "CountsTwice",
+    "CutsShort",
     "Drops",
     "EndsLate",
     "Ignores",
@@ -149,6 +150,14 @@ class BlocksInAbort(TcpChannel):
     def abort(self, error: Exception) -> None:
         super().abort(error)
         time.sleep(1.5)
+
+
+class CutsShort(TcpChannel):
+    """When a rank left, what was sent to the others is lost with the connections."""
+
+    def end_after_leave(self, error: Exception, timeout_s: float) -> Operation[None]:
+        self.abort(error)
+        return done()
 
 
 class Ignores(TcpChannel):

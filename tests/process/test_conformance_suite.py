@@ -78,6 +78,12 @@ def test_a_defect_fails_the_check_that_names_it(
     assert f"--only {check} --seed 1" in str(caught.value)
 
 
+def test_what_is_lost_with_the_connections_of_those_that_end_after_a_leave_is_found() -> None:
+    complaint = pytest.raises(ConformanceError, match="PeerUnreachableError")
+    with Examiner(subject(defects.CutsShort, 3), EFFORT) as examiner, complaint:
+        examiner.run("the_last_collective_ends_well_for_who_comes_late")
+
+
 def test_a_false_success_on_a_lost_peer_is_found_when_one_is_killed(examiner: Examiner) -> None:
     examiner.subject = subject(defects.Succeeds)
     with pytest.raises(ConformanceError, match=r"was killed .* succeeded with wrong data|succeeded instead of raising"):

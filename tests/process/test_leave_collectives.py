@@ -16,7 +16,8 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 SIZE = 3
 LARGE = 1 << 18
-NUM_ABORTS = 25
+NUM_ABORTS = NUM_LEAVES = 25
+STREAMED = ["tcp", "shm", "gloo"]
 
 
 def zeros(num: int = 8) -> torch.Tensor:
@@ -66,6 +67,43 @@ async def test_the_last_collective_succeeds_for_ranks_of_any_lateness(kind: str)
             await asyncio.gather(*map(member, await form(managers, store), late_s))
     finally:
         await asyncio.gather(*(manager.aclose() for manager in managers))
+
+
+@pytest.mark.parametrize("backend", STREAMED)
+@pytest.mark.parametrize("kind", COLLECTIVES)
+async def test_the_last_collective_succeeds_though_the_other_ranks_end_meanwhile(kind: str, backend: str) -> None:
+    """A leave breaks the world of whoever stays: it closes, too, while the last rank has not even come."""
+    managers = [mw.WorldManager() for _ in range(SIZE)]
+    store = managers[0].serve_store("tcp://127.0.0.1:0")
+
+    async def member(world: mw.World, manager: mw.WorldManager, late_s: float) -> None:
+        await asyncio.sleep(late_s)
+        await COLLECTIVES[kind](world)
+        await manager.aclose()
+
+    try:
+        worlds = await form(managers, store, backend)
+        await asyncio.gather(*map(member, worlds, managers, [0.3, 0.05, 0]))
+    finally:
+        await asyncio.gather(*(manager.aclose() for manager in managers))
+
+
+async def test_who_left_first_is_named_by_all_whoever_tells_of_it_first() -> None:
+    managers = [mw.WorldManager() for _ in range(SIZE)]
+    store = managers[0].serve_store("tcp://127.0.0.1:0")
+    try:
+        for _ in range(NUM_LEAVES):
+            worlds = await form(managers, store)
+            await asyncio.gather(worlds[2].leave(), *(broken_by(world, 2) for world in worlds[:2]))
+    finally:
+        await asyncio.gather(*(manager.aclose() for manager in managers))
+
+
+async def broken_by(world: mw.World, rank: int) -> None:
+    error = await asyncio.wait_for(world.wait_broken(), scaled(5))
+    assert isinstance(error, mw.PeerLeftError)
+    assert error.rank == rank
+    await world.leave()
 
 
 async def test_a_collective_that_the_leaver_did_not_start_fails_at_once() -> None:

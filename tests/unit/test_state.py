@@ -27,8 +27,9 @@ def test_a_world_breaks_while_forming_or_active() -> None:
     assert walk(WorldChange.FORMED, WorldChange.BROKE) is WorldState.BROKEN
 
 
-def test_a_broken_world_that_is_left_is_closed() -> None:
-    assert walk(WorldChange.BROKE, WorldChange.LEFT) is WorldState.CLOSED
+def test_a_broken_world_is_closed_but_cannot_be_left() -> None:
+    assert walk(WorldChange.BROKE, WorldChange.CLOSED) is WorldState.CLOSED
+    assert not allows(WorldState.BROKEN, WorldChange.LEFT)
 
 
 @pytest.mark.parametrize("change", list(WorldChange))

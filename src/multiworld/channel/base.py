@@ -219,12 +219,14 @@ class DataChannel(ABC):
         """
         return False
 
-    def end_after_leave(self, error: Exception) -> None:
+    def end_after_leave(self, error: Exception, timeout_s: float) -> Operation[None]:
         """A rank left: fail what is pending, but keep what has arrived completely for ``deliver_left``.
 
-        Default: abort.
+        The others may not be as far as we are: what was sent to them goes on. Done when they have it, or cannot have it
+        any more; after ``timeout_s`` seconds at most. Never blocks. Default: abort.
         """
         self.abort(error)
+        return Operation.succeeded(None)
 
     @abstractmethod
     def abort(self, error: Exception) -> None:

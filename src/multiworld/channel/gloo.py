@@ -62,13 +62,9 @@ class GlooChannel(StreamChannel):
             return ChannelSupport(cls.name, False, "this PyTorch was built without Gloo")
         return ChannelSupport(cls.name, True)
 
-    def end_after_leave(self, error: Exception) -> None:
-        self._end_groups(error)
-        super().end_after_leave(error)
-
-    def abort(self, error: Exception) -> None:
+    def _end_streams(self, error: Exception, *, keep_arrived: bool) -> None:
         self._end_groups(error)  # first: what fails in the streams may have to wait until Gloo has let go
-        super().abort(error)
+        super()._end_streams(error, keep_arrived=keep_arrived)
 
     def _make_stream(self, owner: StreamOwner, rank: int) -> MessageStream:
         open_store = partial(self._open_store, rank)

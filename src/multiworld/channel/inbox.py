@@ -110,6 +110,11 @@ class Inbox(Generic[R, M]):
         return self._num_posted > 0
 
     @property
+    def has_moving(self) -> bool:
+        """Whether the payload of a message that has met a receive is coming. Any thread."""
+        return any(arrival.transferring for arrival in list(self._met))
+
+    @property
     def num_posted(self) -> int:
         """How many receives have no message. Any thread."""
         return self._num_posted
@@ -376,11 +381,11 @@ class Inbox(Generic[R, M]):
         state = self._tags.get(tag)
         return [] if state is None else [arrival.message for arrival in state.arrived]
 
-    def receives(self) -> list[R]:
-        """All receives that have not completed."""
+    def receives(self, *, moving: bool = True) -> list[R]:
+        """All receives that have not completed; without ``moving`` only those of whose payload nothing has come."""
         waiting = [posted.receive for state in self._tags.values() for posted in state.posted]
-        met = [arrival.posted.receive for arrival in self._met if arrival.posted is not None]
-        return waiting + met
+        met = [arrival for arrival in self._met if moving or not arrival.transferring]
+        return waiting + [arrival.posted.receive for arrival in met if arrival.posted is not None]
 
     def _tag(self, tag: int) -> _Tag[R, M]:
         state = self._tags.get(tag)

@@ -141,6 +141,15 @@ class StreamMesh(StreamOwner):
         for operation in ended:
             await operation
 
+    def part(self, error: Exception) -> bool:
+        """Fail what is pending, but keep what has arrived, and let what was sent go on: ``finish``, then ``abort``.
+
+        False, and only ``abort`` is left: something that fails is moving data.
+        """
+        self.any_receives.abort(error)
+        can_part = [stream.part(error) for stream in self._streams.values()]
+        return all(can_part)
+
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         """Fail and close everything. ``keep_arrived``: messages that are complete can still be received."""
         self.any_receives.abort(error)

@@ -108,6 +108,12 @@ class MovingStream(MessageStream):
         super().lost(reason)
         self._delivered_all()  # nobody says so any more
 
+    def part(self, error: Exception) -> bool:
+        can_part = super().part(error)
+        with self._issue_lock:
+            can_part = can_part and not self._outgoing
+        return can_part and all(incoming.receive is None for incoming in list(self._incoming.values()))
+
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         super().abort(error, keep_arrived=keep_arrived and not self._incoming)
         self._delivered_all()

@@ -82,14 +82,9 @@ class MpiChannel(StreamChannel):
     def connect(self, timeout_s: float) -> Operation[None]:
         return drive(self._connect(timeout_s))
 
-    def end_after_leave(self, error: Exception) -> None:
-        self._close_movers(error)
-        super().end_after_leave(error)
-        self._release_movers(error)
-
-    def abort(self, error: Exception) -> None:
+    def _end_streams(self, error: Exception, *, keep_arrived: bool) -> None:
         self._close_movers(error)  # first: what fails in the streams must not touch its tensor any more
-        super().abort(error)
+        super()._end_streams(error, keep_arrived=keep_arrived)
         self._release_movers(error)
 
     def _make_stream(self, owner: StreamOwner, rank: int) -> MessageStream:

@@ -235,13 +235,14 @@ class NcclChannel(StreamChannel):
         await parted
         await super().flush(max(0.1, at - time.monotonic()))
 
-    def end_after_leave(self, error: Exception) -> None:
-        self._end(error)
-        super().end_after_leave(error)
+    def end_after_leave(self, error: Exception, timeout_s: float) -> Operation[None]:
+        """At once: who left has asked all others whether they have got what they need (``parting``)."""
+        self._end_streams(error, keep_arrived=True)
+        return Operation.succeeded(None)
 
-    def abort(self, error: Exception) -> None:
+    def _end_streams(self, error: Exception, *, keep_arrived: bool) -> None:
         self._end(error)  # first: what fails in the streams may have to wait until NCCL has let go
-        super().abort(error)
+        super()._end_streams(error, keep_arrived=keep_arrived)
 
     def _end(self, error: Exception) -> None:
         """Let nothing end well any more, and give everything back soon. Any thread, idempotent, never blocks."""

@@ -15,6 +15,7 @@ holds nothing but our memory.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -463,9 +464,13 @@ class SharedStream(SharedSending):
             super().end(header, meta)
 
     def _map_peer_memory(self) -> None:
-        text = self._memory.lent(self.rank, self.connection.take_descriptor()).encode()
-        # With an error it would be mapped for as long as the stream is there; a second time, the lane's be unmapped.
-        if self._error is None and self._peer_ring is None:
+        descriptor = self.connection.take_descriptor()
+        if self._error is not None:  # it would be mapped for as long as the stream is there, and nobody needs an answer
+            if descriptor is not None:
+                os.close(descriptor)
+            return
+        text = self._memory.lent(self.rank, descriptor).encode()
+        if self._peer_ring is None:  # a second time, the lane's would be unmapped
             self._peer_ring = ring = self._memory.theirs.get(self.rank)
             if ring is not None and LANES_WORK:
                 offsets = self._peer_offsets
@@ -563,6 +568,11 @@ class SharedStream(SharedSending):
         return incoming.received
 
     # ---- the end
+
+    def _withdraw_receives(self, withdrawn: list[Receive], *, moving: bool) -> None:
+        self._take_slots_late()
+        super()._withdraw_receives(withdrawn, moving=moving)
+        self._end_look()
 
     def _fail_all(self, error: Exception) -> None:
         if self._kept:

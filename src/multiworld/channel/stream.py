@@ -136,10 +136,34 @@ class MessageStream(StreamSending):
 
     def finish(self) -> Operation[None]:
         """Say BYE behind all that was sent; done when the peer has read everything and closed its side."""
-        if not self._ended.done and self._connection is not None:
+        if not self._ended.done and self._connection is not None and not self.said_bye:  # who did, is answered
             self.connection.queue(pack_header(Kind.BYE))
             self.connection.finish_writing(lambda: None)
         return self._ended
+
+    def part(self, error: Exception) -> bool:
+        """Fail what is pending and take nothing new, but let what was sent go on. False: data is moving for that."""
+        with self._issue_lock:
+            if self._error is not None or self._connection is None:
+                return False
+            self._error, self._kept = error, True
+            is_over = self.said_bye or self.connection.closed  # then nothing moves any more
+            sends = [send for send in list(self._unsent) if is_over or self._outbox.withdraw(send.seq) is not None]
+            for send in sends:
+                self._queue_withdrawal(send)
+            self._unsent.difference_update(sends)
+            is_moving = bool(self._unsent)
+        self.connection.flush()
+        receives: list[Receive] = []
+        self.connection.run_and_wait(partial(self._withdraw_receives, receives, moving=is_over))
+        operations: list[Operation[Any]] = [
+            *(send.operation for send in sends),
+            *(receive.operation for receive in receives),
+        ]
+        for operation in operations:
+            operation.on_cancel = None
+            operation.fail(error)
+        return not is_moving and not self._inbox.has_moving
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         """Fail everything, close the connection. Any thread; nothing of the caller's is written afterwards."""
@@ -504,6 +528,13 @@ class MessageStream(StreamSending):
     def _answer_bye(self) -> None:
         self._drained.succeed(None)
         self.connection.finish_writing(lambda: None)
+
+    def _withdraw_receives(self, withdrawn: list[Receive], *, moving: bool) -> None:
+        """Take out all receives, or all but those whose payload is moving."""
+        for receive in self._inbox.receives(moving=moving):
+            self._inbox.withdraw_receive(receive)
+            withdrawn.append(receive)
+        self._act()
 
     def _fail_all(self, error: Exception) -> None:
         receives = self._inbox.receives()

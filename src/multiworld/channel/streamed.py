@@ -176,13 +176,26 @@ class StreamChannel(DataChannel):
     def deliver_left(self, src: int | None, tag: int) -> bool:
         return any(self._mesh.stream(rank).has_complete(tag) for rank in (self._mesh.peers if src is None else [src]))
 
-    def end_after_leave(self, error: Exception) -> None:
-        self._end_streams(error, keep_arrived=True)
+    def end_after_leave(self, error: Exception, timeout_s: float) -> Operation[None]:
+        if not self._mesh.part(error):
+            self._end_streams(error, keep_arrived=True)
+            return Operation.succeeded(None)
+        if self._area is not None:
+            self._area.close(error)
+        ended: Operation[None] = Operation()
+
+        def end(_: Operation[None]) -> None:
+            self._end_streams(error, keep_arrived=True)
+            ended.succeed(None)
+
+        self._mesh.finish(timeout_s).add_callback(end)
+        return ended
 
     def abort(self, error: Exception) -> None:
         self._end_streams(error, keep_arrived=False)
 
     def _end_streams(self, error: Exception, *, keep_arrived: bool) -> None:
+        """Give everything back, or all but what has arrived. Any thread, idempotent, never blocks."""
         self._mesh.abort(error, keep_arrived=keep_arrived)
         if self._area is not None:
             self._area.close(error)

@@ -20,6 +20,7 @@ from ..wire.waiting import wait_async
 from .communicator import WorldCommunicator
 from .state import WorldState
 from .watchdog import WatchDog
+from .world import LEAVE_S
 
 if TYPE_CHECKING:
     from .world import World
@@ -28,7 +29,6 @@ __all__ = ["ForerunnerManager", "set_log_level"]
 
 LOG_LEVEL_VARIABLE = "M8D_LOG_LEVEL"
 REMEMBERED_NAMES = 1024
-LEAVE_S = 5.0
 CPU = torch.device("cpu")
 
 

@@ -41,14 +41,13 @@ from .state import WorldChange, WorldState
 from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription
 from .switchboard import Switchboard
-from .world import World
+from .world import LEAVE_S, World
 
 __all__ = ["WorldManager"]
 
 logger = logging.getLogger(__name__)
 
 MAX_JOB_NAME = 200
-LEAVE_S = 5.0
 EXIT_LEAVE_S = 2.0
 EXIT_MARGIN_S = 2.0
 DATA_LOSS_GRACE_S = 0.25  # the link usually tells the cause of a lost data connection within a millisecond
@@ -282,7 +281,9 @@ class WorldManager(ForerunnerManager):
         entry = self._membership.close(world)
         if entry is None:
             return
-        if not isinstance(error, PeerLeftError):
+        if isinstance(error, PeerLeftError):
+            self._say_left(entry, error.rank)
+        else:
             self._revoke(entry, error)
         self._loop.call_soon(lambda: self._switchboard.forget_world(entry.uid, error))
 
@@ -296,6 +297,12 @@ class WorldManager(ForerunnerManager):
         news = {"world": entry.uid, "rank": rank, "cause": cause, "detail": error.cause, "by": entry.world.rank}
         for peer in entry.peers():
             self._switchboard.tell(peer, Kind.REVOKE, **news)
+
+    def _say_left(self, entry: Entry, rank: int) -> None:
+        """Tell the others that we have left, as that rank has; they may still be in collectives that are over here."""
+        collectives = entry.world.rounds.num_started
+        for peer in entry.peers():
+            self._switchboard.tell(peer, Kind.LEFT, world=entry.uid, rank=rank, collectives=collectives)
 
     def _publish_broken(self, world: World, error: WorldBrokenError) -> None:
         if error.rank != world.rank:
@@ -333,16 +340,17 @@ class WorldManager(ForerunnerManager):
             if world.state is WorldState.LEFT:  # somebody else is just leaving it
                 world.on_broken(settler(gone))
                 await gone
-            self.discard(world)
+            try:
+                if world.state is WorldState.BROKEN:
+                    await self._parted(world, timeout_s)
+            finally:
+                self.discard(world)
             return
 
         def close() -> None:
             entry = self._membership.close(world)
             if entry is not None:
-                for peer in entry.peers():
-                    link = self._switchboard.links.get(peer.id)
-                    if link is not None:
-                        link.tell(Kind.LEFT, world=entry.uid, rank=world.rank, collectives=world.rounds.num_started)
+                self._say_left(entry, world.rank)
                 left = WorldBrokenError(world.name, world.generation, world.rank, "this rank left")
                 self._loop.call_soon(partial(self._switchboard.forget_world, entry.uid, left))
             try:
@@ -357,6 +365,14 @@ class WorldManager(ForerunnerManager):
         finally:  # cancelled, it is left all the same, without what has not been sent
             self._loop.call_soon(close)
             await gone
+
+    def _parted(self, world: World, timeout_s: float) -> Operation[None]:
+        """Return what is done when others have what they may still need of a broken world, or the time is over."""
+        parted: Operation[None] = Operation()
+        world.parted.add_callback(settler(parted))
+        timer = self._loop.call_later(timeout_s, settler(parted))
+        parted.add_callback(lambda _: timer.cancel())
+        return parted
 
     def discard(self, world: World) -> None:
         """Close what is left of a world here."""
@@ -386,7 +402,7 @@ class WorldManager(ForerunnerManager):
             else:
                 self._revoked(entry, fields)
         elif kind == Kind.LEFT and entry is not None:
-            self._peer_left(entry, entry.rank_of(link.peer.id), int(fields["collectives"]))
+            self._peer_left(entry, entry.rank_of(link.peer.id), int(fields["rank"]), int(fields["collectives"]))
 
     def _revoked(self, entry: Entry, fields: dict[str, Any]) -> None:
         world, rank = entry.world, int(fields["rank"])
@@ -398,17 +414,22 @@ class WorldManager(ForerunnerManager):
             error = ERRORS.get(str(fields["cause"]), WorldBrokenError)
             world.break_with(error(world.name, world.generation, rank, str(fields["detail"])))
 
-    def _peer_left(self, entry: Entry, rank: int, num_collectives: int) -> None:
-        """A peer left: what it sent before is delivered first, and the collectives that it took part in may end."""
-        if rank in entry.leaving:
+    def _peer_left(self, entry: Entry, peer: int, rank: int, num_collectives: int) -> None:
+        """A peer left, because ``rank`` did, which may be itself.
+
+        What both sent before is delivered first, and the collectives that the peer took part in may end.
+        """
+        if peer in entry.leaving:
             return
-        entry.leaving.add(rank)
+        entry.leaving.add(peer)
         world = entry.world
+        if rank == world.rank or not 0 <= rank < world.world_size:  # which an honest peer does not say
+            rank = peer
         error = PeerLeftError(world.name, world.generation, rank, "it called leave()")
         if world.channel is None:
             world.break_with(error)
             return
-        last = [world.channel.drained(rank), world.rounds.over(num_collectives)]
+        last = [world.channel.drained(each) for each in {peer, rank}] + [world.rounds.over(num_collectives)]
         timer = self._loop.call_later(LEAVE_S, partial(_break, world, error))
 
         def finish(_: Operation[None]) -> None:
@@ -423,7 +444,8 @@ class WorldManager(ForerunnerManager):
         for entry in self._membership.shared_with(link.peer.id):
             world = entry.world
             if lost.cause is Cause.LEFT:
-                self._peer_left(entry, entry.rank_of(link.peer.id), 0)
+                rank = entry.rank_of(link.peer.id)
+                self._peer_left(entry, rank, rank, 0)
             else:
                 error = BY_CAUSE[lost.cause]
                 world.break_with(error(world.name, world.generation, entry.rank_of(link.peer.id), lost.detail))

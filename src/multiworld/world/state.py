@@ -38,7 +38,6 @@ _TABLE: dict[tuple[WorldState, WorldChange], WorldState] = {
     (WorldState.ACTIVE, WorldChange.BROKE): WorldState.BROKEN,
     (WorldState.ACTIVE, WorldChange.LEFT): WorldState.LEFT,
     (WorldState.ACTIVE, WorldChange.CLOSED): WorldState.CLOSED,
-    (WorldState.BROKEN, WorldChange.LEFT): WorldState.CLOSED,  # nobody is there to be told, so nothing to wait for
     (WorldState.BROKEN, WorldChange.CLOSED): WorldState.CLOSED,
     (WorldState.LEFT, WorldChange.CLOSED): WorldState.CLOSED,
 }

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
     from .process_group import WorldProcessGroup
 
-__all__ = ["World", "WorldOwner", "WorldStatistics"]
+__all__ = ["LEAVE_S", "World", "WorldOwner", "WorldStatistics"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+LEAVE_S = 5.0  # a graceful end may take so long
 ABORT_S = 0.1  # far longer than it takes, unless it waits for what a signal handler has interrupted
 YIELD_EVERY_S = 0.005  # a task whose operations all finish at once still lets the others run
 
@@ -90,6 +91,8 @@ class World(WorldOperations):
         self.backend, self.device = backend, device
         self._owner = owner
         self._broken: Operation[WorldBrokenError] = Operation()
+        self.parted: Operation[None] = Operation()
+        """Once the world is broken: done when what was sent before has arrived, or cannot arrive any more."""
         self._formed_at = time.monotonic()
         self._yielded_at = 0.0
         self._group: WorldProcessGroup | None = None
@@ -367,10 +370,12 @@ class World(WorldOperations):
             self._error = error
             self._state = advance(self._state, WorldChange.BROKE)
         self._owner.world_breaks(self, error)
-        if self._channel is not None and not isinstance(error, PeerLeftError):
-            self._channel.abort(error)
-        elif self._channel is not None:
-            self._channel.end_after_leave(error)
+        if self._channel is not None and isinstance(error, PeerLeftError):
+            self._channel.end_after_leave(error, LEAVE_S).add_callback(settler(self.parted))
+        else:
+            if self._channel is not None:
+                self._channel.abort(error)
+            self.parted.succeed(None)
         if not forming:
             self._owner.world_broke(self, error)
         self._broken.succeed(error)

@@ -11,11 +11,22 @@ if TYPE_CHECKING:
     from .stage import Stage
     from .subject import Effort
 
-__all__ = ["ANY_SIZE", "PAIR", "SEVERAL", "Check", "ConformanceError", "Part", "Script", "by_examiner", "by_members"]
+__all__ = [
+    "ANY_SIZE",
+    "PAIR",
+    "SEVERAL",
+    "THREE",
+    "Check",
+    "ConformanceError",
+    "Part",
+    "Script",
+    "by_examiner",
+    "by_members",
+]
 
 Part = Callable[["Stage"], Awaitable[Any]]
 Script = Callable[["Examiner"], None]
-PAIR, SEVERAL, ANY_SIZE = (2,), (2, 3), (1, 2, 3, 4, 5, 6, 7, 8)
+PAIR, THREE, SEVERAL, ANY_SIZE = (2,), (3,), (2, 3), (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 class ConformanceError(AssertionError):

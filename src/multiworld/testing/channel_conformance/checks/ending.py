@@ -15,7 +15,7 @@ from ...bounds import KILL_S, PENDING_S
 from ...deadlines import scaled
 from ...resources import LeakError, check_returned_async, measure, trim
 from ...tasks import together
-from ..catalogue import PAIR, SEVERAL, by_members
+from ..catalogue import PAIR, SEVERAL, THREE, by_members
 from ..stage import Stage
 from .giving_up import LARGE, SENTINEL, Lonely, lonely_operations
 
@@ -23,6 +23,7 @@ __all__ = ["CHECKS"]
 
 NUM_CYCLES = 8
 RETURNED_S = 2.0
+LATE_S = 0.5  # the end of a connection is taken for a loss long before
 CYCLE_NUMEL = 2_500_000  # 10 MB
 KEPT_BYTES = 24 << 20  # of eight times 10 MB each way
 
@@ -197,8 +198,30 @@ async def a_leave_delivers_what_was_sent(stage: Stage) -> None:
         mw.PeerLeftError,
         "recv of what a rank that has left never sent",
     )
-    if isinstance(error, mw.PeerLeftError) and stage.size == 2:
+    if isinstance(error, mw.PeerLeftError):
         stage.check(error.rank == 0, f"rank 0 has left, the error says that rank {error.rank} has")
+
+
+@by_members(sizes=THREE)
+async def the_last_collective_ends_well_for_who_comes_late(stage: Stage) -> None:
+    """A rank that leaves right after a collective, and those that end because it did, take nothing from a rank that
+    comes to that collective long after them.
+    """
+    last = stage.size - 1  # the only one whose tensor the others get
+    for numel in (1, 20_000, LARGE):
+        world = await stage.join()
+        tensor = stage.full(numel, numel if stage.rank == last else -1)
+        await stage.meet()
+        if stage.rank == 0:
+            await asyncio.sleep(LATE_S)
+        await stage.in_time(
+            world.broadcast(tensor, last), scaled(8.0), f"a broadcast of {numel} float32 before a leave"
+        )
+        stage.check_full(tensor, numel, "a broadcast before a leave")
+        if stage.rank != last:
+            await stage.in_time(world.wait_broken(), scaled(8.0), "the end of a world that a rank has left")
+        await world.leave()
+        await stage.meet()
 
 
 @by_members(sizes=PAIR)
@@ -246,5 +269,6 @@ CHECKS = [
     nothing_is_written_after_abort,
     everything_is_given_back,
     a_leave_delivers_what_was_sent,
+    the_last_collective_ends_well_for_who_comes_late,
     nothing_of_an_old_generation_reaches_a_new_one,
 ]

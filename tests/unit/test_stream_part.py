@@ -1,0 +1,136 @@
+"""A rank left: what fails here then, what still goes on to those who stay, and what can still be received."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from multiworld.channel.message import USER
+from multiworld.channel.stream import MessageStream
+from multiworld.channel.stream_owner import StreamOwner
+from multiworld.channel.tensors import describe, memory_of
+from multiworld.testing import scaled, wait_until
+from multiworld.wire.connection import Connection
+from multiworld.wire.frames import Kind, pack_header
+from multiworld.wire.operation import Operation
+from multiworld.wire.waiting import wait_blocking
+
+from .shared_pair import Pair
+
+SMALL, LARGE = 4_000, 4_000_000  # float32: one that is written whole, and one that is announced
+MAX_MESSAGES = 400
+
+
+class LeftError(Exception):
+    """What a test ends streams with."""
+
+
+class PlainPair(Pair):
+    """As ``Pair``, without shared memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for stream in self.streams:
+            stream.connection.abort()
+        self.here, self.there = (MessageStream(StreamOwner("w", 1), rank) for rank in (1, 0))  # type: ignore[assignment]
+        self.streams = self.here, self.there
+        for stream, loop, sock in zip(self.streams, self.loops, socket.socketpair(), strict=True):
+            Connection(loop, sock, stream).hand_over(stream)
+
+    def lend(self) -> None:
+        pass
+
+
+@pytest.fixture(params=[PlainPair, Pair])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    pair: Pair = request.param()
+    pair.lend()
+    yield pair
+    pair.close()
+
+
+def numbered(number: int, size: int = SMALL) -> torch.Tensor:
+    return torch.full((size,), float(number))
+
+
+def error_of(operation: Operation[Any]) -> BaseException | None:
+    assert wait_until(lambda: operation.done, timeout_s=5)
+    return operation.error
+
+
+def test_what_was_sent_goes_on_and_arrives_in_order(pair: Pair) -> None:
+    resume = pair.stop_reading()
+    num_sent = 0
+    while num_sent < MAX_MESSAGES and not pair.here.connection.num_queued:  # until a part of one waits here
+        assert pair.send(numbered(num_sent)).done
+        num_sent += 1
+    assert pair.here.part(LeftError())
+    ended = pair.here.finish()
+    assert not ended.done
+    resume()
+    wait_blocking(ended)
+    received = torch.empty(SMALL)
+    for number in range(num_sent):
+        wait_blocking(pair.recv(received))
+        assert bool((received == number).all())
+
+
+def test_what_waits_fails_and_takes_nothing_with_it(pair: Pair) -> None:
+    tensor = torch.zeros(SMALL)
+    receive = pair.here.recv(USER, 0, describe(tensor), tensor)
+    announced = pair.send(numbered(1, LARGE))
+    assert pair.here.part(LeftError())
+    assert isinstance(error_of(receive), LeftError)
+    assert isinstance(error_of(announced), LeftError)
+    assert isinstance(error_of(pair.send(numbered(2))), LeftError)
+    late = numbered(3)
+    wait_blocking(pair.there.send(USER, 0, describe(late), [memory_of(late)], [late]))
+    assert wait_until(lambda: pair.here.queue_depths()[1] == 1, timeout_s=5)
+    assert not tensor.any()
+    assert pair.there.queue_depths()[1] == 0, "the announcement was not taken back"
+
+
+def test_what_has_arrived_can_still_be_received_and_nothing_else(pair: Pair) -> None:
+    sent = numbered(7)
+    wait_blocking(pair.there.send(USER, 0, describe(sent), [memory_of(sent)], [sent]))
+    assert wait_until(lambda: pair.here.queue_depths()[1] == 1, timeout_s=5)
+    assert pair.here.part(LeftError())
+    received = torch.empty(SMALL)
+    wait_blocking(pair.here.recv(USER, 0, describe(received), received))
+    assert bool((received == 7).all())
+    assert isinstance(error_of(pair.here.recv(USER, 0, describe(received), received)), LeftError)
+
+
+def test_it_cannot_part_while_what_fails_is_moving_out(pair: Pair) -> None:
+    resume = pair.stop_reading()
+    sending = [pair.send(numbered(number, 100_000)) for number in range(16)]  # more than socket or ring take
+    assert not all(operation.done for operation in sending)
+    assert not pair.here.part(LeftError())
+    pair.here.abort(LeftError(), keep_arrived=True)
+    assert isinstance(error_of(sending[-1]), LeftError)
+    resume()
+
+
+def test_it_cannot_part_while_what_fails_is_moving_in(pair: Pair) -> None:
+    tensor = torch.zeros(LARGE)
+    receive = pair.recv(tensor)
+    meta = describe(tensor)
+    header = pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=tensor.nbytes, seq=1)
+    pair.here.connection.send(header + meta + bytes(tensor.nbytes // 2))
+    assert wait_until(lambda: pair.there._inbox.has_moving, timeout_s=5)
+    assert not pair.there.part(LeftError())
+    pair.there.abort(LeftError(), keep_arrived=True)
+    assert isinstance(error_of(receive), LeftError)
+
+
+def test_a_peer_that_is_gone_is_waited_for_by_nobody(pair: Pair) -> None:
+    pair.there.connection.abort()
+    assert wait_until(lambda: pair.here.connection.closed, timeout_s=scaled(5))
+    sending = pair.send(numbered(1, LARGE))
+    assert pair.here.part(LeftError())
+    assert isinstance(error_of(sending), LeftError)
+    assert pair.here.finish().done
