@@ -16,6 +16,7 @@ from multiworld.channel.stream import MessageStream
 from multiworld.testing import Deadline, scaled
 from multiworld.wire.connection import Connection, ConnectionSink
 from multiworld.wire.operation import Operation, pass_on
+from multiworld.world.liveness import Cause, Lost
 from multiworld.world.switchboard import Switchboard
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -152,3 +153,46 @@ async def test_nothing_keeps_the_connections_of_a_world_that_was_left(monkeypatc
 def count_streams() -> int:
     gc.collect()
     return sum(issubclass(type(each), MessageStream) for each in gc.get_objects())
+
+
+@asynccontextmanager
+async def left_beside_a_mute_peer() -> AsyncIterator[tuple[list[mw.WorldManager], mw.World, str]]:
+    """Yield the managers of three ranks, rank 1's world, which rank 2 has left, and the store. Rank 0 ends nothing."""
+    async with mw.WorldManager() as first, mw.WorldManager() as second, mw.WorldManager() as third:
+        url = first.serve_store("tcp://127.0.0.1:0")
+        managers = [first, second, third]
+        joins = [manager.join("w", rank, 3, url, backend="tcp") for rank, manager in enumerate(managers)]
+        worlds = await asyncio.gather(*joins)
+        mute = worlds[0].channel._mesh.stream(1)  # type: ignore[union-attr]
+        mute.connection._interest.set_reading(0)
+        mute.finish = lambda: mute._ended
+        await worlds[2].leave()
+        assert isinstance(await asyncio.wait_for(worlds[1].wait_broken(), scaled(2)), mw.PeerLeftError)
+        assert not worlds[1].parted.done
+        yield managers, worlds[1], url
+        mute.connection.abort()
+
+
+async def test_a_broken_world_is_left_in_the_given_time_though_a_peer_does_not_answer() -> None:
+    async with left_beside_a_mute_peer() as (_, world, _):
+        await asyncio.wait_for(world.leave(timeout_s=0.1), scaled(1))
+        assert world.state is mw.WorldState.CLOSED
+
+
+async def test_a_peer_that_does_not_answer_keeps_nobody_from_the_next_generation() -> None:
+    async with left_beside_a_mute_peer() as (managers, world, url), mw.WorldManager() as replacement:
+        again = await asyncio.gather(
+            managers[1].rejoin("w", timeout_s=scaled(2)),
+            *(manager.join("w", rank, 3, url, backend="tcp") for rank, manager in ((0, replacement), (2, managers[2]))),
+        )
+        assert [each.generation for each in again] == [2, 2, 2]
+        assert not world.parted.done
+        await asyncio.gather(*(each.barrier() for each in again))
+
+
+async def test_a_peer_that_is_lost_is_not_waited_for() -> None:
+    async with left_beside_a_mute_peer() as (managers, world, _):
+        link = next(link for link in managers[1]._switchboard.links.values() if link.peer.id == managers[0]._id)
+        lost = Lost(link.peer.id, Cause.DIED, "as the test says", 0.0)
+        managers[1]._loop.call_soon(lambda: managers[1]._peer_lost(link, lost))
+        await asyncio.wait_for(world.leave(), scaled(2))

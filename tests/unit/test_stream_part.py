@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from multiworld.channel.message import USER
+from multiworld.channel.message import SIZE, USER
+from multiworld.channel.moving import FLAG_MOVED, MovingStream, OnOver
 from multiworld.channel.stream import MessageStream
 from multiworld.channel.stream_owner import StreamOwner
 from multiworld.channel.tensors import describe, memory_of
@@ -17,6 +19,7 @@ from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection import Connection
 from multiworld.wire.frames import Kind, pack_header
 from multiworld.wire.operation import Operation
+from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
 
 from .shared_pair import Pair
@@ -57,6 +60,14 @@ def numbered(number: int, size: int = SMALL) -> torch.Tensor:
     return torch.full((size,), float(number))
 
 
+def parts(stream: MessageStream) -> bool:
+    """Do with one stream what a channel does; false if it has to be aborted."""
+    for operation in stream.withdraw(LeftError()):
+        operation.on_cancel = None
+        operation.fail(LeftError())
+    return not stream.is_moving
+
+
 def error_of(operation: Operation[Any]) -> BaseException | None:
     assert wait_until(lambda: operation.done, timeout_s=5)
     return operation.error
@@ -68,7 +79,7 @@ def test_what_was_sent_goes_on_and_arrives_in_order(pair: Pair) -> None:
     while num_sent < MAX_MESSAGES and not pair.here.connection.num_queued:  # until a part of one waits here
         assert pair.send(numbered(num_sent)).done
         num_sent += 1
-    assert pair.here.part(LeftError())
+    assert parts(pair.here)
     ended = pair.here.finish()
     assert not ended.done
     resume()
@@ -83,7 +94,7 @@ def test_what_waits_fails_and_takes_nothing_with_it(pair: Pair) -> None:
     tensor = torch.zeros(SMALL)
     receive = pair.here.recv(USER, 0, describe(tensor), tensor)
     announced = pair.send(numbered(1, LARGE))
-    assert pair.here.part(LeftError())
+    assert parts(pair.here)
     assert isinstance(error_of(receive), LeftError)
     assert isinstance(error_of(announced), LeftError)
     assert isinstance(error_of(pair.send(numbered(2))), LeftError)
@@ -94,11 +105,23 @@ def test_what_waits_fails_and_takes_nothing_with_it(pair: Pair) -> None:
     assert pair.there.queue_depths()[1] == 0, "the announcement was not taken back"
 
 
+def test_receives_that_wait_for_what_was_announced_meet_nothing_else(pair: Pair) -> None:
+    """The message of the one must not be offered to the next, which it does not fit."""
+    sends = [pair.send(numbered(size, size)) for size in (LARGE, LARGE + 1, LARGE + 2)]
+    resume = pair.stop_reading(pair.here)  # which sends no payload
+    receives = [pair.recv(torch.empty(size)) for size in (LARGE, LARGE + 1, LARGE + 2)]
+    assert wait_until(lambda: not pair.there._inbox.has_posted, timeout_s=5), "all have met an announcement"
+    assert parts(pair.there)
+    assert [type(error_of(receive)) for receive in receives] == [LeftError] * 3
+    resume()
+    del sends
+
+
 def test_what_has_arrived_can_still_be_received_and_nothing_else(pair: Pair) -> None:
     sent = numbered(7)
     wait_blocking(pair.there.send(USER, 0, describe(sent), [memory_of(sent)], [sent]))
     assert wait_until(lambda: pair.here.queue_depths()[1] == 1, timeout_s=5)
-    assert pair.here.part(LeftError())
+    assert parts(pair.here)
     received = torch.empty(SMALL)
     wait_blocking(pair.here.recv(USER, 0, describe(received), received))
     assert bool((received == 7).all())
@@ -109,7 +132,7 @@ def test_it_cannot_part_while_what_fails_is_moving_out(pair: Pair) -> None:
     resume = pair.stop_reading()
     sending = [pair.send(numbered(number, 100_000)) for number in range(16)]  # more than socket or ring take
     assert not all(operation.done for operation in sending)
-    assert not pair.here.part(LeftError())
+    assert not parts(pair.here)
     pair.here.abort(LeftError(), keep_arrived=True)
     assert isinstance(error_of(sending[-1]), LeftError)
     resume()
@@ -122,7 +145,22 @@ def test_it_cannot_part_while_what_fails_is_moving_in(pair: Pair) -> None:
     header = pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=tensor.nbytes, seq=1)
     pair.here.connection.send(header + meta + bytes(tensor.nbytes // 2))
     assert wait_until(lambda: pair.there._inbox.has_moving, timeout_s=5)
-    assert not pair.there.part(LeftError())
+    assert not parts(pair.there)
+    pair.there.abort(LeftError(), keep_arrived=True)
+    assert isinstance(error_of(receive), LeftError)
+
+
+def test_what_was_moving_from_a_peer_that_is_gone_is_left_to_an_abort(pair: Pair) -> None:
+    tensor = torch.zeros(LARGE)
+    receive = pair.recv(tensor)
+    meta = describe(tensor)
+    header = pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=tensor.nbytes, seq=1)
+    pair.here.connection.send(header + meta + bytes(tensor.nbytes // 2))
+    assert wait_until(lambda: pair.there._inbox.has_moving, timeout_s=5)
+    pair.here.connection.abort()
+    assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
+    assert not parts(pair.there)
+    assert not receive.done, "its memory may still be in use"
     pair.there.abort(LeftError(), keep_arrived=True)
     assert isinstance(error_of(receive), LeftError)
 
@@ -131,6 +169,72 @@ def test_a_peer_that_is_gone_is_waited_for_by_nobody(pair: Pair) -> None:
     pair.there.connection.abort()
     assert wait_until(lambda: pair.here.connection.closed, timeout_s=scaled(5))
     sending = pair.send(numbered(1, LARGE))
-    assert pair.here.part(LeftError())
+    assert parts(pair.here)
     assert isinstance(error_of(sending), LeftError)
     assert pair.here.finish().done
+
+
+class Mover:
+    """Takes memory and never lets it go."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def prepare(self) -> bool:
+        return True
+
+    def send(self, number: int, tensors: list[Tensor], size_bytes: int, on_over: OnOver) -> bool:
+        self.taken.append(number)
+        return True
+
+    def recv(self, number: int, tensor: Tensor, on_over: OnOver) -> bool:
+        self.taken.append(number)
+        return True
+
+    def sent(self, number: int) -> None: ...
+
+    def copy_unsent(self, number: int) -> bool:
+        return False
+
+    def divert(self, number: int, tensor: Tensor) -> bool:
+        return False
+
+    def wait_closed(self, timeout_s: float) -> bool:
+        return True
+
+
+@pytest.fixture
+def beside() -> Iterator[tuple[MovingStream, socket.socket, Mover]]:
+    """A stream whose large payloads a mover takes, the other end of its connection, and the mover."""
+    loop, mover = ProgressThread("test-part"), Mover()
+    here, there = socket.socketpair()
+    stream = MovingStream(StreamOwner("w", 1), 1, mover, inline_bytes=1000)
+    Connection(loop, here, stream).hand_over(stream)
+    yield stream, there, mover
+    stream.abort(LeftError())
+    there.close()
+    loop.stop()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_what_a_mover_has_does_not_fail_before_it_is_closed(
+    beside: tuple[MovingStream, socket.socket, Mover], direction: str, ends: bool
+) -> None:
+    stream, there, mover = beside
+    tensor = numbered(1)
+    meta = describe(tensor)
+    if direction == "in":
+        operation: Operation[Any] = stream.recv(USER, 0, meta, tensor)
+        size = SIZE.pack(tensor.nbytes) + meta
+        there.sendall(pack_header(Kind.MESSAGE, flags=FLAG_MOVED, meta_bytes=len(size), seq=1) + size)
+    else:
+        operation = stream.send(USER, 0, meta, [memory_of(tensor)], [tensor])
+        there.sendall(pack_header(Kind.CREDIT))
+    assert wait_until(lambda: bool(mover.taken), timeout_s=5)
+    if ends:
+        there.close()
+        assert wait_until(lambda: stream.connection.closed, timeout_s=5)
+    assert not parts(stream)
+    assert stream.moves_beside
+    assert not operation.done

@@ -223,7 +223,7 @@ class DataChannel(ABC):
         """A rank left: fail what is pending, but keep what has arrived completely for ``deliver_left``.
 
         The others may not be as far as we are: what was sent to them goes on. Done when they have it, or cannot have it
-        any more; after ``timeout_s`` seconds at most. Never blocks. Default: abort.
+        any more; after ``timeout_s`` seconds at most. Returns at once. Default: abort.
         """
         self.abort(error)
         return Operation.succeeded(None)

@@ -268,6 +268,22 @@ class Inbox(Generic[R, M]):
                 return arrival
         return None
 
+    def withdraw_all(self) -> list[R]:
+        """Take out all receives of whose payload nothing has come; no message meets another one instead."""
+        withdrawn = []
+        for state in self._tags.values():
+            withdrawn += [posted.receive for posted in state.posted]
+            withdrawn += [arrival.posted.receive for arrival in state.called if arrival.posted is not None]
+            for arrival in state.called:
+                arrival.posted = None
+                self._met.pop(arrival, None)
+            state.arrived = deque(sorted((*state.arrived, *state.called), key=attrgetter("seq")))
+            state.posted.clear()
+            state.called.clear()
+            state.wanted = 0
+        self._num_posted = 0
+        return withdrawn
+
     def put_back(self, tag: int, seq: int, message: M, size_bytes: int) -> Arrival[R, M] | None:
         """A message that was received waits again, before those behind it. Return the receive that meets it, if any."""
         if tag in self._forgotten:
@@ -381,11 +397,11 @@ class Inbox(Generic[R, M]):
         state = self._tags.get(tag)
         return [] if state is None else [arrival.message for arrival in state.arrived]
 
-    def receives(self, *, moving: bool = True) -> list[R]:
-        """All receives that have not completed; without ``moving`` only those of whose payload nothing has come."""
+    def receives(self) -> list[R]:
+        """All receives that have not completed."""
         waiting = [posted.receive for state in self._tags.values() for posted in state.posted]
-        met = [arrival for arrival in self._met if moving or not arrival.transferring]
-        return waiting + [arrival.posted.receive for arrival in met if arrival.posted is not None]
+        met = [arrival.posted.receive for arrival in self._met if arrival.posted is not None]
+        return waiting + met
 
     def _tag(self, tag: int) -> _Tag[R, M]:
         state = self._tags.get(tag)

@@ -141,14 +141,21 @@ class StreamMesh(StreamOwner):
         for operation in ended:
             await operation
 
-    def part(self, error: Exception) -> bool:
-        """Fail what is pending, but keep what has arrived, and let what was sent go on: ``finish``, then ``abort``.
-
-        False, and only ``abort`` is left: something that fails is moving data.
-        """
+    def withdraw(self, error: Exception) -> list[Operation[Any]]:
+        """Take nothing new, and take out what waits for a message or to be sent; its operations are to fail next."""
         self.any_receives.abort(error)
-        can_part = [stream.part(error) for stream in self._streams.values()]
-        return all(can_part)
+        return [operation for stream in self._streams.values() for operation in stream.withdraw(error)]
+
+    @property
+    def moves_beside(self) -> bool:
+        """After ``withdraw``: whether data moves beside a connection, to or from the memory of a caller."""
+        return any(stream.moves_beside for stream in self._streams.values())
+
+    def abort_moving(self, error: Exception) -> None:
+        """After ``withdraw``: fail what is moving data, for which its stream has to end."""
+        for stream in self._streams.values():
+            if stream.is_moving:
+                stream.abort(error, keep_arrived=True)
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         """Fail and close everything. ``keep_arrived``: messages that are complete can still be received."""

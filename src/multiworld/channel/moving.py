@@ -25,7 +25,7 @@ from .stream import MessageStream
 from .stream_owner import StreamOwner
 from .stream_sending import EAGER_BYTES, SLOW_CANCEL_BYTES
 
-__all__ = ["MovingStream", "PayloadMover"]
+__all__ = ["FLAG_MOVED", "MovingStream", "OnOver", "PayloadMover"]
 
 logger = logging.getLogger(__name__)
 
@@ -108,11 +108,11 @@ class MovingStream(MessageStream):
         super().lost(reason)
         self._delivered_all()  # nobody says so any more
 
-    def part(self, error: Exception) -> bool:
-        can_part = super().part(error)
+    @property
+    def moves_beside(self) -> bool:
         with self._issue_lock:
-            can_part = can_part and not self._outgoing
-        return can_part and all(incoming.receive is None for incoming in list(self._incoming.values()))
+            moves_out = bool(self._outgoing)
+        return moves_out or any(incoming.receive is not None for incoming in list(self._incoming.values()))
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         super().abort(error, keep_arrived=keep_arrived and not self._incoming)

@@ -100,6 +100,13 @@ class Outbox(Generic[S]):
                 return self._take(tag, seq)
         return None
 
+    def withdraw_all(self) -> list[S]:
+        """Take all announced messages back."""
+        sends = [send for waiting in self._announced.values() for send in waiting.values()]
+        self._announced.clear()
+        self._small.clear()
+        return sends
+
     def _take(self, tag: int, seq: int) -> S:
         """It is no longer announced."""
         self._small.pop(seq, None)

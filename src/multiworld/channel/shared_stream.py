@@ -569,9 +569,9 @@ class SharedStream(SharedSending):
 
     # ---- the end
 
-    def _withdraw_receives(self, withdrawn: list[Receive], *, moving: bool) -> None:
+    def _withdraw_receives(self, withdrawn: list[Receive]) -> None:
         self._take_slots_late()
-        super()._withdraw_receives(withdrawn, moving=moving)
+        super()._withdraw_receives(withdrawn)
         self._end_look()
 
     def _fail_all(self, error: Exception) -> None:

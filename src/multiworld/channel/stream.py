@@ -141,29 +141,33 @@ class MessageStream(StreamSending):
             self.connection.finish_writing(lambda: None)
         return self._ended
 
-    def part(self, error: Exception) -> bool:
-        """Fail what is pending and take nothing new, but let what was sent go on. False: data is moving for that."""
+    def withdraw(self, error: Exception) -> list[Operation[Any]]:
+        """Take nothing new, and take out what waits. Return its operations, which are to fail next.
+
+        What has arrived is kept, and what was sent goes on. What ``is_moving`` then can only be aborted.
+        """
         with self._issue_lock:
             if self._error is not None or self._connection is None:
-                return False
+                return []
             self._error, self._kept = error, True
-            is_over = self.said_bye or self.connection.closed  # then nothing moves any more
-            sends = [send for send in list(self._unsent) if is_over or self._outbox.withdraw(send.seq) is not None]
+            sends = self._outbox.withdraw_all()
             for send in sends:
                 self._queue_withdrawal(send)
             self._unsent.difference_update(sends)
-            is_moving = bool(self._unsent)
         self.connection.flush()
         receives: list[Receive] = []
-        self.connection.run_and_wait(partial(self._withdraw_receives, receives, moving=is_over))
-        operations: list[Operation[Any]] = [
-            *(send.operation for send in sends),
-            *(receive.operation for receive in receives),
-        ]
-        for operation in operations:
-            operation.on_cancel = None
-            operation.fail(error)
-        return not is_moving and not self._inbox.has_moving
+        self.connection.run_and_wait(partial(self._withdraw_receives, receives))
+        return [*(send.operation for send in sends), *(receive.operation for receive in receives)]
+
+    @property
+    def is_moving(self) -> bool:
+        """After ``withdraw``: whether data moves from or to the memory of a caller; or it never was connected."""
+        return self._connection is None or bool(self._unsent) or self._inbox.has_moving
+
+    @property
+    def moves_beside(self) -> bool:
+        """After ``withdraw``: whether data does so beside the connection, whose end does not stop it."""
+        return False
 
     def abort(self, error: Exception, *, keep_arrived: bool = False) -> None:
         """Fail everything, close the connection. Any thread; nothing of the caller's is written afterwards."""
@@ -529,12 +533,8 @@ class MessageStream(StreamSending):
         self._drained.succeed(None)
         self.connection.finish_writing(lambda: None)
 
-    def _withdraw_receives(self, withdrawn: list[Receive], *, moving: bool) -> None:
-        """Take out all receives, or all but those whose payload is moving."""
-        for receive in self._inbox.receives(moving=moving):
-            self._inbox.withdraw_receive(receive)
-            withdrawn.append(receive)
-        self._act()
+    def _withdraw_receives(self, withdrawn: list[Receive]) -> None:
+        withdrawn += self._inbox.withdraw_all()
 
     def _fail_all(self, error: Exception) -> None:
         receives = self._inbox.receives()

@@ -177,17 +177,23 @@ class StreamChannel(DataChannel):
         return any(self._mesh.stream(rank).has_complete(tag) for rank in (self._mesh.peers if src is None else [src]))
 
     def end_after_leave(self, error: Exception, timeout_s: float) -> Operation[None]:
-        if not self._mesh.part(error):
-            self._end_streams(error, keep_arrived=True)
-            return Operation.succeeded(None)
-        if self._area is not None:
-            self._area.close(error)
         ended: Operation[None] = Operation()
 
         def end(_: Operation[None]) -> None:
             self._end_streams(error, keep_arrived=True)
             ended.succeed(None)
 
+        # What fails may make others fail, which are cancelled then: so nothing does before all that is known.
+        withdrawn = self._mesh.withdraw(error)
+        if self._mesh.moves_beside:
+            self._end_streams(error, keep_arrived=True)
+        else:
+            self._mesh.abort_moving(error)
+            if self._area is not None:
+                self._area.close(error)
+        for operation in withdrawn:
+            operation.on_cancel = None
+            operation.fail(error)
         self._mesh.finish(timeout_s).add_callback(end)
         return ended
 

@@ -13,7 +13,7 @@ from ..channel.base import DataChannel
 from ..channel.registry import find_channel
 from ..errors import JoinRefusedError, StoreError, WorldBrokenError
 from ..wire.dialer import DialError
-from ..wire.operation import Operation, StepsCancelled, drive, settled
+from ..wire.operation import Operation, StepsCancelled, drive
 from ..wire.progress import ProgressThread
 from ..wire.worker import Worker
 from .arguments import check_seconds
@@ -176,9 +176,8 @@ class Joining:
                 raise JoinRefusedError(request.name, str(error)) from error
         old = self._worlds.get(request.name)
         if old is not None:
-            if old.state is WorldState.BROKEN:
-                await settled(old.parted)
-            self._owner.discard(old)
+            # A peer that answers late gets what it still needs, and keeps nobody from the next generation.
+            old.parted.add_callback(lambda _: self._owner.discard(old))
 
     def _give_up(self, outer: Operation[World], formation: Formation, request: JoinRequest) -> None:
         if outer.fail(formation.timeout_error(None)):

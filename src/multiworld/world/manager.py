@@ -98,6 +98,7 @@ class WorldManager(ForerunnerManager):
         secret = (os.environ.get("MULTIWORLD_TOKEN", "") if token is None else token).encode()
         self._id = os.urandom(16).hex()
         self._worlds: dict[str, World] = {}
+        self._parting: dict[World, Entry] = {}  # broken by a leave, while what was sent goes on
         self._lock = threading.Lock()
         self._closed: Operation[None] | None = None
         self._forked = False
@@ -283,6 +284,8 @@ class WorldManager(ForerunnerManager):
             return
         if isinstance(error, PeerLeftError):
             self._say_left(entry, error.rank)
+            self._parting[world] = entry
+            world.parted.add_callback(partial(self._parted_from, world))
         else:
             self._revoke(entry, error)
         self._loop.call_soon(lambda: self._switchboard.forget_world(entry.uid, error))
@@ -303,6 +306,9 @@ class WorldManager(ForerunnerManager):
         collectives = entry.world.rounds.num_started
         for peer in entry.peers():
             self._switchboard.tell(peer, Kind.LEFT, world=entry.uid, rank=rank, collectives=collectives)
+
+    def _parted_from(self, world: World, _: Operation[None]) -> None:
+        self._parting.pop(world, None)
 
     def _publish_broken(self, world: World, error: WorldBrokenError) -> None:
         if error.rank != world.rank:
@@ -431,10 +437,10 @@ class WorldManager(ForerunnerManager):
             return
         last = [world.channel.drained(each) for each in {peer, rank}] + [world.rounds.over(num_collectives)]
         timer = self._loop.call_later(LEAVE_S, partial(_break, world, error))
+        world.on_broken(timer.cancel)
 
         def finish(_: Operation[None]) -> None:
             if all(operation.done for operation in last):
-                timer.cancel()
                 self._loop.call_soon(partial(_break, world, error))
 
         for operation in last:
@@ -449,6 +455,9 @@ class WorldManager(ForerunnerManager):
             else:
                 error = BY_CAUSE[lost.cause]
                 world.break_with(error(world.name, world.generation, entry.rank_of(link.peer.id), lost.detail))
+        for world, entry in list(self._parting.items()):
+            if lost.cause is not Cause.LEFT and entry.rank_of(link.peer.id) >= 0:
+                world.parted.succeed(None)  # it takes nothing any more
         self._switchboard.drop_link(link)
         link.finish()
 
@@ -470,6 +479,9 @@ class WorldManager(ForerunnerManager):
             return
 
         def judge() -> None:
+            entry = self._membership.entry_of(world)
+            if entry is not None and rank in entry.leaving:
+                return  # what it took part in may still end well
             detail = f"its data connection was lost ({reason}) while its process lives"
             world.break_with(PeerUnreachableError(world.name, world.generation, rank, detail))
 

@@ -65,7 +65,7 @@ class Membership:
     def close(self, world: World) -> Entry | None:
         """The world is over here. Return its entry, once."""
         with self._lock:
-            entry = next((entry for entry in self._by_uid.values() if entry.world is world), None)
+            entry = self._find(world)
             if entry is None:
                 return None
             del self._by_uid[entry.uid]
@@ -76,9 +76,16 @@ class Membership:
                     del self._by_peer[peer.id]
             return entry
 
+    def entry_of(self, world: World) -> Entry | None:
+        with self._lock:
+            return self._find(world)
+
     def find(self, uid: str) -> Entry | None:
         with self._lock:
             return self._by_uid.get(uid)
+
+    def _find(self, world: World) -> Entry | None:
+        return next((entry for entry in self._by_uid.values() if entry.world is world), None)
 
     def shared_with(self, peer_id: str) -> list[Entry]:
         """Return the worlds that this process shares with a peer."""

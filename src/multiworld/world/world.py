@@ -370,16 +370,23 @@ class World(WorldOperations):
             self._error = error
             self._state = advance(self._state, WorldChange.BROKE)
         self._owner.world_breaks(self, error)
-        if self._channel is not None and isinstance(error, PeerLeftError):
-            self._channel.end_after_leave(error, LEAVE_S).add_callback(settler(self.parted))
-        else:
-            if self._channel is not None:
-                self._channel.abort(error)
-            self.parted.succeed(None)
-        if not forming:
-            self._owner.world_broke(self, error)
-        self._broken.succeed(error)
+        try:
+            self._end_channel(error)
+        finally:
+            if not forming:
+                self._owner.world_broke(self, error)
+            self._broken.succeed(error)
         return True
+
+    def _end_channel(self, error: WorldBrokenError) -> None:
+        channel, parted = self._channel, Operation.succeeded(None)
+        try:
+            if channel is not None and isinstance(error, PeerLeftError):
+                parted = channel.end_after_leave(error, LEAVE_S)
+            elif channel is not None:
+                channel.abort(error)
+        finally:
+            parted.add_callback(settler(self.parted))
 
     def change(self, change: WorldChange) -> bool:
         """Go to *left* or *closed*; False if that is not possible any more."""
