@@ -176,11 +176,11 @@ async def killed() -> None:
 async def stopped() -> None:
     async with mw.WorldManager(lease_s=0.5) as manager:
         world = await manager.join("w", RANK, SIZE, store_url(manager), backend="mpi")
-        await check_works(world)
-        if RANK == 1:
-            say("stopped")
-            os.kill(os.getpid(), signal.SIGSTOP)
         try:
+            await check_works(world)  # which the other one may be in still when this one stops
+            if RANK == 1:
+                say("stopped")
+                os.kill(os.getpid(), signal.SIGSTOP)
             await world.recv(torch.empty(NUMEL), 1 - RANK)
         except (mw.PeerStoppedError, mw.StaleGenerationError, mw.PeerDiedError) as error:
             say("noticed", error=type(error).__name__)

@@ -23,7 +23,7 @@ __all__ = ["CHECKS"]
 
 NUM_CYCLES = 8
 RETURNED_S = 2.0
-LATE_S = 0.5  # the end of a connection is taken for a loss long before
+LATE_S, SENT_NUMEL = 0.5, 2000
 CYCLE_NUMEL = 2_500_000  # 10 MB
 KEPT_BYTES = 24 << 20  # of eight times 10 MB each way
 
@@ -204,8 +204,8 @@ async def a_leave_delivers_what_was_sent(stage: Stage) -> None:
 
 @by_members(sizes=THREE)
 async def the_last_collective_ends_well_for_who_comes_late(stage: Stage) -> None:
-    """A rank that leaves right after a collective, and those that end because it did, take nothing from a rank that
-    comes to that collective long after them.
+    """A rank that leaves right after a collective, and those whose world ends because it did, take nothing from a rank
+    that comes to that collective long after them: neither its result nor what they sent before.
     """
     last = stage.size - 1  # the only one whose tensor the others get
     for numel in (1, 20_000, LARGE):
@@ -214,6 +214,13 @@ async def the_last_collective_ends_well_for_who_comes_late(stage: Stage) -> None
         await stage.meet()
         if stage.rank == 0:
             await asyncio.sleep(LATE_S)
+            await stage.in_time(
+                stage.receive_full(world, SENT_NUMEL, numel, 1, 0, "recv after a leave"),
+                scaled(8.0),
+                "recv after a leave",
+            )
+        elif stage.rank != last:
+            await world.send(stage.full(SENT_NUMEL, numel), 0)
         await stage.in_time(
             world.broadcast(tensor, last), scaled(8.0), f"a broadcast of {numel} float32 before a leave"
         )
