@@ -73,6 +73,17 @@ def error_of(operation: Operation[Any]) -> BaseException | None:
     return operation.error
 
 
+def half_received(pair: Pair) -> Operation[Any]:
+    """Return a receive into whose tensor one half of a message has begun to come."""
+    tensor = torch.zeros(LARGE)
+    receive = pair.recv(tensor)
+    meta = describe(tensor)
+    header = pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=tensor.nbytes, seq=1)
+    pair.here.connection.send(header + meta + bytes(tensor.nbytes // 2))
+    assert wait_until(lambda: pair.there._inbox.has_moving, timeout_s=5)
+    return receive
+
+
 def test_what_was_sent_goes_on_and_arrives_in_order(pair: Pair) -> None:
     resume = pair.stop_reading()
     num_sent = 0
@@ -139,24 +150,14 @@ def test_it_cannot_part_while_what_fails_is_moving_out(pair: Pair) -> None:
 
 
 def test_it_cannot_part_while_what_fails_is_moving_in(pair: Pair) -> None:
-    tensor = torch.zeros(LARGE)
-    receive = pair.recv(tensor)
-    meta = describe(tensor)
-    header = pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=tensor.nbytes, seq=1)
-    pair.here.connection.send(header + meta + bytes(tensor.nbytes // 2))
-    assert wait_until(lambda: pair.there._inbox.has_moving, timeout_s=5)
+    receive = half_received(pair)
     assert not parts(pair.there)
     pair.there.abort(LeftError(), keep_arrived=True)
     assert isinstance(error_of(receive), LeftError)
 
 
 def test_what_was_moving_from_a_peer_that_is_gone_is_left_to_an_abort(pair: Pair) -> None:
-    tensor = torch.zeros(LARGE)
-    receive = pair.recv(tensor)
-    meta = describe(tensor)
-    header = pack_header(Kind.MESSAGE, meta_bytes=len(meta), payload_bytes=tensor.nbytes, seq=1)
-    pair.here.connection.send(header + meta + bytes(tensor.nbytes // 2))
-    assert wait_until(lambda: pair.there._inbox.has_moving, timeout_s=5)
+    receive = half_received(pair)
     pair.here.connection.abort()
     assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
     assert not parts(pair.there)
