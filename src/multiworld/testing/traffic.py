@@ -25,6 +25,7 @@ __all__ = ["cycle", "give_up", "order", "start_pair"]
 
 GIVEN_UP_NUMELS = (1, 1000, 20_000, 300_000)
 GIVE_UP_WITHIN_S = 0.002
+LATE_S = 0.02  # by then a rank that gives up has done so, on a machine however fast
 
 
 def start_pair(workers: WorkerGroup, program: Callable[..., Any], **options: Any) -> list[Worker]:
@@ -83,8 +84,8 @@ async def order(rank: int, backend: str, count: int, concurrency: int) -> dict[s
 async def give_up(rank: int, backend: str, count: int, seed: int) -> dict[str, int]:
     """Call ``count`` collectives, of which one rank or the other gives a third up after a random moment.
 
-    Return how many were right, given up here, and refused because the peer gave them up; raise ``WrongResultError``
-    for a wrong one.
+    The other one comes late to half of those. Return how many were right, given up here, and refused because the peer
+    gave them up; raise ``WrongResultError`` for a wrong one.
     """
     ends = {"right": 0, "given up": 0, "refused": 0}
     common, own = random.Random(seed), random.Random(seed + 1 + rank)
@@ -93,8 +94,10 @@ async def give_up(rank: int, backend: str, count: int, seed: int) -> dict[str, i
         await world.barrier()
         for number in range(count):
             kind, numel = common.choice(sorted(KINDS)), common.choice(GIVEN_UP_NUMELS)
-            who, blocks = common.randrange(6), own.random() < 0.3
+            who, others_are_late, blocks = common.randrange(6), common.random() < 0.5, own.random() < 0.3
             limit_s = own.uniform(0, GIVE_UP_WITHIN_S) if who == rank else None
+            if who == 1 - rank and others_are_late:
+                await asyncio.sleep(LATE_S)
             call = _reduce_blocking(world, number, numel, limit_s) if blocks and kind == "all_reduce" else None
             try:
                 await (call or asyncio.wait_for(play_round(world, kind, number, numel), limit_s))
