@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from functools import partial
@@ -28,11 +29,19 @@ __all__ = ["DialError", "dial"]
 
 
 class DialError(MultiworldError):
-    """The other end could not be reached (``reason``): nobody listens, or no route. Trying again may help."""
+    """The other end could not be reached (``reason``): nobody listens, or no route. Trying again may help.
 
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(host, port, reason)
-        self.host, self.port, self.reason = host, port, reason
+    ``errno``: the system's error, or 0 if there was none.
+    """
+
+    def __init__(self, host: str, port: int, reason: str, errno: int = 0) -> None:
+        super().__init__(host, port, reason, errno)
+        self.host, self.port, self.reason, self.errno = host, port, reason, errno
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the machine is there and nobody listens: a process that did is gone."""
+        return self.errno == errno.ECONNREFUSED
 
     def __str__(self) -> str:
         return f"{show(self.host, self.port)}: {self.reason}"
@@ -71,7 +80,7 @@ def dial(
             raise PermissionError(f"{host[1:]} belongs to another user")
     except OSError as error:
         sock.close()
-        operation.fail(DialError(host, port, error.strerror or str(error)))
+        operation.fail(DialError(host, port, error.strerror or str(error), error.errno or 0))
         return operation
     _Dialing(loop, sock, host, port, fields, token, sink, operation, timeout_s, voucher, connected=connected)
     return operation
@@ -116,8 +125,9 @@ class _Dialing:
             fields = {**fields, "by": voucher.by}
         self._nonce = os.urandom(NONCE_BYTES)
         self._hello = encode_fields({**fields, "version": PROTOCOL_VERSION, "nonce": self._nonce.hex()})
+        self._made: Connection | None = None
         self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
-        self._connection = Connection(loop, sock, self, connected=connected)
+        self._connection = self._made = Connection(loop, sock, self, connected=connected)
         operation.on_cancel = self._connection.abort
         words = pack_frame(Kind.HELLO, self._hello)
         if voucher is not None:
@@ -141,7 +151,8 @@ class _Dialing:
 
     def lost(self, reason: str) -> None:
         self._timer.cancel()
-        self._operation.fail(DialError(self._host, self._port, reason))
+        code = 0 if self._made is None else self._made.lost_errno  # another thread may lose it while it is being made
+        self._operation.fail(DialError(self._host, self._port, reason, code))
 
     def _answer(self, meta: bytes) -> None:
         acceptor_nonce, proof = meta[:NONCE_BYTES], meta[NONCE_BYTES:]

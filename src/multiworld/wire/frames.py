@@ -37,7 +37,9 @@ MAX_PAYLOAD_BYTES = 1 << 46
 
 
 class Kind(enum.IntEnum):
-    """What a frame is. The hundreds group by who speaks: the handshake, the store, a link, a data connection."""
+    """What a frame is. The hundreds group by who speaks: the handshake, the store, a link, a data connection,
+    a worker and its agent.
+    """
 
     HELLO = 1
     CHALLENGE = 2
@@ -71,6 +73,9 @@ class Kind(enum.IntEnum):
     MORE = 77
     ROOM = 78
     SLOTS = 79
+    WORKER_NEWS = 90
+    WORKER_PLACE = 91
+    AGENT_NOTE = 95
 
 
 KINDS = frozenset(int(kind) for kind in Kind)

@@ -81,20 +81,24 @@ class Listener:
                     return
                 logger.debug("a connection was gone before it was accepted: %s", error)
                 continue
-            if not is_ours(sock):
-                self._say_refused("a process of another user connected to %s, and was refused", show(self.host, 0))
-                sock.close()
-                continue
-            self._make_room()
-            name = "a process of this host" if is_local(self.host) else f"{address[0]}:{address[1]}"
-            try:
-                pending = Pending(self, self._loop, sock, name)
-            except OSError as error:
-                logger.debug("the connection from %s was gone as soon as it was accepted: %s", name, error)
-                sock.close()
-                continue
-            self._unproven[pending] = None
-            pending.connection.read_available()  # on one host the HELLO is there already
+            self.admit(sock, address)
+
+    def admit(self, sock: socket.socket, address: Any) -> None:
+        """Shake hands on a connection that was accepted, here or elsewhere, from ``address``."""
+        if not is_ours(sock):
+            self._say_refused("a process of another user connected to %s, and was refused", show(self.host, 0))
+            sock.close()
+            return
+        self._make_room()
+        name = "a process of this host" if is_local(self.host) else f"{address[0]}:{address[1]}"
+        try:
+            pending = Pending(self, self._loop, sock, name)
+        except OSError as error:
+            logger.debug("the connection from %s was gone as soon as it was accepted: %s", name, error)
+            sock.close()
+            return
+        self._unproven[pending] = None
+        pending.connection.read_available()  # on one host the HELLO is there already
 
     def _make_room(self) -> None:
         """Of too many strangers the oldest goes: whoever is ours proves itself at once."""

@@ -161,9 +161,9 @@ class BlockingManager:
     def join(
         self,
         name: str,
-        rank: int,
-        world_size: int,
-        store: str,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: str | None = None,
         backend: str = "auto",
         timeout_s: float = 30.0,
         device: torch.device | str | None = None,

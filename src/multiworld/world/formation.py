@@ -17,7 +17,7 @@ from ..wire.operation import Operation, StepsCancelled, drive, settler
 from ..wire.progress import ProgressThread
 from ..wire.waiting import on_progress_thread, pause
 from ..wire.worker import Worker
-from .join_request import JoinRequest
+from .join_request import JoinRequest, JoinTarget
 from .membership import Membership
 from .peers import PeerInfo
 from .rendezvous import Invitation, Meeting, Rendezvous
@@ -35,7 +35,7 @@ LINK_S = 5.0  # a member that was just there and does not answer for this long c
 
 
 class Formation:
-    """The steps of one ``join``; run ``form`` with ``drive``.
+    """The steps of one ``join``: ``aim``, then run ``form`` with ``drive``, and again if it fails or is cancelled.
 
     Members that fail on the way cost a generation, not the join.
     """
@@ -56,21 +56,31 @@ class Formation:
         self._loop, self._worker, self._switchboard, self._membership = loop, worker, switchboard, membership
         self._owner, self._report_lost = owner, report_lost
         self._deadline = time.monotonic() + request.timeout_s
+        self.target: JoinTarget | None = None
+        self.waits_for = ""  # while there is no target
         self.rendezvous: Rendezvous | None = None
+        self.is_connecting = False  # all have met, and a store is not needed any more
         self.last_failure = ""  # of an attempt, for the error that says so if none succeeds in time
         self.store_failure = ""  # likewise, of the last try to reach the store
+
+    def aim(self, target: JoinTarget | None, waits_for: str = "") -> None:
+        """The next try goes by that; what it is that has to come first, if there is none yet."""
+        self.target, self.waits_for = target, waits_for
+        self.rendezvous = None
 
     async def form(self, store: Store, host: str, job: str) -> World:
         """Return the active world. Fails with JoinError, or as the awaited operation is cancelled."""
         await on_progress_thread(self._loop)
-        request = self._request
+        request, target = self._request, self.target
+        assert target is not None
         invitation = Invitation(
             job=job,
             name=request.name,
-            rank=request.rank,
-            world_size=request.world_size,
+            rank=target.rank,
+            world_size=target.world_size,
             backend=self._channel_class.name,
             me=self._listen(host),
+            membership=target.membership,
         )
         self.rendezvous = Rendezvous(self._loop, store, invitation, min_generation=request.min_generation)
         world: World | None = None
@@ -101,8 +111,9 @@ class Formation:
         refusal = self._channel_class.refusal(elsewhere)
         if refusal:
             raise JoinRefusedError(self._request.name, refusal)
-        world = self._new_world(meeting)
+        world = self._new_world(meeting, invitation)
         watch = drive(self._watch(world, meeting))
+        self.is_connecting = True
         try:
             await self._connect(world, meeting, store, invitation, watch)
             return world
@@ -111,21 +122,21 @@ class Formation:
             logger.info("world %s generation %d was not formed: %s", world.name, world.generation, error)
             return None
         finally:
+            self.is_connecting = False
             watch.cancel(StepsCancelled())
             if world.state.value == "forming":
                 world.break_with(WorldBrokenError(world.name, world.generation, world.rank, "it could not be formed"))
 
-    def _new_world(self, meeting: Meeting) -> World:
-        request = self._request
+    def _new_world(self, meeting: Meeting, invitation: Invitation) -> World:
         return World(
             self._owner,
             self._loop,
-            name=request.name,
-            rank=request.rank,
-            world_size=request.world_size,
+            name=invitation.name,
+            rank=invitation.rank,
+            world_size=invitation.world_size,
             generation=meeting.generation,
             backend=self._channel_class.name,
-            device=request.device,
+            device=self._request.device,
         )
 
     async def _watch(self, world: World, meeting: Meeting) -> None:
@@ -223,14 +234,18 @@ class Formation:
 
     def timeout_error(self, missing: list[int] | None) -> JoinTimeoutError:
         """Say what was waited for when the time was over."""
-        request = self._request
-        if missing is None:
-            reason = f"the store at {request.store_url} did not answer"
+        request, target = self._request, self.target
+        if target is None:
+            reason = self.waits_for
+        elif missing is None:
+            reason = f"the store at {target.store_url} did not answer"
             if self.store_failure:
                 reason += f" ({self.store_failure})"
         elif missing:
             ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-            reason = f"{ranks} of {request.world_size} did not come"
+            reason = f"{ranks} of {target.world_size} did not come"
+            if target.membership is not None:
+                reason += f" in generation {target.membership} of the job"
         else:
             reason = "all ranks came, but could not connect to each other"
         if self.last_failure:

@@ -17,8 +17,10 @@ from ..wire.operation import Operation, StepsCancelled, drive
 from ..wire.progress import ProgressThread
 from ..wire.worker import Worker
 from .arguments import check_seconds
+from .following import Following
 from .formation import Formation
-from .join_request import JoinRequest, after
+from .join_request import JoinRequest, after, target_of
+from .launch_link import LaunchLink
 from .membership import Membership
 from .state import WorldState
 from .stores import StoreDesk
@@ -56,11 +58,13 @@ class Joining:
         stores: StoreDesk,
         host: str | None,
         job: str,
+        launcher: LaunchLink | None,
         report_lost: Callable[[World, int, str], None],
     ) -> None:
         self._owner, self._worlds = owner, worlds
         self._loop, self._worker, self._switchboard, self._membership = loop, worker, switchboard, membership
         self._stores, self._host, self._job, self._report_lost = stores, host, job, report_lost
+        self._launcher = launcher
         self._lock = threading.Lock()
         self._joining: dict[str, Operation[World]] = {}
         self._requests: dict[str, JoinRequest] = {}  # for the next generation; the world formed last stands last
@@ -76,6 +80,9 @@ class Joining:
             self._joining[name] = outer
         if old is not None:
             request = after(request, old)
+        elif request.follows_launcher and name in self._requests:  # on another store, perhaps, since it was left
+            left = self._requests[name]
+            request = replace(request, min_generation=max(request.min_generation, left.min_generation))
         formation = Formation(
             request,
             channel_class,
@@ -115,7 +122,7 @@ class Joining:
         outer.on_cancel = partial(_cancel, steps)
         margin = min(MAX_MARGIN_S, MARGIN_SHARE * request.timeout_s)
         soft = self._loop.call_later(request.timeout_s - margin, partial(_ask_to_stop, steps))
-        hard = self._loop.call_later(request.timeout_s, lambda: self._give_up(outer, formation, request))
+        hard = self._loop.call_later(request.timeout_s, lambda: self._give_up(outer, formation))
 
         def settle(_: Operation[World]) -> None:
             soft.cancel()
@@ -134,30 +141,38 @@ class Joining:
         steps.add_callback(finish)
 
     async def _run(self, request: JoinRequest, formation: Formation, started: float) -> World:
-        missing: list[int] | None = None
-
-        def unreachable(error: DialError) -> None:
-            formation.store_failure = str(error)
-
         try:
             await self._prepare(request)
-            while True:
-                missing = None
-                store = await self._stores.client(request.store_url, request.name, request.timeout_s, unreachable)
-                missing = []
-                try:
-                    world = await formation.form(store, self._host or store.local_host, self._job)
-                    break
-                except StoreError as error:  # its host died: whoever replaces that serves the store again
-                    formation.last_failure = str(error)
+            if request.follows_launcher:
+                assert self._launcher is not None
+                following = Following(request, formation, self._launcher, self._loop)
+                world = await following.form(partial(self._try, formation, request))
+            else:
+                formation.aim(target_of(request, None))
+                world = await self._try(formation, request)
         except StepsCancelled:
-            if missing is not None:
-                missing = await formation.missing()
+            missing = await formation.missing()
             raise formation.timeout_error(missing) from None
         self._worlds[request.name] = world
         self._remember(after(request, world))
         self._owner.world_formed(world, time.monotonic() - started)
         return world
+
+    async def _try(self, formation: Formation, request: JoinRequest) -> World:
+        """Form it by the present target; whoever replaces a host of the store that dies serves the store again."""
+        target = formation.target
+        assert target is not None
+
+        def unreachable(error: DialError) -> None:
+            formation.store_failure = str(error)
+
+        while True:
+            store = await self._stores.client(target.store_url, request.name, request.timeout_s, unreachable)
+            try:
+                return await formation.form(store, self._host or store.local_host, self._job)
+            except StoreError as error:
+                formation.last_failure = str(error)
+                formation.aim(target)
 
     def _remember(self, request: JoinRequest) -> None:
         """Keep what a rejoin needs to know: of all worlds that are here, and of the last ones that were left."""
@@ -170,6 +185,7 @@ class Joining:
     async def _prepare(self, request: JoinRequest) -> None:
         """Serve the store if asked to; then close the broken world of that name, if there is one."""
         if request.serve_store:
+            assert request.store_url is not None
             try:
                 await self._stores.serving(request.store_url)
             except StoreError as error:
@@ -179,9 +195,9 @@ class Joining:
             # A peer that answers late gets what it still needs, and keeps nobody from the next generation.
             old.parted.add_callback(lambda _: self._owner.discard(old))
 
-    def _give_up(self, outer: Operation[World], formation: Formation, request: JoinRequest) -> None:
-        if outer.fail(formation.timeout_error(None)):
-            self._stores.drop(request.store_url)
+    def _give_up(self, outer: Operation[World], formation: Formation) -> None:
+        if outer.fail(formation.timeout_error(None)) and formation.target is not None:
+            self._stores.drop(formation.target.store_url)
 
 
 def _cancel(steps: Operation[World]) -> None:

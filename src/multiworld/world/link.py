@@ -31,6 +31,7 @@ _FIELDS: dict[int, dict[str, type]] = {
     Kind.READY: {"world": str, "rank": int},
     Kind.REVOKE: {"world": str, "rank": int, "cause": str, "detail": str, "by": int},
     Kind.LEFT: {"world": str, "rank": int, "collectives": int},
+    Kind.AGENT_NOTE: {"say": str},
 }
 
 

@@ -33,10 +33,13 @@ from .detector import Detector
 from .forerunner import ForerunnerManager
 from .join_request import check_request
 from .joining import Joining
+from .launch_news import left_news, news_of
+from .launched import MAX_JOB_NAME, launched, token_of_environment
 from .link import Link
 from .liveness import Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
+from .process_link import open_link, release_link
 from .state import WorldChange, WorldState
 from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription
@@ -47,7 +50,6 @@ __all__ = ["WorldManager"]
 
 logger = logging.getLogger(__name__)
 
-MAX_JOB_NAME = 200
 EXIT_LEAVE_S = 2.0
 EXIT_MARGIN_S = 2.0
 DATA_LOSS_GRACE_S = 0.25  # the link usually tells the cause of a lost data connection within a millisecond
@@ -74,28 +76,32 @@ BY_CAUSE: dict[Cause, type[WorldBrokenError]] = {
 class WorldManager(ForerunnerManager):
     """All worlds of this process. Use it as ``async with`` or ``with``, or call ``aclose`` or ``close``.
 
-    ``job`` separates jobs that share a store. ``token`` (default: ``MULTIWORLD_TOKEN``) is a secret that every process
-    of the job must prove. ``lease_s`` (0.3 to 60): a peer that shows no sign of life for this long is lost. ``host``:
-    the numeric address to listen on; default: the one that leads to the store, so loopback stays loopback.
+    ``job`` separates jobs that share a store; default: the launcher's, else ``"default"``. ``token`` (default:
+    ``MULTIWORLD_TOKEN``) is a secret that every process of the job must prove. ``lease_s`` (0.3 to 60): a peer that
+    shows no sign of life for this long is lost. ``host``: the numeric address to listen on; default: the one that leads
+    to the store, so loopback stays loopback.
     """
 
     def __init__(
         self,
         enable_monitor: bool = True,
         *,
-        job: str = "default",
+        job: str | None = None,
         token: str | None = None,
         lease_s: float = 2.0,
         host: str | None = None,
     ) -> None:
         super().__init__(enable_monitor=enable_monitor)
+        launch = launched()
+        if job is None:
+            job = "default" if launch is None else launch.job
         if not isinstance(job, str) or not job or "/" in job or len(job) > MAX_JOB_NAME:
             raise ValueError(f"job={job!r}: expected a name of 1 to {MAX_JOB_NAME} characters without '/'")
         if host is not None and not is_address(host):
             raise ValueError(f"host={host!r}: expected the numeric address of one of this machine's interfaces")
         policy = LivenessPolicy(lease_s=lease_s)
         self.job, self.lease_s = job, lease_s
-        secret = (os.environ.get("MULTIWORLD_TOKEN", "") if token is None else token).encode()
+        secret = (token_of_environment() if token is None else token).encode()
         self._id = os.urandom(16).hex()
         self._worlds: dict[str, World] = {}
         self._parting: dict[World, Entry] = {}  # broken by a leave, while what was sent goes on
@@ -118,6 +124,7 @@ class WorldManager(ForerunnerManager):
         )
         self._switchboard = Switchboard(self._loop, self, policy, secret, job, self._id, on_link=self._detector.watch)
         self._stores = StoreDesk(self._loop, secret, host)
+        self._launcher = None if launch is None else open_link(launch)
         self._joins = Joining(
             self,
             self._worlds,
@@ -128,6 +135,7 @@ class WorldManager(ForerunnerManager):
             stores=self._stores,
             host=host,
             job=job,
+            launcher=self._launcher,
             report_lost=self._data_lost,
         )
         self.blocking = BlockingManager(self)
@@ -174,15 +182,18 @@ class WorldManager(ForerunnerManager):
     async def join(
         self,
         name: str,
-        rank: int,
-        world_size: int,
-        store: str,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: str | None = None,
         backend: str = "auto",
         timeout_s: float = 30.0,
         device: torch.device | str | None = None,
         serve_store: bool = False,
     ) -> World:
         """Form a world with the processes that join the same name at the same store; returns once all are connected.
+
+        Under the launcher ``rank``, ``world_size`` and ``store`` may be left out, each by itself: they are the job's
+        then, also when those change while this waits. All members leave rank and size to the launcher, or none does.
 
         ``store``: ``tcp://host:port``; with ``serve_store=True`` this process hosts it. ``backend``: ``auto``, ``tcp``,
         ``gloo``, ``mpi``, ``nccl`` or an installed one. Fails with JoinTimeoutError, JoinMismatchError or
@@ -193,7 +204,10 @@ class WorldManager(ForerunnerManager):
         )
 
     async def rejoin(self, name: str, timeout_s: float = 30.0) -> World:
-        """Form the next generation of a world with the same rank, size and store; the present one is closed."""
+        """Form the next generation of a world with the same rank, size and store; the present one is closed.
+
+        What the launcher gave, it gives anew: rank and size are those that this process has in the job now.
+        """
         return await self._joined(self.start_rejoin(name, timeout_s))
 
     async def aclose(self, timeout_s: float = LEAVE_S) -> None:
@@ -241,16 +255,17 @@ class WorldManager(ForerunnerManager):
     def start_join(
         self,
         name: str,
-        rank: int,
-        world_size: int,
-        store: str,
+        rank: int | None,
+        world_size: int | None,
+        store: str | None,
         backend: str,
         timeout_s: float,
         device: torch.device | str | None,
         serve_store: bool,
     ) -> Operation[World]:
         self._check_open()
-        request = check_request(name, rank, world_size, store, backend, timeout_s, device, serve_store)
+        is_launched = self._launcher is not None
+        request = check_request(name, rank, world_size, store, backend, timeout_s, device, serve_store, is_launched)
         return self._joins.start(request, find_channel(backend, request.device))
 
     def start_rejoin(self, name: str, timeout_s: float) -> Operation[World]:
@@ -261,7 +276,7 @@ class WorldManager(ForerunnerManager):
         logger.info(
             "world %s generation %d formed: rank %d of %d", world.name, world.generation, world.rank, world.world_size
         )
-        self._events.publish(
+        self._publish(
             WorldFormed(
                 world=world.name,
                 generation=world.generation,
@@ -274,6 +289,14 @@ class WorldManager(ForerunnerManager):
         if world.state is WorldState.BROKEN:  # between its last step and here
             assert world.error is not None
             self._publish_broken(world, world.error)
+
+    def _publish(self, event: Event) -> None:
+        self._events.publish(event)
+        self._tell_launcher(news_of(event, self.job))
+
+    def _tell_launcher(self, news: dict[str, Any] | None) -> None:
+        if news is not None and self._launcher is not None:
+            self._launcher.tell(news)
 
     # ---- worlds
 
@@ -312,7 +335,7 @@ class WorldManager(ForerunnerManager):
 
     def _publish_broken(self, world: World, error: WorldBrokenError) -> None:
         if error.rank != world.rank:
-            self._events.publish(
+            self._publish(
                 PeerLost(
                     world=world.name,
                     generation=world.generation,
@@ -321,14 +344,13 @@ class WorldManager(ForerunnerManager):
                     detail=error.cause,
                 )
             )
-        self._events.publish(WorldBroken(world=world.name, generation=world.generation, error=error))
+        self._publish(WorldBroken(world=world.name, generation=world.generation, error=error))
 
     def world_aborted(self, world: World) -> None:
         """The user gives a world up at once: it breaks for the peers."""
 
         self.world_breaks(world, WorldBrokenError(world.name, world.generation, world.rank, "the rank aborted it"))
-        if world.change(WorldChange.CLOSED):
-            self._forget(world)
+        self._end(world)
 
     async def leave_world(self, world: World, timeout_s: float | None) -> None:
         await wait_async(self._leave(world, LEAVE_S if timeout_s is None else timeout_s))
@@ -350,7 +372,7 @@ class WorldManager(ForerunnerManager):
                 if world.state is WorldState.BROKEN:
                     await self._parted(world, timeout_s)
             finally:
-                self.discard(world)
+                self._end(world)
             return
 
         def close() -> None:
@@ -361,7 +383,7 @@ class WorldManager(ForerunnerManager):
                 self._loop.call_soon(partial(self._switchboard.forget_world, entry.uid, left))
             try:
                 self.discard(world)
-                self._events.publish(WorldLeft(world=world.name, generation=world.generation))
+                self._publish(WorldLeft(world=world.name, generation=world.generation))
             finally:
                 gone.succeed(None)
 
@@ -384,6 +406,12 @@ class WorldManager(ForerunnerManager):
         """Close what is left of a world here."""
         world.change(WorldChange.CLOSED)
         self._forget(world)
+
+    def _end(self, world: World) -> None:
+        """As ``discard``, of a world that is not formed again by itself: the launcher hears of it."""
+        if self._worlds.get(world.name) is world:
+            self._tell_launcher(left_news(self.job, world.name, world.generation))
+        self.discard(world)
 
     def _forget(self, world: World) -> None:
         if self._worlds.get(world.name) is world:
@@ -465,9 +493,7 @@ class WorldManager(ForerunnerManager):
         for entry in self._membership.shared_with(link.peer.id):
             world = entry.world
             rank = entry.rank_of(link.peer.id)
-            self._events.publish(
-                PeerSuspected(world=world.name, generation=world.generation, rank=rank, silent_s=silent_s)
-            )
+            self._publish(PeerSuspected(world=world.name, generation=world.generation, rank=rank, silent_s=silent_s))
 
     def _data_lost(self, world: World, rank: int, reason: str) -> None:
         """A data connection ended. The link knows the cause; if that stays well, the data path alone is broken.
@@ -547,6 +573,8 @@ class WorldManager(ForerunnerManager):
             self._loop.stop()
             self._events.close()
             unwatch_process(self)
+            if self._launcher is not None:
+                release_link(self._launcher)
             if self._closed is not None:
                 self._closed.succeed(None)  # for others who wait, if this caller was cancelled
 

@@ -5,6 +5,9 @@ Under ``JOB/WORLD/`` the store holds ``generation``, the number that is being fo
 number that is being formed, and in the moment when all ranks are present the store moves that number on: a process
 which comes later never meets a member of the past. Keys vanish with their owner, so a rank that died while it waited is
 free at once.
+
+Members that have their ranks from a launcher put their records below ``GENERATION/mMEMBERSHIP/WORLD_SIZE/BACKEND/``:
+who has not heard yet that the job's membership has changed neither meets nor refuses those who have.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ class Invitation:
     world_size: int
     backend: str
     me: PeerInfo
+    membership: int | None = None
+    """The launcher's generation, if rank or size are of it: only who has the same meets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +116,9 @@ class Rendezvous:
 
     def _below(self, generation: int) -> str:
         """Return the prefix of those who agree with us: whoever does not must not complete what these wait for."""
-        return f"{self._prefix}{generation}/{self._invitation.world_size}/{self._invitation.backend}/"
+        mine = self._invitation
+        membership = "" if mine.membership is None else f"m{mine.membership}/"
+        return f"{self._prefix}{generation}/{membership}{mine.world_size}/{mine.backend}/"
 
     def _place(self, generation: int) -> _Place:
         mine = self._invitation
@@ -120,6 +127,7 @@ class Rendezvous:
             "nonce": os.urandom(8).hex(),
             "world_size": mine.world_size,
             "backend": mine.backend,
+            "membership": mine.membership,
             "peer": mine.me.to_json().decode(),
         }
         return _Place(generation, keys, keys[mine.rank], json.dumps(fields).encode())
@@ -187,6 +195,11 @@ class Rendezvous:
         for key, record in present.items():
             rank = int(key.rpartition("/")[2])
             theirs = _parse(record)
+            if theirs.peer.id == mine.me.id:
+                continue  # of a join that was given up here: the store is still to hear of it
+            if theirs.membership != mine.membership:
+                self._check_kind(theirs, rank)
+                continue  # one of us has not heard yet of the job's present membership
             if (theirs.world_size, theirs.backend) != (mine.world_size, mine.backend):
                 self.withdraw()
                 raise JoinMismatchError(
@@ -195,6 +208,21 @@ class Rendezvous:
                     f"({theirs.peer}) says world_size={theirs.world_size}, backend={theirs.backend!r}. "
                     "All members must agree",
                 )
+
+    def _check_kind(self, theirs: _Record, rank: int) -> None:
+        """Some take their rank from the launcher and others do not: they would wait for each other in vain."""
+        mine = self._invitation
+        if mine.membership is not None and theirs.membership is not None:
+            return
+        self.withdraw()
+        launchers, own = f"rank {rank} ({theirs.peer})", "this process"
+        if mine.membership is not None:
+            launchers, own = own, launchers
+        raise JoinMismatchError(
+            mine.name,
+            f"{launchers} takes rank or world_size from the launcher, but {own} gives both. All members must do the "
+            "same",
+        )
 
     async def absent(self, meeting: Meeting) -> list[int]:
         """Return the ranks that have withdrawn since they met: they gave up, or have formed the world."""
@@ -218,6 +246,7 @@ class _Record(NamedTuple):
     nonce: str
     world_size: int
     backend: str
+    membership: int | None
     peer: PeerInfo
 
 
@@ -225,6 +254,13 @@ def _parse(record: bytes) -> _Record:
     try:
         fields = json.loads(record)
         peer = PeerInfo.from_json(fields["peer"].encode())
-        return _Record(str(fields["nonce"]), int(fields["world_size"]), str(fields["backend"]), peer)
+        membership = fields.get("membership")
+        return _Record(
+            str(fields["nonce"]),
+            int(fields["world_size"]),
+            str(fields["backend"]),
+            None if membership is None else int(membership),
+            peer,
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"a member's record in the store cannot be read: {error}") from error
