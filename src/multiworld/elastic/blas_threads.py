@@ -1,0 +1,45 @@
+"""How many threads numpy's OpenBLAS computes with: it looks at its variables only when it is loaded.
+
+Told to use one, it has no threads at all after a fork; told to use more, it starts them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["get_blas_threads", "set_blas_threads"]
+
+# Distributions of numpy and scipy rename its functions, each in their own way.
+NAMES = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "_64_", "")]
+
+
+def get_blas_threads() -> int | None:
+    """Return the number, or None if no OpenBLAS is loaded."""
+    functions = _functions()
+    return None if functions is None else functions[0]()
+
+
+def set_blas_threads(num_threads: int) -> None:
+    """Do nothing if no OpenBLAS is loaded."""
+    functions = _functions()
+    if functions is not None:
+        functions[1](num_threads)
+
+
+@functools.cache
+def _functions() -> tuple[Callable[[], int], Callable[[int], object]] | None:
+    for path in _loaded():
+        library = ctypes.CDLL(path)
+        for name in NAMES:
+            if hasattr(library, name.format("set")):
+                return getattr(library, name.format("get")), getattr(library, name.format("set"))
+    return None
+
+
+def _loaded() -> list[str]:
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "openblas" in line}
+    return sorted(path for path in paths if path.startswith("/"))

@@ -1,0 +1,289 @@
+"""The agent's end of the fork server: it starts that process, and asks it for workers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..wire.progress import ProgressThread
+from . import parcel
+from .fork_server_program import ServerOptions
+from .fork_server_start import start_process
+from .forking import adopt_orphans, is_adopting_orphans
+from .launch_order import Launch
+
+__all__ = ["ForkServer", "Launch"]
+
+logger = logging.getLogger(__name__)
+
+ENDS_WITHIN_MS = 1000
+Started = Callable[["int | OSError"], None]
+
+
+class ForkServer:
+    """A process that forks workers. They are children of this process, which has to wait for them.
+
+    Before ``attach`` on any thread, after it on the progress thread. When this process ends, by whatever, the fork
+    server kills the workers and all that is in their process groups.
+    """
+
+    def __init__(self, pid: int, channel: socket.socket, *, warm: bool, adopts: bool) -> None:
+        self.pid = pid
+        self.is_ready = False
+        """Whether it has imported what it should."""
+        self._channel, self._warm, self._adopts = channel, warm, adopts
+        self._env = dict(os.environ)
+        self._numbers = itertools.count()
+        self._pending: dict[int, Started] = {}
+        self._hatched: set[int] = set()  # children of ours that are no workers yet
+        self._unsent: deque[tuple[dict[str, Any], list[int]]] = deque()
+        self._loop: ProgressThread | None = None
+        self._on_lost: Callable[[str], None] | None = None
+        self._ended = False
+        self._reason = ""
+        channel.setblocking(False)
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        preload: Sequence[str] = (),
+        warm: bool = True,
+        spares: int = 0,
+        in_place: bool = True,
+        stopped_limit_s: float | None = None,
+    ) -> ForkServer:
+        """Start it and return at once, while it imports ``preload`` and, if ``warm``, what every worker needs.
+
+        It is a new interpreter or, if ``in_place`` and this process has one thread, forked from this process and has
+        what this has imported. Warm workers then run the exit functions that this process has registered until now:
+        so only for a launcher that is all of its process. ``spares`` processes are forked in advance. If this process
+        is stopped for longer than ``stopped_limit_s``, its workers are killed. Raises OSError if the kernel cannot do
+        what is needed: Linux 5.3 or later does.
+        """
+        if not hasattr(os, "pidfd_open"):
+            raise OSError("workers cannot be started: this Python was built without pidfd_open, of Linux 5.3")
+        os.close(os.pidfd_open(os.getpid()))
+        adopts = not is_adopting_orphans()
+        if adopts:
+            adopt_orphans(True)
+        options = ServerOptions(
+            agent_pid=os.getpid(),
+            preload=tuple(preload),
+            warm=warm,
+            spares=spares,
+            dies_with_agent=threading.current_thread() is threading.main_thread(),
+            stopped_limit_s=stopped_limit_s,
+        )
+        pid, channel = start_process(options, in_place=in_place)
+        return cls(pid, channel, warm=warm, adopts=adopts)
+
+    def attach(self, loop: ProgressThread, on_lost: Callable[[str], None]) -> None:
+        """Listen to it on the progress thread. ``on_lost`` is called once, with the reason, if it ends by itself.
+
+        Running workers are not concerned. ``is_ready`` tells then whether another one may do better.
+        """
+        self._loop, self._on_lost = loop, on_lost
+        loop.register(self._channel.fileno(), select.EPOLLIN, self)
+
+    def spawn(self, launch: Launch, stdout_fd: int, stderr_fd: int, on_started: Started) -> None:
+        """Start a worker. The descriptors become its output; they stay the caller's, who may close them at once.
+
+        ``on_started`` gets its pid, or why it could not be started: for a command that is missing FileNotFoundError,
+        ConnectionError if the fork server has ended. An order to start a warm worker that only a new interpreter can
+        carry out, for its environment's sake, starts it cold.
+        """
+        assert self._loop is not None, "attach first"
+        if self._channel.fileno() < 0:
+            self._tell(on_started, self._lost_error())
+            return
+        number = next(self._numbers)
+        self._pending[number] = on_started
+        is_warm = self._warm and launch.can_be_warm(self._env)
+        try:
+            content = parcel.sealed(replace(launch, warm=is_warm).to_bytes())
+            try:
+                self._send({"spawn": number}, (content, stdout_fd, stderr_fd))
+            finally:
+                os.close(content)
+        except OSError as error:  # no descriptors left, say
+            self._tell(self._pending.pop(number), error)
+
+    def prepare(self, num_workers: int) -> None:
+        """Fork so many processes now, for as many ``spawn`` that will follow. At any time after ``start``."""
+        self._send({"prepare": num_workers})
+
+    def watch(self, pids: Sequence[int]) -> None:
+        """Have the process groups of these workers, which another fork server started, killed with this process."""
+        self._send({"watch": list(pids)})
+
+    def close(self) -> None:
+        """End the fork server, and with it whatever it has started and is still running. Idempotent, bounded."""
+        self._end()
+        if self._adopts:
+            self._adopts = False
+            adopt_orphans(False)
+
+    def on_ready(self, events: int) -> None:
+        if events & select.EPOLLOUT:
+            self._send_rest()
+        while self._channel.fileno() >= 0:
+            try:
+                received = parcel.receive(self._channel)
+            except BlockingIOError:
+                return
+            if received is None:
+                self._lose()
+            else:
+                self._obey(received[0])
+
+    def on_failure(self, error: BaseException) -> None:
+        self._reason = f"{type(error).__name__}: {error}"
+        self._lose()
+
+    def close_descriptor(self) -> None:
+        """The progress thread ends."""
+        self._channel.close()
+
+    def _obey(self, record: dict[str, Any]) -> None:
+        if "hatched" in record:
+            self._hatched.add(record["hatched"])
+        elif "died" in record:
+            self._reap(record["died"])
+        elif "ready" in record:
+            self.is_ready = True
+        elif "warning" in record:
+            logger.warning("%s", record["warning"])
+        elif "lost" in record:
+            self._reason = record["lost"]
+        elif "started" in record:
+            self._hatched.discard(record["pid"])
+            self._tell(self._pending.pop(record["started"]), record["pid"])
+        elif "failed" in record:
+            if record["pid"] is not None:
+                self._reap(record["pid"])
+            self._tell(self._pending.pop(record["failed"]), _as_error(record))
+
+    def _send(self, record: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        if not self._unsent:
+            try:
+                parcel.send(self._channel, record, fds)
+                return
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:  # the progress thread is about to read of its end
+                return
+        self._unsent.append((record, [os.dup(fd) for fd in fds]))
+        if self._loop is not None:
+            self._loop.modify(self._channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
+
+    def _send_rest(self) -> None:
+        while self._unsent:
+            record, fds = self._unsent[0]
+            try:
+                parcel.send(self._channel, record, fds)
+            except (BlockingIOError, BrokenPipeError):
+                return
+            self._unsent.popleft()
+            for fd in fds:
+                os.close(fd)
+        assert self._loop is not None
+        self._loop.modify(self._channel.fileno(), select.EPOLLIN)
+
+    def _lose(self) -> None:
+        status = self._end()
+        reason = self._reason or f"the fork server {_describe(status)}"
+        self._reason = reason
+        assert self._loop is not None
+        assert self._on_lost is not None
+        self._loop.call_soon(partial(self._on_lost, reason))
+        while self._pending:
+            self._tell(self._pending.pop(next(iter(self._pending))), self._lost_error())
+
+    def _tell(self, on_started: Started, result: int | OSError) -> None:
+        """Not from within here: an error of theirs is not ours."""
+        assert self._loop is not None
+        self._loop.call_soon(partial(on_started, result))
+
+    def _lost_error(self) -> OSError:
+        return ConnectionResetError(self._reason or "the fork server was closed")
+
+    def _end(self) -> int | None:
+        """Close all, and return the exit status of the process, None if it was known before."""
+        if self._ended:
+            return None
+        self._ended = True
+        status = self._wait()
+        if self._channel.fileno() >= 0:
+            self._read_last()
+            if self._loop is not None:
+                self._loop.unregister(self._channel.fileno())
+            self._channel.close()
+        while self._unsent:
+            for fd in self._unsent.popleft()[1]:
+                os.close(fd)
+        while self._hatched:
+            self._reap(next(iter(self._hatched)))
+        return status
+
+    def _wait(self) -> int | None:
+        """End the process. It does so itself, unless it is busy with importing, when it sees that we send no more."""
+        if self._channel.fileno() >= 0:
+            with contextlib.suppress(OSError):  # its end is closed
+                self._channel.shutdown(socket.SHUT_WR)
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        if not self.is_ready or not poll.poll(ENDS_WITHIN_MS):
+            os.kill(self.pid, signal.SIGKILL)
+        os.close(pidfd)
+        return _wait_for(self.pid)
+
+    def _read_last(self) -> None:
+        """What children of ours it has forked meanwhile, and which of these became workers that somebody waits for."""
+        with contextlib.suppress(BlockingIOError):
+            while (received := parcel.receive(self._channel)) is not None:
+                self._obey(received[0])
+
+    def _reap(self, pid: int) -> None:
+        self._hatched.discard(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        _wait_for(pid)
+
+
+def _as_error(record: Mapping[str, Any]) -> OSError:
+    if record["errno"] is None:
+        return OSError(record["text"])
+    return OSError(record["errno"], record["text"], record["filename"])  # FileNotFoundError and so on, by the number
+
+
+def _wait_for(pid: int) -> int | None:
+    """Reap a child that ends; None if somebody else did."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status)
+
+
+def _describe(status: int | None) -> str:
+    if status is None:
+        return "has ended"
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"

@@ -1,0 +1,286 @@
+"""The fork server at work: it forks workers on request, and leaves no orphan behind.
+
+It lives as long as its agent. What it forks becomes the agent's child, because the process between them ends at once
+and the agent adopts orphans; so the agent learns how each worker ended, and this process need not live for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, NoReturn
+
+from ..world.procfs import STOPPED, process_start_time, process_state
+from . import parcel
+from .forking import fork
+from .worker_program import Hatchling, Inheritance
+
+__all__ = ["ForkLoop"]
+
+PID_BYTES = 8
+LOOK_MS = 200
+NEST_SIZE = 8  # forked one after the other by one process; other nests meanwhile
+
+
+@dataclass
+class Order:
+    """A worker that the agent wants."""
+
+    number: int
+    fds: list[int]
+
+
+@dataclass
+class Nest:
+    """Processes that are being forked: their pids will come, in this order, and their launches go into these."""
+
+    channels: deque[socket.socket]
+
+
+class ForkLoop:
+    """Each process is forked as a spare, which waits to be told what it becomes. Most need not wait long."""
+
+    def __init__(
+        self, agent: socket.socket, inheritance: Inheritance, *, num_spares: int, stopped_limit_s: float | None = None
+    ) -> None:
+        """``stopped_limit_s``: how long the agent may be stopped before its workers are ended."""
+        self._agent, self._inheritance, self._num_spares = agent, inheritance, num_spares
+        self._stopped_limit_s, self._stopped_since = stopped_limit_s, inf
+        self._agent_start_time = process_start_time(inheritance.agent_pid) or 0
+        self._agent_pidfd = os.pidfd_open(inheritance.agent_pid)
+        self._orders: deque[Order] = deque()
+        self._announced = 0  # orders that are expected
+        self._nests: dict[int, Nest] = {}  # by the descriptor that tells the pids
+        self._spares: dict[int, socket.socket] = {}  # by pid
+        self._starting: dict[int, tuple[int, int, socket.socket]] = {}  # by descriptor: the order's number, pid
+        self._workers: dict[int, int] = {}  # by pidfd: pid. Spares as well
+        self._poll = select.poll()
+
+    def run(self) -> NoReturn:
+        for fd in (self._agent.fileno(), self._agent_pidfd):
+            self._poll.register(fd, select.POLLIN)
+        try:
+            parcel.send(self._agent, {"ready": True})
+            while True:
+                self._supply()
+                for fd, _ in self._poll.poll(None if self._stopped_limit_s is None else LOOK_MS):
+                    self._handle(fd)
+                self._look_at_agent()
+        except BrokenPipeError:  # there is no agent to send to
+            self._end()
+
+    def _handle(self, fd: int) -> None:
+        if fd == self._agent.fileno():
+            received = parcel.receive(self._agent)
+            if received is None:
+                self._end()
+            self._obey(*received)
+        elif fd == self._agent_pidfd:
+            self._end()
+        elif fd in self._nests:
+            self._hatched(fd)
+        elif fd in self._starting:
+            self._answer(fd)
+        elif fd in self._workers:
+            self._worker_ended(fd)
+
+    def _look_at_agent(self) -> None:
+        """A stopped agent cannot end its workers, whose places the others give away when they have waited for it."""
+        if self._stopped_limit_s is None:
+            return
+        now = time.monotonic()
+        if process_state(self._inheritance.agent_pid, self._agent_start_time) != STOPPED:
+            self._stopped_since = inf
+        else:
+            self._stopped_since = min(self._stopped_since, now)
+            if now - self._stopped_since > self._stopped_limit_s:
+                self._kill_workers()
+
+    def _obey(self, request: dict[str, Any], fds: list[int]) -> None:
+        if "watch" in request:
+            self._watch(request["watch"])
+        elif "prepare" in request:
+            self._announced = request["prepare"]
+        else:
+            self._orders.append(Order(request["spawn"], fds))
+            self._announced = max(0, self._announced - 1)
+
+    def _supply(self) -> None:
+        while self._orders and self._spares:
+            self._give(self._orders.popleft(), *self._spares.popitem())
+        wanted = len(self._orders)
+        if not wanted and not self._starting:  # orders come first
+            wanted = max(self._announced, self._num_spares)
+        forking = sum(len(nest.channels) for nest in self._nests.values())
+        try:
+            while (missing := wanted - forking - len(self._spares)) > 0:
+                forking += self._lay(min(missing, NEST_SIZE))
+        except OSError as error:
+            self._cannot_fork(error)
+
+    def _give(self, order: Order, pid: int, channel: socket.socket) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it was killed: that shows below, as the end of its channel
+            parcel.send(channel, {}, order.fds)
+        for fd in order.fds:
+            os.close(fd)
+        self._starting[channel.fileno()] = (order.number, pid, channel)
+        self._poll.register(channel.fileno(), select.POLLIN)
+
+    def _answer(self, fd: int) -> None:
+        """A worker says why it cannot start or, by closing its end, that it does."""
+        self._poll.unregister(fd)
+        number, pid, channel = self._starting.pop(fd)
+        with channel:
+            received = parcel.receive(channel)
+        if received is None:
+            parcel.send(self._agent, {"started": number, "pid": pid})
+        else:
+            parcel.send(self._agent, {"failed": number, "pid": pid, **received[0]})
+
+    def _lay(self, num: int) -> int:
+        """Fork a process that forks those that are meant, tells their pids and ends: the agent adopts the orphans."""
+        pairs = [parcel.connected_pair() for _ in range(num)]
+        told, tell = os.pipe()
+        self._nests[told] = Nest(deque(ours for ours, _ in pairs))
+        self._poll.register(told, select.POLLIN)
+        try:
+            if fork() == 0:
+                self._become_hatchlings([theirs for _, theirs in pairs], tell)
+        except OSError:
+            self._clear_nest(told)
+            raise
+        finally:
+            os.close(tell)
+            for _, theirs in pairs:
+                theirs.close()
+        return num
+
+    def _become_hatchlings(self, channels: Sequence[socket.socket], tell: int) -> NoReturn:
+        """In the process that forks them, and in them. Nothing must go back to the loop, which is not theirs."""
+        try:
+            parent = os.getpid()
+            mine = _fork_and_leave(len(channels), tell)
+            self._abandon()
+            os.close(tell)
+            for index, channel in enumerate(channels):
+                if index != mine:
+                    channel.close()
+            Hatchling(channels[mine], parent, self._inheritance).run()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _hatched(self, told: int) -> None:
+        content = os.read(told, PID_BYTES * NEST_SIZE)
+        if not content and self._clear_nest(told):
+            self._cannot_fork(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+        for at in range(0, len(content), PID_BYTES):
+            pid = int.from_bytes(content[at : at + PID_BYTES], "little")
+            self._tell_hatched(pid)
+            self._watch([pid])
+            self._spares[pid] = self._nests[told].channels.popleft()
+
+    def _clear_nest(self, told: int) -> int:
+        """Close it, and return how many have not been forked."""
+        self._poll.unregister(told)
+        os.close(told)
+        missing = self._nests.pop(told).channels
+        for channel in missing:
+            channel.close()
+        return len(missing)
+
+    def _cannot_fork(self, error: OSError) -> None:
+        """Too many processes, or no memory. Spares are given up, so that they are not tried for again and again."""
+        self._announced, self._num_spares = 0, len(self._spares)
+        if self._orders:
+            order = self._orders.popleft()
+            for fd in order.fds:
+                os.close(fd)
+            text = f"no process can be forked: {error.strerror}"
+            record = {"failed": order.number, "pid": None, "errno": error.errno, "text": text, "filename": None}
+            parcel.send(self._agent, record)
+
+    def _abandon(self) -> None:
+        """In a forked child: close all that is the server's."""
+        os.close(self._agent.detach())
+        os.close(self._agent_pidfd)
+        channels = [channel for _, _, channel in self._starting.values()]
+        channels += self._spares.values()
+        for nest in self._nests.values():
+            channels += nest.channels
+        for fd in (*(channel.detach() for channel in channels), *self._nests, *self._workers):
+            os.close(fd)
+        for order in self._orders:
+            for fd in order.fds:
+                os.close(fd)
+
+    def _watch(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                self._workers[pidfd] = pid
+                self._poll.register(pidfd, select.POLLIN)
+
+    def _worker_ended(self, pidfd: int) -> None:
+        """The agent kills what is left of its group as well; but should it die just now, this would be left to do."""
+        self._poll.unregister(pidfd)
+        pid = self._workers.pop(pidfd)
+        os.close(pidfd)
+        _kill_group(pid)
+        if pid in self._spares:
+            self._spares.pop(pid).close()
+            parcel.send(self._agent, {"died": pid})
+
+    def _end(self) -> NoReturn:
+        """The agent has ended: so does all that was started for it. Or it wants no more: then it reaps all."""
+        self._kill_workers()
+        for told in self._nests:  # these end when they see our ends of their channels closed
+            while content := os.read(told, PID_BYTES):
+                with contextlib.suppress(BrokenPipeError):
+                    self._tell_hatched(int.from_bytes(content, "little"))
+        with contextlib.suppress(ChildProcessError):  # once there is none
+            os.waitpid(-1, 0)
+        os._exit(0)
+
+    def _kill_workers(self) -> None:
+        for pidfd, pid in self._workers.items():
+            _kill_group(pid)
+            with contextlib.suppress(ProcessLookupError):  # one that leads no group yet
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    def _tell_hatched(self, pid: int) -> None:
+        """The agent reaps what has not become a worker."""
+        parcel.send(self._agent, {"hatched": pid})
+
+
+def _fork_and_leave(num: int, tell: int) -> int:
+    """Return, in each of so many forked children, its number from 0. The process that forks them ends."""
+    pid = -1
+    try:
+        for index in range(num):
+            pid = fork()
+            if pid == 0:
+                return index
+            os.write(tell, pid.to_bytes(PID_BYTES, "little"))
+    except OSError:
+        traceback.print_exc()
+    finally:
+        if pid:
+            os._exit(0)
+    raise AssertionError("unreachable")
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

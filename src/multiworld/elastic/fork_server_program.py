@@ -1,0 +1,129 @@
+"""How a fork server's process begins: it imports what workers are to have, so that they need not."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+from . import parcel
+from .blas_threads import get_blas_threads, set_blas_threads
+from .fork_server_loop import ForkLoop
+from .forking import count_lasting_threads, die_with_parent, outlive_parent
+from .worker_program import Inheritance
+
+__all__ = ["ServerOptions", "main", "serve"]
+
+IMPORTED = ("multiworld.world.manager",)
+UNSTOPPABLE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """How a fork server works: whom for, what it imports, and how many processes it forks in advance."""
+
+    agent_pid: int
+    preload: tuple[str, ...] = ()
+    warm: bool = True
+    spares: int = 0
+    dies_with_agent: bool = False
+    """Already while it imports, which may hang. Only where the agent's main thread starts it."""
+    stopped_limit_s: float | None = None
+    """How long the agent may be stopped before its workers are ended."""
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> ServerOptions:
+        fields = json.loads(text)
+        return cls(**{**fields, "preload": tuple(fields["preload"])})
+
+
+class CannotServe(Exception):
+    """Carries the one line that says why."""
+
+
+def main(descriptor: int, text: str) -> NoReturn:
+    """In an interpreter of its own. ``sys.path`` begins with nobody's script there."""
+    serve(socket.socket(fileno=descriptor), ServerOptions.from_text(text), list(sys.path))
+
+
+def serve(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]) -> NoReturn:
+    """Be the fork server, in a process that is nothing else. ``base_path`` is ``sys.path`` but for the script's folder.
+
+    A worker never returns from here either: its interpreter ends in the midst of it.
+    """
+    try:
+        inheritance = _prepare(agent, options, base_path)
+        ForkLoop(agent, inheritance, num_spares=options.spares, stopped_limit_s=options.stopped_limit_s).run()
+    except CannotServe as error:
+        with contextlib.suppress(OSError):
+            parcel.send(agent, {"lost": str(error)})
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)  # not the end of the interpreter that this was forked from
+
+
+def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]) -> Inheritance:
+    for signum in UNSTOPPABLE:  # a terminal or a scheduler may signal all processes, and somebody must see to the rest
+        signal.signal(signum, signal.SIG_IGN)
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    _close_others(agent.fileno())
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # the agent may have been started without one of these
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    if options.dies_with_agent:
+        with contextlib.suppress(ProcessLookupError):  # found out by the first poll
+            die_with_parent(options.agent_pid)
+    gc.disable()  # objects that come to stay need not be looked at while more of them come
+    if options.warm:
+        for name in IMPORTED:
+            importlib.import_module(name)
+        _preload(agent, options.preload, base_path)
+    num_blas_threads = get_blas_threads()
+    set_blas_threads(1)  # of most workers; the others set it again
+    gc.freeze()  # else each worker's first collection writes to, and so copies, every page
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our children: their status means nothing
+    if options.dies_with_agent:
+        outlive_parent()  # to kill what is left when that has ended
+    return Inheritance(options.agent_pid, tuple(base_path), num_blas_threads)
+
+
+def _preload(agent: socket.socket, names: Sequence[str], base_path: Sequence[str]) -> None:
+    """Import modules as a program in the current folder would."""
+    sys.path[:] = [os.getcwd(), *base_path]
+    threads = count_lasting_threads()
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            reason = " ".join(str(error).split())
+            raise CannotServe(f"--preload {name} failed: {type(error).__name__}: {reason}"[:2000]) from error
+        if (now := count_lasting_threads()) > threads:
+            text = f"--preload {name} started {now - threads} thread(s), which workers forked from it do not have"
+            parcel.send(agent, {"warning": text})
+            threads = now
+    sys.path[:] = base_path
+
+
+def _close_others(kept: int) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != kept:
+            with contextlib.suppress(OSError):  # the descriptor of this very listing
+                os.close(int(name))

@@ -1,0 +1,55 @@
+"""Start the process of a fork server: forked from this one, or as an interpreter of its own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from . import parcel
+from .fork_server_program import ServerOptions, serve
+from .forking import count_lasting_threads, fork
+
+__all__ = ["start_process"]
+
+# Without the folder of a script in front: what lies there is the program's, not ours. Where this package was found by
+# that folder, the last entry finds it.
+BOOTSTRAP = (
+    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; sys.path.append({root!r}); "
+    "from multiworld.elastic.fork_server_program import main; sys.path.pop(); main({fd}, {options!r})"
+)
+
+
+def start_process(options: ServerOptions, *, in_place: bool) -> tuple[int, socket.socket]:
+    """Return its pid and our end of what it is spoken to through. It is our child."""
+    ours, theirs = parcel.connected_pair()
+    with theirs:
+        if in_place and threading.active_count() == 1 and count_lasting_threads() == 1:
+            return _fork_server(ours, theirs, options), ours
+        return _execute_server(theirs, options), ours
+
+
+def _fork_server(ours: socket.socket, theirs: socket.socket, options: ServerOptions) -> int:
+    sys.stdout.flush()  # else what is buffered is written twice
+    sys.stderr.flush()
+    pid = fork()
+    if pid == 0:
+        ours.detach()  # closed with all that is not the server's
+        isolated = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
+        serve(theirs, options, sys.path[:] if isolated else sys.path[1:])
+    return pid
+
+
+def _execute_server(theirs: socket.socket, options: ServerOptions) -> int:
+    root = str(Path(__file__).parents[2])
+    bootstrap = BOOTSTRAP.format(root=root, fd=theirs.fileno(), options=options.to_text())
+    process = subprocess.Popen(
+        [sys.executable, "-c", bootstrap],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(theirs.fileno(),),
+        start_new_session=True,
+    )
+    process.returncode = 0  # it is waited for by its pid: the object is to take it for ended
+    return process.pid

@@ -1,0 +1,73 @@
+"""Fork this process, ask the kernel who is told when whom ends, and count the threads that a fork would lose."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import warnings
+
+__all__ = ["adopt_orphans", "count_lasting_threads", "die_with_parent", "fork", "is_adopting_orphans", "outlive_parent"]
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
+
+
+def fork() -> int:
+    """As ``os.fork``, without Python's warning that there are threads: who calls this has counted them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def count_lasting_threads() -> int:
+    """Return how many threads this process has, not counting those that a fork ends and starts again.
+
+    OpenBLAS, which comes with numpy and thereby with torch, ends its threads before every fork. A fork is the only way
+    to tell them from others, so one is made.
+    """
+    if _count_threads() == 1:
+        return 1
+    pid = fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return _count_threads()
+
+
+def is_adopting_orphans() -> bool:
+    """Whether a descendant whose parent ends becomes a child of this process. Raises OSError if the kernel cannot."""
+    answer = ctypes.c_int()
+    _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(answer))
+    return bool(answer.value)
+
+
+def adopt_orphans(adopt: bool) -> None:
+    """Become the process whose child a descendant is once its parent has ended, or no longer. Raises OSError."""
+    _prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(adopt))
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends. Raises ProcessLookupError if that is not ``parent``.
+
+    What counts is the thread that the kernel has as this one's parent: for an adopted child, the main thread.
+    """
+    _prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended before the call above
+        raise ProcessLookupError(f"the parent is process {os.getppid()} instead of {parent}: that one has ended")
+
+
+def outlive_parent() -> None:
+    """Take ``die_with_parent`` back."""
+    _prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(0))
+
+
+def _count_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _prctl(option: int, argument: object) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -1,0 +1,78 @@
+"""One worker to be started: what the agent tells the process that becomes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .options import Entrypoint, EntrypointKind
+
+__all__ = ["Launch", "suits_interpreter"]
+
+READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+READ_AT_IMPORT = ("TORCH_LOGS", "TORCH_CPP_LOG_LEVEL", "TORCH_TRACE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One worker to be started. ``env`` is its whole environment."""
+
+    entrypoint: Entrypoint
+    arguments: tuple[str, ...]
+    """Instead of the entrypoint's: ``${local_rank}`` has been replaced in them."""
+    env: Mapping[str, str]
+    cwd: str
+    warm: bool
+    """Fork it and run the program in that interpreter, instead of starting one."""
+    numa: tuple[str, int] | None = None
+    """A value of ``torch.numa.binding.AffinityMode``, and the index of the device whose node the worker is bound to."""
+
+    def can_be_warm(self, server_env: Mapping[str, str]) -> bool:
+        """Whether a process forked from one with that environment can be this worker."""
+        entrypoint = self.entrypoint
+        if not self.warm or entrypoint.kind is EntrypointKind.COMMAND or entrypoint.python is not None:
+            return False
+        return suits_interpreter(server_env, self.env)
+
+    def to_bytes(self) -> bytes:
+        """Return what ``from_bytes`` takes. Any text of the operating system passes, UTF-8 or not."""
+        entrypoint = self.entrypoint
+        fields = {
+            "kind": entrypoint.kind.value,
+            "target": entrypoint.target,
+            "python": entrypoint.python,
+            "arguments": self.arguments,
+            "env": dict(self.env),
+            "cwd": self.cwd,
+            "warm": self.warm,
+            "numa": self.numa,
+        }
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Launch:
+        fields = json.loads(content)
+        mode_and_index = fields["numa"]
+        return cls(
+            entrypoint=Entrypoint(
+                kind=EntrypointKind(fields["kind"]), target=fields["target"], python=fields["python"]
+            ),
+            arguments=tuple(fields["arguments"]),
+            env=fields["env"],
+            cwd=fields["cwd"],
+            warm=fields["warm"],
+            numa=None if mode_and_index is None else (mode_and_index[0], mode_and_index[1]),
+        )
+
+
+def suits_interpreter(server_env: Mapping[str, str], env: Mapping[str, str]) -> bool:
+    """Whether an interpreter started in one environment is as good as one started in the other.
+
+    Variables that Python, the C library or torch read once, when they start, must be the same.
+    """
+    differing = {name for name in {*server_env, *env} if server_env.get(name) != env.get(name)}
+    differing.discard("PYTHONUNBUFFERED")  # workers are unbuffered anyway
+    if "OMP_NUM_THREADS" in env:  # a worker sets it; that it is not set, it cannot
+        differing.discard("OMP_NUM_THREADS")
+    return not any(name.startswith(READ_AT_START) or name in READ_AT_IMPORT for name in differing)

@@ -1,0 +1,231 @@
+"""What a forked process does until the user's program runs in it, or another program in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import io
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, NoReturn, TextIO
+
+from . import parcel
+from .blas_threads import set_blas_threads
+from .forking import die_with_parent
+from .launch_order import Launch
+from .options import EntrypointKind
+from .python_program import prepare, run_to_the_end
+from .worker_process import DUMP_SIGNAL
+
+__all__ = ["Hatchling", "Inheritance"]
+
+NOT_STARTED = 127
+IONBF = 2  # of the C library
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """What a worker must know of the fork server."""
+
+    agent_pid: int
+    base_path: tuple[str, ...]
+    """``sys.path``, but for the first entry that each program has of its own."""
+    num_blas_threads: int | None
+    """With how many threads numpy would compute, as OpenBLAS found when it was loaded. Now it does with one."""
+
+
+class Hatchling:
+    """A process that ``parent`` forked, and that waits to be told which worker it is."""
+
+    def __init__(self, channel: socket.socket, parent: int, inheritance: Inheritance) -> None:
+        self._channel, self._parent, self._inheritance = channel, parent, inheritance
+
+    def run(self) -> NoReturn:
+        """Become the worker. Why it cannot is sent to the fork server; nothing is, and the channel closed, if it can.
+
+        Who starts a worker learns of a missing command this way, as from ``subprocess``, and not by an exit status.
+        """
+        try:
+            os.setsid()
+            _reset_signals()
+            _await_adoption(self._parent)
+            received = parcel.receive(self._channel)
+            if received is None:
+                os._exit(0)  # a spare that is not needed
+            _, (launch_fd, stdout_fd, stderr_fd) = received
+            with open(launch_fd, "rb") as file:
+                launch = Launch.from_bytes(file.read())
+            die_with_parent(self._inheritance.agent_pid)
+            self._become(launch, stdout_fd, stderr_fd)
+            run = prepare(launch.entrypoint, launch.arguments, self._inheritance.base_path)
+        except OSError as error:
+            self._fail(error.errno, error.strerror or str(error), error.filename)
+        except BaseException as error:
+            self._fail(None, f"{type(error).__name__}: {error}", None)
+        run_to_the_end(run, announce=self._channel.close)
+
+    def _become(self, launch: Launch, stdout_fd: int, stderr_fd: int) -> None:
+        """Return only if the program is to run in this interpreter."""
+        _take_descriptors(stdout_fd, stderr_fd)
+        os.chdir(launch.cwd)
+        if launch.numa is not None:
+            _bind(*launch.numa)
+        if not launch.warm:
+            self._execute(launch)
+        _be_fresh(launch.env, self._inheritance)
+
+    def _execute(self, launch: Launch) -> NoReturn:
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, other programs do not
+            signal.signal(signum, signal.SIG_DFL)
+        for name in os.listdir("/proc/self/fd"):  # a module of --preload may have opened some
+            if int(name) > 2:
+                with contextlib.suppress(OSError):
+                    os.set_inheritable(int(name), False)
+        command = command_line(launch)
+        try:
+            os.execvpe(command[0], command, launch.env)
+        except OSError as error:  # it names the last place that was looked at
+            raise OSError(error.errno, error.strerror, command[0]) from None
+
+    def _fail(self, number: int | None, text: str, filename: object) -> NoReturn:
+        name = os.fsdecode(filename) if isinstance(filename, (str, bytes)) else None
+        with contextlib.suppress(OSError):
+            parcel.send(self._channel, {"errno": number, "text": text[:2000], "filename": name})
+        os._exit(NOT_STARTED)
+
+
+def command_line(launch: Launch) -> list[str]:
+    """Return the command of a worker that is not forked into its program."""
+    entrypoint = launch.entrypoint
+    if entrypoint.kind is EntrypointKind.COMMAND:
+        return [entrypoint.target, *launch.arguments]
+    module = ["-m"] if entrypoint.kind is EntrypointKind.MODULE else []
+    return [entrypoint.python or sys.executable, "-u", *module, entrypoint.target, *launch.arguments]
+
+
+def _reset_signals() -> None:
+    """Have what an interpreter has that was started just now."""
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for signum in signal.valid_signals():
+        if signum == signal.SIGINT:
+            signal.signal(signum, signal.default_int_handler)
+        elif signum in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(signum, signal.SIG_IGN)
+        elif signal.getsignal(signum) not in (signal.SIG_DFL, None):  # None: not Python's, such as faulthandler's
+            signal.signal(signum, signal.SIG_DFL)
+
+
+def _await_adoption(parent: int) -> None:
+    """Wait until the process that forked this one has ended, whereby the agent becomes the parent."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        pidfd = os.pidfd_open(parent)
+        if os.getppid() == parent:  # else the pid may be another process's
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            poll.poll()
+        os.close(pidfd)
+
+
+def _take_descriptors(stdout_fd: int, stderr_fd: int) -> None:
+    stdin_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for number, fd in enumerate((stdin_fd, stdout_fd, stderr_fd)):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _bind(mode: str, index: int) -> None:
+    """Bind this process to the processors near a device. Programs that it becomes or starts inherit that."""
+    from torch.numa import binding
+
+    options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
+    # Nothing public does it; torch's own launcher calls this in its workers.
+    binding._maybe_apply_numa_binding_to_current_process(gpu_index=index, numa_options=options)
+
+
+def _be_fresh(env: Mapping[str, str], inheritance: Inheritance) -> None:
+    """Undo what tells this interpreter from one that was started just now, with what has been imported."""
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    _open_standard_streams()
+    _forget_logging()
+    sys.excepthook, sys.displayhook = sys.__excepthook__, sys.__displayhook__
+    threading.excepthook = threading.__excepthook__
+    _reseed()
+    _set_threads(env, inheritance.num_blas_threads)
+    faulthandler.register(DUMP_SIGNAL, file=2, all_threads=True, chain=False)
+    gc.enable()
+
+
+def _open_standard_streams() -> None:
+    """As ``python -u`` does, with the encodings that this interpreter chose when it was started."""
+    was_in, was_out, was_err = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    sys.stdin = _stream("stdin", open(0, "rb", closefd=False), was_in)  # noqa: SIM115
+    sys.stdout = _stream("stdout", open(1, "wb", buffering=0, closefd=False), was_out)  # noqa: SIM115
+    sys.stderr = _stream("stderr", open(2, "wb", buffering=0, closefd=False), was_err)  # noqa: SIM115
+    library = ctypes.CDLL(None)
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
+        library.setvbuf(ctypes.c_void_p.in_dll(library, name), None, IONBF, 0)  # what C libraries write
+
+
+def _stream(name: str, binary: BinaryIO, was: TextIO | None) -> io.TextIOWrapper:
+    encoding, errors = (was.encoding, was.errors) if was is not None else ("utf-8", None)
+    newline, mode = (None, "r") if name == "stdin" else ("\n", "w")
+    stream = io.TextIOWrapper(binary, encoding, errors, newline=newline, write_through=True)
+    for labelled, label, text in ((getattr(binary, "raw", binary), "name", f"<{name}>"), (stream, "mode", mode)):
+        setattr(labelled, label, text)
+    return stream
+
+
+def _forget_logging() -> None:
+    """Take back what a launcher may have set up. Loggers of libraries that set up their own keep that."""
+    logging.disable(logging.NOTSET)
+    for logger in (logging.root, logging.getLogger("multiworld")):
+        logger.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
+    logging.getLogger("multiworld").setLevel(logging.NOTSET)
+
+
+def _reseed() -> None:
+    """Python's ``random`` does it by itself at a fork."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.current_process().authkey = os.urandom(32)
+        processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+
+
+def _set_threads(env: Mapping[str, str], num_blas_threads: int | None) -> None:
+    """OpenMP and OpenBLAS looked at these variables when they were loaded."""
+    num_threads = _count_of(env, "OMP_NUM_THREADS")
+    torch = sys.modules.get("torch")
+    if torch is not None and num_threads is not None:
+        torch.set_num_threads(num_threads)
+    if num_blas_threads is None:
+        return
+    if num_threads is not None and _count_of(env, "OPENBLAS_NUM_THREADS") is None:
+        num_blas_threads = num_threads
+    if num_blas_threads != 1:
+        set_blas_threads(num_blas_threads)
+
+
+def _count_of(env: Mapping[str, str], name: str) -> int | None:
+    first, *_ = env.get(name, "").split(",")  # one for each level of nesting
+    return int(first) if first.strip().isdecimal() and int(first) > 0 else None

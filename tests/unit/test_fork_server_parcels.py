@@ -1,0 +1,60 @@
+"""Records and descriptors between the agent, its fork server and its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+
+from multiworld.elastic import parcel
+
+
+def test_records_keep_their_bounds_and_bring_their_descriptors() -> None:
+    ours, theirs = parcel.connected_pair()
+    with ours, theirs:
+        file = parcel.sealed(b"content")
+        parcel.send(ours, {"first": 1}, (file,))
+        parcel.send(ours, {"second": [2, None]})
+        os.close(file)
+        first, second = parcel.receive(theirs), parcel.receive(theirs)
+        assert first is not None
+        assert first[0] == {"first": 1}
+        (copy,) = first[1]
+        assert not os.get_inheritable(copy)
+        with open(copy, "rb") as received:
+            assert received.read() == b"content"
+        assert second == ({"second": [2, None]}, [])
+
+
+def test_the_end_of_the_peer_is_told() -> None:
+    ours, theirs = parcel.connected_pair()
+    with ours:
+        theirs.close()
+        assert parcel.receive(ours) is None
+        with pytest.raises(BrokenPipeError):
+            parcel.send(ours, {})
+
+
+def test_the_end_of_a_peer_that_had_not_read_all_is_told() -> None:
+    ours, theirs = parcel.connected_pair()
+    with ours:
+        parcel.send(ours, {"unread": True})
+        theirs.close()
+        assert parcel.receive(ours) is None
+
+
+def test_a_full_socket_does_not_block() -> None:
+    ours, theirs = parcel.connected_pair()
+    with ours, theirs:
+        ours.setblocking(False)
+        num_sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while num_sent < 100_000:
+                parcel.send(ours, {"text": "x" * 1000})
+                num_sent += 1
+        assert 10 < num_sent < 100_000
+        assert all(parcel.receive(theirs) is not None for _ in range(num_sent))
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            parcel.receive(theirs)
