@@ -1,0 +1,669 @@
+"""Decide what happens to a job: who is in it, which workers are started, stopped, started again, and when it ends.
+
+Pure: the coordinator feeds it with what happened and ``now`` (seconds of its monotonic clock), and carries out what it
+returns. It polls at ``next_deadline()`` at the latest.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from .actions import Action, End, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, Stop, WorkerReport
+from .assignment import Assignment
+from .layout import AgentInfo, Slot, lay_out
+from .options import RestartBudget, RestartPolicy
+from .restart import DEFAULT_BUDGET, RestartLedger, fault_domain
+
+__all__ = ["Job", "JobPlan", "Phase"]
+
+LATE_S = 5.0  # after the grace, for an agent to report that it has killed its workers
+JOB = "job"  # whose budget it is when everything is started again together
+INCIDENT_S = 30.0  # failures this close to the last one may have caused it
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPlan:
+    """What does not change while the job runs."""
+
+    min_nodes: int
+    max_nodes: int
+    policy: RestartPolicy = RestartPolicy.AUTO
+    budget: RestartBudget | None = None
+    join_timeout_s: float = 600.0
+    """How long to wait for hosts while there are fewer than ``min_nodes``."""
+    last_call_s: float = 3.0
+    """How long to wait for more than ``min_nodes`` at first."""
+    shutdown_s: float = 30.0
+    resume_s: float = 3.0
+    """How long a coordinator that takes over waits for the agents it knows of."""
+
+
+class Phase(enum.Enum):
+    GATHERING = "gathering"  # there are not enough hosts
+    RESUMING = "resuming"  # another coordinator died; its agents come one by one
+    RUNNING = "running"
+    STOPPING = "stopping"  # all workers, to be started again together
+    ENDING = "ending"  # all workers, for good
+    OVER = "over"
+
+
+class _State(enum.Enum):
+    IDLE = "idle"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+
+
+@dataclass
+class _Worker:
+    """What stands in a slot."""
+
+    state: _State = _State.IDLE
+    id: str = ""
+    assignment: Assignment | None = None
+    started_at: float = 0.0
+    not_before: float = 0.0
+    uses_multiworld: bool = False
+    worlds: set[str] = field(default_factory=set)
+
+
+class Job:
+    """One job. Every method that takes ``now`` returns what has to be done, in that order."""
+
+    def __init__(self, plan: JobPlan, *, now: float, term: int = 1) -> None:
+        self.plan = plan
+        self.phase = Phase.GATHERING
+        self.generation = 0
+        self.outcome: Outcome | None = None
+        self.wanted_nodes = plan.max_nodes
+        """How many hosts have ranks at most; the others wait, as spares do."""
+        self._draining: set[str] = set()  # agents that are to go, once their workers have ended
+        self._term = term
+        self._ids = itertools.count(1)
+        self._agents: dict[str, AgentInfo] = {}  # attached, in the order in which they came
+        self._active: list[str] = []  # in the order of their node ranks; may name lost ones while resuming
+        self._known: dict[str, AgentInfo] = {}  # also those that are gone
+        self._workers: dict[Slot, _Worker] = {}
+        self._ledger = RestartLedger()
+        self._master: tuple[int, str, int] | None = None  # generation, address, port
+        self._expected: set[str] = set()
+        self._enough_since: float | None = None
+        self._short_since = now
+        self._formed_before = False
+        self._signal: int | None = None
+        self._end_by = inf
+        self._failing: Outcome | None = None
+        self._failures: list[tuple[float, dict[str, Any]]] = []
+
+    @classmethod
+    def resume(
+        cls,
+        plan: JobPlan,
+        *,
+        now: float,
+        term: int,
+        generation: int,
+        active: Sequence[str],
+        expected: Iterable[str],
+        wanted_nodes: int | None = None,
+        draining: Iterable[str] = (),
+    ) -> Job:
+        """Take over from a coordinator that died: wait for ``expected`` agents, which report what they run."""
+        job = cls(plan, now=now, term=term)
+        job.generation, job._active = generation, list(active)
+        job.wanted_nodes = plan.max_nodes if wanted_nodes is None else wanted_nodes
+        job._draining = set(draining)
+        job._expected = set(expected)
+        job._formed_before = bool(active)
+        job.phase = Phase.RESUMING
+        return job
+
+    # ---- what others may know
+
+    @property
+    def agents(self) -> list[AgentInfo]:
+        return list(self._agents.values())
+
+    @property
+    def active(self) -> list[str]:
+        """The hosts that have ranks, in the order of their node ranks."""
+        return list(self._active)
+
+    @property
+    def draining(self) -> list[str]:
+        """The hosts that are to go, once their workers have ended."""
+        return sorted(self._draining)
+
+    @property
+    def policy(self) -> RestartPolicy:
+        """Which policy holds: ``auto`` is decided by whether any worker was seen to use multiworld."""
+        if self.plan.policy is not RestartPolicy.AUTO:
+            return self.plan.policy
+        uses = any(worker.uses_multiworld for worker in self._workers.values())
+        return RestartPolicy.WORKER if uses else RestartPolicy.ALL
+
+    @property
+    def budget(self) -> RestartBudget:
+        if self.plan.budget is not None:
+            return self.plan.budget
+        return RestartBudget() if self.policy is RestartPolicy.ALL else DEFAULT_BUDGET
+
+    def running_on(self, agent_id: str) -> set[str]:
+        """Return the ids of the workers that run on a host, as far as we have heard."""
+        return {self._workers[slot].id for slot in self._running() if slot.agent == agent_id}
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what is known of every worker, for people: rank, host, state, restarts, worlds."""
+        rows = []
+        for slot, worker in self._workers.items():
+            assignment = worker.assignment
+            rows.append(
+                {
+                    "rank": None if assignment is None else assignment.rank,
+                    "agent": slot.agent,
+                    "local_rank": slot.local_rank,
+                    "worker": worker.id,
+                    "state": worker.state.value,
+                    "restarts": self._ledger.count(slot) + self._ledger.count(JOB),
+                    "worlds": sorted(worker.worlds),
+                    "uses_multiworld": worker.uses_multiworld,
+                }
+            )
+        return rows
+
+    def next_deadline(self) -> float | None:
+        """Return when to poll next at the latest."""
+        deadlines = [inf]
+        if self.phase is Phase.GATHERING:
+            deadlines.append(self._short_since + self.plan.join_timeout_s)
+            if self._enough_since is not None:
+                deadlines.append(self._enough_since + self.plan.last_call_s)
+        elif self.phase is Phase.RESUMING:
+            deadlines.append(self._short_since + self.plan.resume_s)
+        elif self.phase is Phase.RUNNING:
+            if self._open_master is not None:  # else the store's coming is what starts them
+                leaving = self._leaving()
+                idle = [slot for slot, worker in self._workers.items() if worker.state is _State.IDLE]
+                deadlines += [self._workers[slot].not_before for slot in idle if slot.agent not in leaving]
+            if len(self._active) < self.plan.min_nodes:
+                deadlines.append(self._short_since + self.plan.join_timeout_s)
+        elif self.phase is Phase.ENDING:
+            deadlines.append(self._end_by)
+        deadline = min(deadlines)
+        return None if deadline == inf else deadline
+
+    # ---- what happens
+
+    def agent_attached(
+        self,
+        agent: AgentInfo,
+        reports: Sequence[WorkerReport],
+        now: float,
+        master: tuple[int, str, int] | None = None,
+    ) -> list[Action]:
+        """A host is there. One that brings running workers is welcome only while a new coordinator takes over."""
+        is_awaited = self.phase is Phase.RESUMING and agent.id in self._expected
+        if reports and not (is_awaited and agent.id in self._active):
+            return [Reset(agent=agent.id)]
+        self._agents[agent.id] = self._known[agent.id] = agent
+        self._expected.discard(agent.id)
+        for report in reports:
+            self._take_over(Slot(agent.id, report.local_rank), report, now)
+        if master is not None and master[0] == self.generation:
+            self._master = master
+        text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is there, with {agent.num_workers} workers"
+        return [Record(kind="agent joined", text=text, fields={"agent": agent.id}), *self._settle(now)]
+
+    def agent_lost(self, agent_id: str, cause: str, now: float) -> list[Action]:
+        """A host is gone, with its workers: ``cause`` is one clause."""
+        agent = self._agents.pop(agent_id, None)
+        self._expected.discard(agent_id)
+        self._draining.discard(agent_id)
+        actions: list[Action] = []
+        if agent is not None:
+            text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is lost: {cause}"
+            actions.append(Record(kind="agent lost", text=text, fields={"agent": agent_id, "cause": cause}))
+        return actions + self._settle(now)
+
+    def master_opened(self, generation: int, address: str, port: int, now: float) -> list[Action]:
+        """The store that ``OpenMaster`` ordered is there."""
+        if generation == self.generation:
+            self._master = (generation, address, port)
+        return self._settle(now)
+
+    def worker_greeted(self, agent_id: str, worker_id: str) -> None:
+        """A worker connected to its agent, so it uses multiworld."""
+        worker = self._find(agent_id, worker_id)
+        if worker is not None:
+            worker.uses_multiworld = True
+
+    def worker_in_world(self, agent_id: str, worker_id: str, world: str, *, left: bool = False) -> None:
+        worker = self._find(agent_id, worker_id)
+        if worker is not None:
+            worker.worlds.discard(world) if left else worker.worlds.add(world)
+
+    def worker_exited(
+        self, agent_id: str, worker_id: str, returncode: int, failure: dict[str, Any], now: float
+    ) -> list[Action]:
+        """A worker ended. ``failure`` describes it, if ``returncode`` is not 0; ``text`` in it is one line."""
+        slot = self._slot_of(agent_id, worker_id)
+        if slot is None:
+            return []
+        worker = self._workers[slot]
+        was_stopping = worker.state is _State.STOPPING
+        if returncode == 0 and not (was_stopping and self.phase is not Phase.ENDING):
+            worker.state = _State.SUCCEEDED
+            return self._settle(now)
+        worker.state = _State.IDLE
+        worker.not_before = now
+        actions: list[Action] = []
+        if returncode and not was_stopping:
+            self._failures.append((now, failure))
+            actions.append(
+                Record(
+                    kind="worker failed",
+                    text=f"rank {self._rank(worker)} failed: {failure.get('text', f'exit status {returncode}')}",
+                    fields={"worker": worker_id, "agent": agent_id, "rank": self._rank(worker)},
+                )
+            )
+            if self.phase is Phase.RUNNING:
+                actions += self._worker_failed(slot, now)
+        elif returncode and self._signal is not None:
+            self._failures.append((now, failure))
+        return actions + self._settle(now)
+
+    def interrupted(self, signum: int, now: float) -> list[Action]:
+        """Somebody asked the job to end: every worker gets the signal, and time to end well."""
+        if self.phase in (Phase.ENDING, Phase.OVER):
+            return []
+        self._signal = signum
+        self._failures.clear()  # what has been cured is not why it ends
+        name = signal.Signals(signum).name
+        actions: list[Action] = [Record(kind="interrupted", text=f"{name}: all workers are asked to end")]
+        self._begin_to_end(now)
+        return actions + self._stop(self._running(), signum, forced=True) + self._settle(now)
+
+    def poll(self, now: float) -> list[Action]:
+        return self._settle(now)
+
+    # ---- what people ask for
+
+    def drain(self, agent_id: str, now: float) -> list[Action]:
+        """Let a host go: its workers are asked to end, then its agent ends well, and the others go on without it.
+
+        Raises ValueError, with one line, if there would be too few left.
+        """
+        self._check_running()
+        agent = self._agents[agent_id]
+        if agent_id in self._draining:
+            raise ValueError(f"host {agent.hostname} is being drained already")
+        others = [each for each in self._agents if each != agent_id and each not in self._draining]
+        if agent_id in self._active and len(others) < self.plan.min_nodes:
+            raise ValueError(
+                f"host {agent.hostname} is needed: without it {len(others)} hosts are left, and the job needs at least "
+                f"{self.plan.min_nodes}"
+            )
+        self._draining.add(agent_id)
+        text = f"host {agent.hostname} ({agent.host}:{agent.port}) is being drained"
+        return [Record(kind="draining", text=text, fields={"agent": agent_id}), *self._settle(now)]
+
+    def scale(self, num_nodes: int, now: float) -> list[Action]:
+        """Give ranks to this many hosts: the last ones wait from now on, or hosts that wait get ranks.
+
+        Raises ValueError, with one line, if the job was not made for that.
+        """
+        self._check_running()
+        if not self.plan.min_nodes <= num_nodes <= self.plan.max_nodes:
+            raise ValueError(
+                f"{num_nodes} hosts are not possible: the job was started with --nnodes "
+                f"{self.plan.min_nodes}:{self.plan.max_nodes}"
+            )
+        self.wanted_nodes = num_nodes
+        text = f"{num_nodes} hosts are to have ranks, of {len(self._agents)} that are there"
+        return [Record(kind="scaled", text=text, fields={"nodes": num_nodes}), *self._settle(now)]
+
+    def kill(self, rank: int) -> list[Action]:
+        """Kill the worker of that rank, and take it as any other failure. Raises ValueError if none runs."""
+        self._check_running()
+        for slot in self._running():
+            worker = self._workers[slot]
+            if self._rank(worker) == rank:
+                record = Record(kind="killed", text=f"rank {rank} is killed, as asked", fields={"worker": worker.id})
+                signum = int(signal.SIGKILL)
+                return [record, Stop(agent=slot.agent, workers=(worker.id,), signum=signum, grace_s=0.0)]
+        raise ValueError(f"no worker of rank {rank} runs now")
+
+    def _check_running(self) -> None:
+        if self.phase in (Phase.ENDING, Phase.OVER):
+            raise ValueError("the job is ending")
+
+    # ---- decisions
+
+    def _worker_failed(self, slot: Slot, now: float) -> list[Action]:
+        policy, worker = self.policy, self._workers[slot]
+        key: Slot | str = JOB if policy is RestartPolicy.ALL else slot
+        if not self._ledger.allows(key, self.budget, now):
+            return self._fail(self._why_given_up(key, worker), now)
+        self._ledger.note(key, now)
+        delay_s = self._ledger.delay_s(key, now - worker.started_at)
+        worker.not_before = now + delay_s
+        running = self._running()
+        worlds = {each: frozenset(self._workers[each].worlds) for each in self._workers}
+        domain = fault_domain(policy, slot, worlds, {slot, *running})
+        worker.worlds.clear()
+        worker.uses_multiworld = False if policy is RestartPolicy.ALL else worker.uses_multiworld
+        if policy is RestartPolicy.ALL:
+            self.phase = Phase.STOPPING
+        others = [each for each in running if each in domain]
+        what = "all workers are" if policy is RestartPolicy.ALL else f"rank {self._rank(worker)} is"
+        also = f", and {len(others)} that share a world with it" if others and policy is RestartPolicy.WORLD else ""
+        when = f" in {delay_s:g} s" if delay_s else ""
+        text = f"{what} started again{also}{when}"
+        return [Record(kind="restart", text=text, fields={"worker": worker.id}), *self._stop(others, signal.SIGTERM)]
+
+    def _why_given_up(self, key: Slot | str, worker: _Worker) -> str:
+        budget, count = self.budget, self._ledger.count(key)
+        who = "the job" if key == JOB else f"rank {self._rank(worker)}"
+        if not budget.max_restarts:
+            return f"{who} may not be started again (--max-restarts 0)"
+        within = f" in {budget.per_s:g} s" if budget.per_s is not None else ""
+        return f"{who} was started again {count} times, and may be {budget.max_restarts} times{within}"
+
+    def _fail(self, reason: str, now: float) -> list[Action]:
+        """The job is given up: stop what runs, and end with what failed first."""
+        failures = tuple(failure for at, failure in self._failures if now - at <= INCIDENT_S)
+        self._failing = Outcome(status=1, text=reason, failures=failures)
+        self._begin_to_end(now)
+        return [Record(kind="giving up", text=reason), *self._stop(self._running(), signal.SIGTERM)]
+
+    def _settle(self, now: float) -> list[Action]:
+        """Take every step that is due; each may make the next one possible."""
+        steps = {
+            Phase.GATHERING: self._gather,
+            Phase.RESUMING: self._resume,
+            Phase.RUNNING: self._run,
+            Phase.STOPPING: self._wait_for_stop,
+            Phase.ENDING: self._wait_for_end,
+        }
+        actions: list[Action] = []
+        while True:
+            before = self.phase
+            if before in steps:
+                actions += steps[before](now)
+            if self.phase is before:
+                return actions + self._release()
+
+    def _gather(self, now: float) -> list[Action]:
+        come = self._candidates()
+        if len(come) < self.plan.min_nodes:
+            self._enough_since = None
+            if now - self._short_since >= self.plan.join_timeout_s:
+                return self._fail(
+                    f"only {len(come)} of {self.plan.min_nodes} hosts came within {self.plan.join_timeout_s:g} s", now
+                )
+            return []
+        if self._enough_since is None:
+            self._enough_since = now
+        is_last_call_over = self._formed_before or now - self._enough_since >= self.plan.last_call_s
+        if len(come) < self.wanted_nodes and not is_last_call_over:
+            return []
+        self._active = come[: self.wanted_nodes]
+        self._enough_since, self._formed_before = None, True
+        self._workers = {slot: _Worker() for slot in self._slots()}
+        self.phase = Phase.RUNNING
+        return self._next_generation()
+
+    def _candidates(self) -> list[str]:
+        """Return the attached hosts in the order in which they get node ranks."""
+        come = {name: agent for name, agent in self._agents.items() if name not in self._draining}
+        given = {agent.node_rank: agent.id for agent in come.values() if agent.node_rank is not None}
+        if given:
+            return [given[rank] for rank in sorted(given) if rank is not None]
+        staying = [agent for agent in self._active if agent in come]
+        return staying + [agent for agent in come if agent not in staying]
+
+    def _next_generation(self) -> list[Action]:
+        self.generation += 1
+        self._master = None
+        size = sum(self._known[agent].num_workers for agent in self._active)
+        text = f"generation {self.generation}: {len(self._active)} hosts, {size} workers"
+        fields = {"generation": self.generation, "active": list(self._active)}
+        return [
+            Record(kind="generation", text=text, fields=fields),
+            OpenMaster(agent=self._active[0], generation=self.generation),
+        ]
+
+    def _resume(self, now: float) -> list[Action]:
+        if self._expected and now - self._short_since < self.plan.resume_s:
+            return []
+        self._expected.clear()
+        if not self._formed_before:
+            self.phase, self._short_since = Phase.GATHERING, now
+            return []
+        self.phase = Phase.RUNNING
+        present = [agent for agent in self._active if agent in self._agents]
+        for slot in self._slots(present):
+            self._workers.setdefault(slot, _Worker())
+        torn = any(worker.state is _State.IDLE for worker in self._workers.values())
+        actions: list[Action] = []
+        if present == self._active and self._master is None:  # it died before it had opened or told of it
+            actions = [OpenMaster(agent=self._active[0], generation=self.generation)]
+        if torn and self.policy is RestartPolicy.ALL:
+            actions += self._stop_all()
+        return actions
+
+    def _run(self, now: float) -> list[Action]:
+        actions = self._retire()
+        if self.phase is Phase.RUNNING:
+            actions += self._change_membership(now)
+        if self.phase is not Phase.RUNNING:
+            return actions
+        if len(self._active) < self.plan.min_nodes and now - self._short_since >= self.plan.join_timeout_s:
+            reason = f"{len(self._active)} of {self.plan.min_nodes} hosts are left, and none came in their place"
+            return actions + self._fail(f"{reason} within {self.plan.join_timeout_s:g} s", now)
+        if self._workers and all(worker.state is _State.SUCCEEDED for worker in self._workers.values()):
+            self._begin_to_end(now)
+            return actions
+        return actions + self._start_idle(now)
+
+    def _begin_to_end(self, now: float) -> None:
+        self.phase, self._end_by = Phase.ENDING, now + self.plan.shutdown_s + LATE_S
+
+    def _leaving(self) -> set[str]:
+        """Return the hosts that have ranks and are to have none: drained ones, and the last ones beyond the wanted."""
+        staying = [agent for agent in self._active if agent not in self._draining]
+        return {agent for agent in self._active if agent in self._draining} | set(staying[self.wanted_nodes :])
+
+    def _retire(self) -> list[Action]:
+        """Ask the workers of hosts that leave to end."""
+        leaving = self._leaving()
+        leaving -= {agent for agent in leaving if self._has_succeeded(agent)}
+        if leaving and self.policy is RestartPolicy.ALL:
+            return self._stop_all()
+        return self._stop([slot for slot in self._running() if slot.agent in leaving], signal.SIGTERM)
+
+    def _release(self) -> list[Action]:
+        """Let go of drained hosts that have nothing to do any more."""
+        if self.phase in (Phase.RESUMING, Phase.ENDING, Phase.OVER):
+            return []
+        busy = {slot.agent for slot in self._running()}
+        if self.phase is Phase.RUNNING:
+            busy |= {agent for agent in self._active if not self._has_succeeded(agent)}
+        actions: list[Action] = []
+        for agent in [each for each in self._agents if each in self._draining and each not in busy]:
+            info = self._agents.pop(agent)
+            self._draining.discard(agent)
+            text = f"host {info.hostname} ({info.host}:{info.port}) has been drained, and leaves the job"
+            actions += [Record(kind="drained", text=text, fields={"agent": agent}), Release(agent=agent)]
+        return actions
+
+    def _change_membership(self, now: float) -> list[Action]:
+        """Let go of hosts that are lost, and take in those that wait, if the policy allows it while workers run."""
+        done = {slot.agent for slot in self._workers if self._has_succeeded(slot.agent)}
+        busy = {slot.agent for slot in self._running()}
+        gone = {agent for agent in self._leaving() if agent not in busy}
+        present = [agent for agent in self._active if agent in self._agents and agent not in gone]
+        staying = [agent for agent in self._active if agent in present or agent in done]
+        room = self.wanted_nodes - len(staying)
+        waiting = [agent for agent in self._candidates() if agent not in staying]
+        coming = waiting[: max(0, room)]
+        lost = [agent for agent in self._active if agent not in staying]
+        if not lost and not coming:
+            return []
+        for slot in [slot for slot in self._workers if slot.agent in lost]:
+            del self._workers[slot]
+            self._ledger.forget(slot)
+        was_short = len(self._active) < self.plan.min_nodes
+        if self.policy is RestartPolicy.ALL:
+            if coming and not lost and not self._has_begun():  # nothing runs yet: they are in time
+                return self._admit(staying, lost, coming)
+            return self._stop_all()
+        if len(staying) + len(coming) < self.plan.min_nodes:
+            if lost and not was_short:
+                self._short_since = now
+            self._active = staying
+            return [
+                Record(
+                    kind="waiting",
+                    text=f"{len(staying)} hosts are left of at least {self.plan.min_nodes}: waiting for others",
+                )
+            ]
+        return self._admit(staying, lost, coming)
+
+    def _admit(self, staying: list[str], lost: list[str], coming: list[str]) -> list[Action]:
+        """Give those that come the ranks of those that are lost, as far as there are as many; others move up."""
+        replaced = dict(zip(lost, coming, strict=False))
+        kept = [replaced.get(agent, agent) for agent in self._active]
+        members = [agent for agent in kept if agent in staying or agent in coming]
+        self._active = members + [agent for agent in coming if agent not in members]
+        for slot in self._slots(coming):
+            self._workers[slot] = _Worker()
+        return self._next_generation()
+
+    def _stop_all(self) -> list[Action]:
+        """Everything is started again together, with the hosts that are there then."""
+        self.phase = Phase.STOPPING
+        return self._stop(self._running(), signal.SIGTERM)
+
+    def _has_begun(self) -> bool:
+        return any(worker.state is not _State.IDLE for worker in self._workers.values())
+
+    def _has_succeeded(self, agent: str) -> bool:
+        states = [worker.state for slot, worker in self._workers.items() if slot.agent == agent]
+        return bool(states) and all(state is _State.SUCCEEDED for state in states)
+
+    @property
+    def _open_master(self) -> tuple[str, int] | None:
+        """Where this generation's store is, once it is there."""
+        if self._master is None or self._master[0] != self.generation:
+            return None
+        return self._master[1:]
+
+    def _start_idle(self, now: float) -> list[Action]:
+        """Start what is due, and tell running workers of places that changed, once the generation's store is there."""
+        master = self._open_master
+        if master is None:
+            return []
+        actions: list[Action] = []
+        restarts = {slot: self._ledger.count(slot) + self._ledger.count(JOB) for slot in self._workers}
+        layout = lay_out(
+            [self._known[agent] for agent in self._active],
+            generation=self.generation,
+            restarts=restarts,
+            master=master,
+        )
+        leaving = self._leaving()
+        for slot, assignment in layout.items():
+            worker = self._workers[slot]
+            if slot.agent in leaving:
+                continue
+            if worker.state is _State.RUNNING and worker.assignment != assignment:
+                worker.assignment = assignment
+                actions.append(Reassign(agent=slot.agent, worker=worker.id, assignment=assignment))
+            elif worker.state is _State.IDLE and worker.not_before <= now:
+                worker.id = f"{self._term}.{next(self._ids)}"
+                worker.state, worker.assignment, worker.started_at = _State.RUNNING, assignment, now
+                actions.append(Start(agent=slot.agent, worker=worker.id, assignment=assignment))
+        return actions
+
+    def _wait_for_stop(self, now: float) -> list[Action]:
+        self._drop_lost()
+        if self._running():
+            return []
+        self.phase, self._short_since = Phase.GATHERING, now
+        return []
+
+    def _wait_for_end(self, now: float) -> list[Action]:
+        self._drop_lost()
+        if self._running() and now < self._end_by:
+            return []
+        self.phase = Phase.OVER
+        self.outcome = self._failing or self._outcome()
+        return [Record(kind="end", text=self.outcome.text), End(outcome=self.outcome)]
+
+    def _outcome(self) -> Outcome:
+        if self._signal is None:
+            return Outcome(status=0, text="all workers have ended well")
+        name = signal.Signals(self._signal).name
+        if not self._failures:
+            return Outcome(status=0, text=f"ended by {name}: all workers have ended well")
+        failures = tuple(failure for _, failure in self._failures)
+        return Outcome(status=128 + self._signal, text=f"ended by {name}", failures=failures, signum=self._signal)
+
+    # ---- workers
+
+    def _slots(self, agents: list[str] | None = None) -> list[Slot]:
+        chosen = self._active if agents is None else agents
+        return [Slot(agent, rank) for agent in chosen for rank in range(self._known[agent].num_workers)]
+
+    def _running(self) -> list[Slot]:
+        alive = (_State.RUNNING, _State.STOPPING)
+        return [slot for slot, worker in self._workers.items() if worker.state in alive]
+
+    def _drop_lost(self) -> None:
+        for slot in [slot for slot in self._workers if slot.agent not in self._agents]:
+            if self._workers[slot].state is not _State.SUCCEEDED:
+                del self._workers[slot]
+
+    def _stop(self, slots: Iterable[Slot], signum: int, *, forced: bool = False) -> list[Action]:
+        """Order the stop of those that run; ``forced``: also of those that are being stopped already."""
+        by_agent: dict[str, list[str]] = {}
+        for slot in slots:
+            worker = self._workers[slot]
+            if worker.state is _State.RUNNING or forced:
+                worker.state = _State.STOPPING
+                by_agent.setdefault(slot.agent, []).append(worker.id)
+        return [
+            Stop(agent=agent, workers=tuple(workers), signum=int(signum), grace_s=self.plan.shutdown_s)
+            for agent, workers in by_agent.items()
+        ]
+
+    def _slot_of(self, agent_id: str, worker_id: str) -> Slot | None:
+        for slot, worker in self._workers.items():
+            if slot.agent == agent_id and worker.id == worker_id:
+                return slot if worker.state in (_State.RUNNING, _State.STOPPING) else None
+        return None
+
+    def _find(self, agent_id: str, worker_id: str) -> _Worker | None:
+        slot = self._slot_of(agent_id, worker_id)
+        return None if slot is None else self._workers[slot]
+
+    def _rank(self, worker: _Worker) -> int | None:
+        return None if worker.assignment is None else worker.assignment.rank
+
+    def _take_over(self, slot: Slot, report: WorkerReport, now: float) -> None:
+        self._workers[slot] = _Worker(
+            state=_State.SUCCEEDED if report.succeeded else _State.RUNNING,
+            id=report.worker,
+            assignment=report.assignment,
+            started_at=now,
+            uses_multiworld=report.uses_multiworld,
+            worlds=set(report.worlds),
+        )
+        self._ledger.restore(slot, [now - age for age in report.restart_ages_s])

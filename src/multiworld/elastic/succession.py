@@ -1,0 +1,60 @@
+"""Decide who coordinates when the coordinator is gone, and who must not go on. Pure: the roster and what is known.
+
+Agents stand in the roster in the order in which they came. The first that lives takes over, and each agent follows one
+coordinator at a time. An agent whose machine answered that its process is gone (a reset connection, a refused call) is
+dead, and has no vote. One that is merely silent may be alive behind a cut network, and go on: so whoever coordinates
+needs the votes of half of those that may be alive, and more than half unless it was the coordinator before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+__all__ = ["Roster", "RosterEntry", "has_quorum", "line_of_succession"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RosterEntry:
+    """One agent, and where to call it."""
+
+    id: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster:
+    """What a coordinator tells every agent, so that any of them could take over. ``term`` counts coordinators.
+
+    ``store``: the URL of the store in which worlds are formed. ``active``: the hosts that have ranks, in order;
+    ``wanted_nodes``: how many there are to be at most; ``draining``: those that are to go.
+    """
+
+    term: int
+    coordinator: str
+    generation: int
+    store: str
+    members: tuple[RosterEntry, ...]
+    active: tuple[str, ...]
+    wanted_nodes: int | None = None
+    draining: tuple[str, ...] = ()
+
+    def find(self, agent: str) -> RosterEntry | None:
+        return next((member for member in self.members if member.id == agent), None)
+
+
+def line_of_succession(roster: Roster, gone: AbstractSet[str]) -> list[RosterEntry]:
+    """Return who may take over, first comes first: all but the coordinator that was lost and those known to be gone."""
+    return [member for member in roster.members if member.id != roster.coordinator and member.id not in gone]
+
+
+def has_quorum(members: Sequence[str], *, votes: AbstractSet[str], dead: AbstractSet[str], coordinated: bool) -> bool:
+    """Whether an agent with these ``votes`` (its own among them) may coordinate, or go on to do so.
+
+    ``coordinated``: it is the coordinator of this roster, which decides between two halves.
+    """
+    may_live = [member for member in members if member not in dead]
+    have = sum(member in votes for member in may_live)
+    return 2 * have >= len(may_live) if coordinated else 2 * have > len(may_live)
