@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Give this machine what the tests of the mpi channel start their jobs with: Open MPI's mpiexec, on Debian installed if it is
-# missing (25 MB). Where it cannot be had, those tests are skipped and say why; the others of that channel need none.
+# Give this machine what some tests start beside our own processes, on Debian installed if it is missing: Open MPI's
+# mpiexec for the jobs of the mpi channel (25 MB), and etcd for agents that meet through one (50 MB). Where they cannot be
+# had, those tests are skipped and say why; all others need neither.
 set -euo pipefail
 
 note() {
-	echo "note: the tests with MPI jobs will be skipped: $1" >&2
-	exit 0
+	echo "note: the tests with $1 will be skipped: $2" >&2
 }
 
 install() {
@@ -16,7 +16,19 @@ install() {
 	timeout 120 apt-get "${quiet[@]}" install --no-install-recommends -y "$@" >/dev/null 2>&1
 }
 
-command -v mpiexec >/dev/null 2>&1 && exit 0
-[[ "$(id -u)" == 0 ]] || note "install openmpi-bin"
-command -v apt-get >/dev/null 2>&1 || note "install Open MPI"
-install openmpi-bin || note "apt-get cannot install openmpi-bin"
+# What it is for, the program, and the packages that have it.
+want() {
+	local purpose="$1" program="$2"
+	shift 2
+	command -v "$program" >/dev/null 2>&1 && return
+	if [[ "$(id -u)" != 0 ]] || ! command -v apt-get >/dev/null 2>&1; then
+		note "$purpose" "install $program"
+	elif [[ "$program" == etcd && -d /run/systemd/system ]]; then
+		note "$purpose" "install $program; its package would start a service here"
+	elif ! install "$@"; then
+		note "$purpose" "apt-get cannot install $*"
+	fi
+}
+
+want "MPI jobs" mpiexec openmpi-bin
+want "a real etcd" etcd etcd-server etcd-client
