@@ -1,0 +1,107 @@
+"""Decide how many ranks each host of ``multiworld exec`` gets, and what each is told to run. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["HostShare", "RemoteJob", "allot"]
+
+FAR_END = "multiworld.elastic.remote_agent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostShare:
+    """``name`` as ssh takes it: a host, perhaps after ``user@``."""
+
+    name: str
+    num_ranks: int
+
+    @property
+    def address(self) -> str:
+        """Where other hosts reach it, as an endpoint takes it."""
+        host = self.name.rpartition("@")[2]
+        return f"[{host}]" if ":" in host else host
+
+
+def allot(hosts: str, num_ranks: int | None = None) -> tuple[HostShare, ...]:
+    """Return the shares of hosts in a list such as ``a,b:4,user@c,[::1]:2``, in its order.
+
+    Hosts without a number share what the others leave of ``num_ranks``, the first ones more if it does not come out
+    even; without ``num_ranks`` each gets one. Raises ValueError if the numbers leave a host without a rank or a rank
+    without a host.
+    """
+    named = [_split(text.strip()) for text in hosts.split(",")]
+    fixed = sum(number for _, number in named if number is not None)
+    num_open = sum(number is None for _, number in named)
+    if num_ranks is None:
+        num_ranks = fixed + num_open
+    rest = num_ranks - fixed
+    if rest < num_open or (rest and not num_open):
+        raise ValueError(
+            f"--hosts {hosts} does not fit -n {num_ranks}: {fixed} ranks are given to hosts by number, and "
+            f"{num_open} hosts have no number but need at least one rank each"
+        )
+    each, more = divmod(rest, num_open) if num_open else (0, 0)
+    shares = []
+    for name, number in named:
+        if number is None:
+            number = each + (more > 0)
+            more -= 1
+        shares.append(HostShare(name=name, num_ranks=number))
+    return tuple(shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteJob:
+    """One program on several hosts. ``variables`` are set on each of them; nothing else of this environment is."""
+
+    shares: tuple[HostShare, ...]
+    program: tuple[str, ...]
+    run_id: str
+    port: int
+    directory: str
+    python: str
+    ssh: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # the token is among them
+
+    def command(self, index: int) -> list[str]:
+        """Return what starts the far end on that host. It holds no secret: everybody there can see it."""
+        return [*self.ssh, self.shares[index].name, shlex.quote(self.python), "-m", FAR_END]
+
+    def order(self, index: int) -> dict[str, Any]:
+        """Return what the far end is told over its standard input, ready for JSON."""
+        return {
+            "host": self.shares[index].name,
+            "directory": self.directory,
+            "variables": dict(self.variables),
+            "arguments": self._arguments(index),
+        }
+
+    def _arguments(self, index: int) -> Sequence[str]:
+        return [
+            f"--nnodes={len(self.shares)}",
+            f"--node-rank={index}",
+            f"--nproc-per-node={self.shares[index].num_ranks}",
+            "--rdzv-backend=static",
+            f"--rdzv-endpoint={self.shares[0].address}:{self.port}",
+            f"--rdzv-id={self.run_id}",
+            "--restart=all",
+            "--max-restarts=0",
+            "--no-python",
+            *self.program,
+        ]
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    name, colon, number = text.rpartition(":")
+    if not colon or (":" in name and not name.endswith("]")):  # an IPv6 address has colons of its own
+        name, number = text, ""
+    user, at, host = name.rpartition("@")
+    name = user + at + host.removeprefix("[").removesuffix("]")
+    is_number = not number or (number.isdecimal() and int(number) > 0)
+    if not host or name.startswith("-") or not is_number:
+        raise ValueError(f"--hosts: {text!r} is no host with a number of ranks, such as a, b:4 or user@c")
+    return name, int(number) if number else None
