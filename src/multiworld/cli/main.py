@@ -17,7 +17,19 @@ COMMANDS = {
     "demo": "serve real images through worlds whose members are killed and stopped meanwhile",
     "bench": "measure the channels beside raw torch.distributed on this machine",
     "doctor": "show versions, limits, and which channels work here (and why the others do not)",
+    "run": "start workers on this host and watch them: what torchrun does, but only what failed is started again",
+    "status": "show how a running job is: its hosts, workers, worlds and restarts",
+    "agents": "list the agents of a running job, one on each host",
+    "events": "show what happened in a running job, and what happens",
+    "logs": "show the last lines of a job's workers, on whichever host, and follow them",
+    "drain": "let a host leave a running job without a failure",
+    "kill": "end a worker or an agent as a fault would",
+    "scale": "say how many hosts of an elastic job are to have ranks",
+    "exec": "start ranks of any program, here or on other hosts over ssh, as mpiexec does",
+    "manifest": "print the objects that run a job on Kubernetes",
 }
+OOBLECK = {"get_agent_list": "agents", "kill_agent": "kill"}
+"""The same by the names that Oobleck's users know, behind ``--ip`` and ``--port``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,12 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return 2
-    if options.command not in COMMANDS:
+    command = OOBLECK.get(options.command, options.command)
+    if command not in COMMANDS:
         print(_unknown(options.command), file=sys.stderr)
         return 2
-    run: Callable[[Sequence[str]], int] = importlib.import_module(f"multiworld.cli.{options.command}").main
+    endpoint = _endpoint(parser, options)
+    run: Callable[[Sequence[str]], int] = importlib.import_module(f"multiworld.cli.{command}").main
     try:
-        return run(options.arguments)
+        return run([*endpoint, *options.arguments])
     except KeyboardInterrupt:
         return 130
 
@@ -49,9 +63,21 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"multiworld {metadata.version('multiworld')}")
+    parser.add_argument("--ip", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+def _endpoint(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
+    """Return ``--ip`` and ``--port`` as the commands take them."""
+    if options.ip is None and options.port is None:
+        return []
+    if options.command not in OOBLECK or options.ip is None or options.port is None:
+        parser.error(f"--ip and --port belong together, before {' or '.join(OOBLECK)}")
+    host = f"[{options.ip}]" if ":" in options.ip else options.ip
+    return ["--endpoint", f"{host}:{options.port}"]
 
 
 def _unknown(command: str) -> str:

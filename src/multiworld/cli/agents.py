@@ -1,0 +1,44 @@
+"""``multiworld agents``: the hosts of a running job, numbered as the other commands take them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from .cluster import cluster_parser, conversation, told
+from .tables import ranges, table
+
+__all__ = ["agents_table", "main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the agents: 0, or 1 if the job cannot be asked."""
+    options = cluster_parser("agents", "List the agents of a running job, one on each host.").parse_args(arguments)
+
+    def work() -> None:
+        with conversation(options) as talk:
+            status = talk.ask(ask="status")
+        print(json.dumps(status["agents"], indent=2) if options.json else agents_table(status))
+
+    return told("agents", work)
+
+
+def agents_table(status: dict[str, Any]) -> str:
+    """Return the table for people; the coordinator has a star."""
+    header = ("AGENT", "HOST", "ADDRESS", "PID", "STATE", "RANKS", "WORLDS", "RESTARTS", "DEVICES")
+    return table(header, [_row(agent, status["workers"]) for agent in status["agents"]])
+
+
+def _row(agent: dict[str, Any], workers: list[dict[str, Any]]) -> tuple[object, ...]:
+    return (
+        f"{agent['index']}{'*' if agent['coordinates'] else ''}",
+        agent["hostname"],
+        f"{agent['host']}:{agent['port']}",
+        agent["pid"],
+        agent["state"],
+        ranges([each["rank"] for each in workers if each["agent"] == agent["id"] and each["rank"] is not None]),
+        len(agent["worlds"]),
+        agent["restarts"],
+        agent["devices"] or "-",
+    )

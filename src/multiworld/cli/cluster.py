@@ -1,0 +1,94 @@
+"""What the commands for a running job have in common: how they find it, and how they say what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..elastic.control.client import ControlError, Conversation, Session
+from ..wire.names import is_address
+from ..world.launched import token_of_environment
+
+__all__ = ["cluster_parser", "conversation", "session", "told"]
+
+EPILOG = """\
+Without --endpoint an agent of this host is asked: of the only job there is, or of that with --job. Any agent answers.
+Over the network MULTIWORLD_TOKEN must be the job's; on this host it is enough to be the same user.
+
+Exit status: 0, 1 if the job cannot be asked or refuses, 2 for a command that makes no sense."""
+
+
+def cluster_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that all these commands take."""
+    parser = argparse.ArgumentParser(
+        prog=f"multiworld {command}",
+        description=description,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--endpoint", type=_endpoint, metavar="HOST:PORT", help="address of any agent, such as the rendezvous endpoint"
+    )
+    parser.add_argument("--job", metavar="ID", help="which job, if several run on this host (their --rdzv-id)")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: one object, or one a line where there are many"
+    )
+    return parser
+
+
+def told(command: str, work: Callable[[], None]) -> int:
+    """Do the work of a command and return its exit status; an error is one line."""
+    try:
+        work()
+    except ControlError as error:
+        print(f"multiworld {command}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read this has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+@contextmanager
+def conversation(options: argparse.Namespace) -> Iterator[Conversation]:
+    """Open a conversation with an agent of the job that the options mean. Raises ControlError."""
+    with session(options) as (_, talk):
+        yield talk
+
+
+@contextmanager
+def session(options: argparse.Namespace) -> Iterator[tuple[Session, Conversation]]:
+    """As ``conversation``, for commands that open more of them."""
+    with Session() as opened:
+        if options.endpoint is None:
+            yield opened, opened.connect_here(options.job)
+            return
+        host, port = options.endpoint
+        talk = opened.connect(_resolve(host), port, token_of_environment())
+        if options.job is not None:
+            job = talk.ask(ask="here")["job"]
+            if job != options.job:
+                raise ControlError(f"the agent at {host}:{port} belongs to the job {job!r}, not to {options.job!r}")
+        yield opened, talk
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected HOST:PORT")
+    return host, int(port)
+
+
+def _resolve(host: str) -> str:
+    if is_address(host):
+        return host
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ControlError(f"the name {host} cannot be resolved: {error.strerror}") from error
+    return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])

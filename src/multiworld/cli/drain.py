@@ -1,0 +1,49 @@
+"""``multiworld drain``: let a host go, without a failure."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from ..elastic.control.client import ControlError, Conversation
+from .cluster import cluster_parser, conversation, told
+
+__all__ = ["main"]
+
+LOOK_S = 0.5  # also when nothing is told: its coordinator may have been lost
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Drain a host: 0, or 1 if the job refuses or cannot be asked."""
+    parser = cluster_parser(
+        "drain", "End the workers of a host gracefully, then its agent, with status 0; the others go on without it."
+    )
+    parser.add_argument("host", metavar="HOST|INDEX", help="name or address of the host, or its agent's number")
+    parser.add_argument("--wait", action="store_true", help="until the host has left the job")
+    options = parser.parse_args(arguments)
+
+    def work() -> None:
+        with conversation(options) as talk:
+            answer = talk.ask(ask="drain", agent=options.host)
+            if options.wait:
+                _wait(talk, answer["agent"])
+        print(json.dumps(answer) if options.json else answer["text"])
+
+    return told("drain", work)
+
+
+def _wait(talk: Conversation, agent: str) -> None:
+    """Wait until the agent is no part of the job any more, looking whenever something has happened."""
+    is_asked = talk.ask(ask="here")["agent"] == agent
+    happened: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    talk.start(happened.put, ask="events", last=0, follow=True)
+    try:
+        while any(each["id"] == agent for each in talk.ask(ask="status")["agents"]):
+            with suppress(queue.Empty):
+                happened.get(timeout=LOOK_S)
+    except ControlError:
+        if not is_asked:  # else that is how it leaves
+            raise

@@ -1,0 +1,37 @@
+"""``multiworld events``: what happened in a running job, and what happens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .cluster import cluster_parser, conversation, told
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print events: 0, or 1 if the job cannot be asked, or the agent that is asked goes away."""
+    parser = cluster_parser("events", "Show what the coordinator of a running job has recorded.")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
+    parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N events that there are")
+    options = parser.parse_args(arguments)
+
+    def work() -> None:
+        question = {"ask": "events", "last": options.last, "follow": options.follow}
+        with conversation(options) as talk:
+            for part in talk.parts(**question) if options.follow else [talk.ask(**question)]:
+                _show(part["events"], as_json=options.json)
+
+    return told("events", work)
+
+
+def _show(events: Iterable[dict[str, Any]], *, as_json: bool) -> None:
+    for event in events:
+        print(json.dumps(event) if as_json else f"{_clock(event['at'])}  {event['text']}", flush=True)
+
+
+def _clock(at_s: float) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(at_s))}.{int(at_s * 1000) % 1000:03d}"

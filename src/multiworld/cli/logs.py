@@ -1,0 +1,101 @@
+"""``multiworld logs``: the output of a running job's workers, from all hosts."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ..elastic.control.client import ControlError, Conversation, Session
+from ..world.launched import token_of_environment
+from .cluster import cluster_parser, session, told
+
+__all__ = ["main"]
+
+LAST_LINES = 10
+LOOK_S = 1.0  # for hosts that have come since
+
+Payload = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print lines: 0, or 1 if the job cannot be asked."""
+    parser = cluster_parser("logs", "Show the last lines that workers wrote, on whichever host, and follow them.")
+    parser.add_argument("rank", nargs="?", type=int, metavar="RANK", help="of this worker only")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what they write from now on")
+    parser.add_argument(
+        "-n", "--last", type=int, default=LAST_LINES, metavar="N", help=f"lines of each stream (default: {LAST_LINES})"
+    )
+    options = parser.parse_args(arguments)
+    if options.last < 0:
+        parser.error(f"--last {options.last}: expected a number of lines")
+
+    def work() -> None:
+        with session(options) as (opened, talk):
+            question = {"ask": "logs", "rank": options.rank, "last": options.last, "follow": options.follow}
+            _Logs(opened, talk, question, as_json=options.json).show()
+
+    return told("logs", work)
+
+
+class _Logs:
+    """Each agent is asked for the lines of its host, so that they do not all come by way of the coordinator."""
+
+    def __init__(self, opened: Session, talk: Conversation, question: Payload, *, as_json: bool) -> None:
+        self._session, self._talk, self._question, self._as_json = opened, talk, question, as_json
+        self._here = talk.ask(ask="here")
+        self._told: queue.SimpleQueue[tuple[str, Payload]] = queue.SimpleQueue()
+        self._asked: set[str] = set()  # agents
+        self._answering: set[str] = set()
+
+    def show(self) -> None:
+        """Print what they say until all have ended."""
+        self._ask_all()
+        while self._answering:
+            try:
+                agent, payload = self._told.get(timeout=LOOK_S)
+            except queue.Empty:
+                self._ask_all()
+                continue
+            self._take(agent, payload)
+
+    def _ask_all(self) -> None:
+        """Ask those that were not asked yet."""
+        try:
+            agents = self._talk.ask(ask="status")["agents"]
+        except ControlError:
+            if not self._asked:
+                raise
+            return  # the job may be ending, or have no coordinator now: its agents go on telling
+        for agent in agents:
+            if agent["id"] not in self._asked:
+                self._asked.add(agent["id"])
+                self._ask(agent)
+
+    def _ask(self, agent: Payload) -> None:
+        is_known = agent["id"] == self._here["agent"]
+        token = token_of_environment() if self._here["token"] is None else self._here["token"]
+        try:
+            talk = self._talk if is_known else self._session.connect(agent["host"], agent["port"], token)
+        except ControlError as error:
+            print(f"multiworld logs: agent {agent['index']} is left out: {error}", file=sys.stderr)
+            return
+        self._answering.add(agent["id"])
+        talk.start(partial(self._put, agent["id"]), **self._question)
+
+    def _put(self, agent: str, payload: Payload) -> None:
+        self._told.put((agent, payload))
+
+    def _take(self, agent: str, payload: Payload) -> None:
+        lines = payload.get("part") or payload.get("answer") or {}
+        if lines.get("left_out"):
+            print(f"multiworld logs: {lines['left_out']} lines are left out: too many to follow", file=sys.stderr)
+        for line in lines.get("lines", ()):
+            print(json.dumps({"agent": agent, "line": line}) if self._as_json else line, flush=True)
+        if "part" not in payload:
+            self._answering.discard(agent)
+        if "error" in payload:
+            raise ControlError(str(payload["error"]))

@@ -1,0 +1,28 @@
+"""``multiworld scale``: say how many hosts of an elastic job are to have ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from .cluster import cluster_parser, conversation, told
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Scale: 0, or 1 if the job refuses or cannot be asked."""
+    parser = cluster_parser(
+        "scale",
+        "Say how many hosts are to have ranks, within --nnodes MIN:MAX. The last ones beyond that end their workers "
+        "gracefully and wait, as spares do; hosts that wait get ranks if more are wanted.",
+    )
+    parser.add_argument("nodes", type=int, metavar="N", help="number of hosts")
+    options = parser.parse_args(arguments)
+
+    def work() -> None:
+        with conversation(options) as talk:
+            answer = talk.ask(ask="scale", nodes=options.nodes)
+        print(json.dumps(answer) if options.json else answer["text"])
+
+    return told("scale", work)

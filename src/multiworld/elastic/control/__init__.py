@@ -1,0 +1,1 @@
+"""Questions about a running job, and what may be asked of it: any agent answers for the coordinator."""

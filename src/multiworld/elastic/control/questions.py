@@ -1,0 +1,134 @@
+"""What people ask of a job, and the answers, from what the coordinator knows. Pure.
+
+A question is a JSON object; ``ask`` names it. The coordinator answers ``status``, ``events``, ``drain``, ``kill`` and
+``scale``; each agent for itself ``here`` and ``logs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from ..job import Job
+from ..layout import AgentInfo
+
+__all__ = ["DEEDS", "again", "choose_agent", "list_agents", "number_of", "status_of", "text_of"]
+
+DEEDS = frozenset({"drain", "kill", "scale"})
+"""What changes something: not to be asked twice because an answer was lost."""
+
+
+def status_of(job: Job, *, run_id: str, term: int, coordinator: str, page: str | None) -> dict[str, Any]:
+    """Return all that is known of a job, ready for JSON."""
+    agents, draining = list_agents(job), set(job.draining)
+    node_ranks = {agent: node_rank for node_rank, agent in enumerate(job.active)}
+    places = {agent.id: {"index": index, "host": agent.hostname} for index, agent in enumerate(agents)}
+    nowhere = {"index": None, "host": None}  # it has ended well, and its host has gone
+    workers = [{**each, **places.get(each["agent"], nowhere)} for each in sorted(job.describe(), key=_by_rank)]
+    worlds: dict[str, list[int]] = {}
+    on_agent: dict[str, list[dict[str, Any]]] = {agent.id: [] for agent in agents}
+    for worker in workers:
+        on_agent.setdefault(worker["agent"], []).append(worker)
+        for world in worker["worlds"]:
+            worlds.setdefault(world, []).append(worker["rank"])
+    return {
+        "job": run_id,
+        "phase": job.phase.value,
+        "policy": job.policy.value,
+        "generation": job.generation,
+        "term": term,
+        "coordinator": coordinator,
+        "page": page,
+        "nodes": {
+            "min": job.plan.min_nodes,
+            "max": job.plan.max_nodes,
+            "wanted": job.wanted_nodes,
+            "active": len(job.active),
+        },
+        "agents": [
+            {
+                "index": index,
+                "id": agent.id,
+                "hostname": agent.hostname,
+                "host": agent.host,
+                "port": agent.port,
+                "pid": agent.pid,
+                "role": agent.role,
+                "devices": agent.devices,
+                "state": _state(agent.id, node_ranks, draining),
+                "coordinates": agent.id == coordinator,
+                "node_rank": node_ranks.get(agent.id),
+                "num_workers": sum(each["state"] == "running" for each in on_agent[agent.id]),
+                "worlds": sorted({world for each in on_agent[agent.id] for world in each["worlds"]}),
+                "restarts": sum(each["restarts"] for each in on_agent[agent.id]),
+            }
+            for index, agent in enumerate(agents)
+        ],
+        "workers": workers,
+        "worlds": [{"name": name, "ranks": ranks} for name, ranks in sorted(worlds.items())],
+        "restarts": sum(each["restarts"] for each in workers),
+    }
+
+
+def list_agents(job: Job) -> list[AgentInfo]:
+    """Return the agents as they are numbered for people: those with ranks in their order, then those that wait."""
+    by_id = {agent.id: agent for agent in job.agents}
+    active = [by_id.pop(agent) for agent in job.active if agent in by_id]
+    return active + list(by_id.values())
+
+
+def choose_agent(agents: Sequence[AgentInfo], text: str) -> AgentInfo:
+    """Return the agent that is meant by its number, host name, address, ``host:port`` or id.
+
+    Raises ValueError, with one line, if that is none or several.
+    """
+    if text.isdecimal():
+        if int(text) < len(agents):
+            return agents[int(text)]
+        raise ValueError(f"there is no agent {text}: they are numbered from 0 to {len(agents) - 1}")
+    meant = [
+        (index, agent)
+        for index, agent in enumerate(agents)
+        if text in (agent.id, agent.hostname, agent.host, f"{agent.host}:{agent.port}")
+    ]
+    if not meant:
+        raise ValueError(f"there is no agent on {text!r} (see multiworld agents)")
+    if len(meant) > 1:
+        numbers = ", ".join(str(index) for index, _ in meant)
+        raise ValueError(f"{text!r} may be any of the agents {numbers}: give the number")
+    return meant[0][1]
+
+
+def again(question: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the question for the next coordinator, after one was lost on the way; None if it may not be repeated."""
+    if question.get("ask") in DEEDS:
+        return None
+    return {**question, "last": None} if question.get("ask") == "events" else question  # it begins a list of its own
+
+
+def number_of(question: dict[str, Any], name: str) -> int:
+    """Raises ValueError if the question has no such number, from 0 on."""
+    value = question.get(name)
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} cannot be {value!r}")
+    return value
+
+
+def text_of(question: dict[str, Any], name: str) -> str:
+    """Raises ValueError if the question has no such text."""
+    value = question.get(name)
+    if type(value) is not str:
+        raise ValueError(f"{name} cannot be {value!r}")
+    return value
+
+
+def _state(agent: str, node_ranks: Mapping[str, int], draining: AbstractSet[str]) -> str:
+    if agent in draining:
+        return "draining"
+    return "active" if agent in node_ranks else "waiting"
+
+
+def _by_rank(worker: dict[str, Any]) -> tuple[bool, int, str, int]:
+    rank = worker["rank"]
+    return rank is None, rank or 0, worker["agent"], worker["local_rank"]

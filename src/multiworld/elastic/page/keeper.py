@@ -1,0 +1,92 @@
+"""Serve the page while this agent coordinates the job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from ...wire.names import is_address
+from ...wire.progress import ProgressThread
+from ..coordinator import Coordinator
+from .server import PageServer
+from .snapshots import Snapshot, Snapshots
+
+__all__ = ["PageKeeper"]
+
+logger = logging.getLogger(__name__)
+
+MAX_EVENTS = 200
+WILDCARDS = ("0.0.0.0", "::")
+
+
+class PageKeeper:
+    """Progress thread only, but for ``join``. ``address``: where to serve, or None for nowhere.
+
+    ``host``: by what name others know this host. ``status``: what the desk knows of the job.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        address: tuple[str, int] | None,
+        *,
+        token: str,
+        host: str,
+        status: Callable[[], dict[str, Any] | None],
+    ) -> None:
+        assert address is None or is_address(address[0])
+        self._loop, self._address, self._token, self._host, self._status = loop, address, token, host, status
+        self._coordinator: Coordinator | None = None
+        self._server: PageServer | None = None
+        self.url: str | None = None
+        """Where the page is, while it is served."""
+
+    def leads(self, coordinator: Coordinator | None) -> None:
+        """This agent coordinates the job from now on; None: no longer."""
+        self.close()
+        if coordinator is None or self._address is None:
+            return
+        snapshots = Snapshots(self._loop, self._take)
+        try:
+            self._server = PageServer(*self._address, token=self._token, snapshots=snapshots)
+        except OSError as error:
+            logger.warning("no page is served: %s:%d: %s", *self._address, error.strerror)
+            return
+        self._coordinator = coordinator
+        coordinator.watchers.append(self._happened)
+        host = self._host if self._address[0] in WILDCARDS else self._address[0]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
+        needs = " (?token= and the job's token)" if self._server.is_open else ""
+        logger.info("the page of this job: %s%s", self.url, needs)
+
+    def close(self) -> None:
+        """Idempotent; does not wait."""
+        if self._coordinator is not None:
+            self._coordinator.watchers.remove(self._happened)
+            self._coordinator = None
+        if self._server is not None:
+            self._server.close()
+        self.url = None
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads to end, after ``close``."""
+        if self._server is not None:
+            self._server.join(timeout_s)
+
+    def _happened(self, record: dict[str, Any]) -> None:
+        if self._server is not None:
+            self._server.snapshots.changed()
+
+    def _take(self) -> Snapshot | None:
+        status, coordinator = self._status(), self._coordinator
+        if status is None or coordinator is None:
+            return None
+        last = list(islice(reversed(coordinator.records), MAX_EVENTS))
+        return Snapshot(
+            status=status,
+            events=tuple(reversed(last)),
+            num_events=coordinator.counts.total(),
+            counts=dict(coordinator.counts),
+        )

@@ -1,0 +1,230 @@
+"""The page over HTTP: its addresses, its stream, many and slow readers, the token; and in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multiworld.elastic.page import server as server_module
+from multiworld.elastic.page import snapshots as snapshots_module
+from multiworld.elastic.page.server import PageServer
+from multiworld.elastic.page.snapshots import Snapshot, Snapshots
+from multiworld.wire.progress import ProgressThread
+from tests.unit.test_elastic_control import status, three
+from tests.unit.test_elastic_job import Hosts, agent, hosts
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+TIMEOUT_S = 10
+
+
+class Shown:
+    """A job that a page shows; its parts may be changed."""
+
+    def __init__(self, loop: ProgressThread, some: Hosts) -> None:
+        self.job, self.happened, self.is_over = some, 0, False
+        self.num_taken = 0
+        self.snapshots = Snapshots(loop, self.take)
+
+    def take(self) -> Snapshot | None:
+        self.num_taken += 1
+        if self.is_over:
+            return None
+        events = tuple({"at": 1.0, "kind": "restart", "text": f"happening {n}"} for n in range(1, self.happened + 1))
+        return Snapshot(
+            status=status(self.job), events=events, num_events=self.happened, counts={"restart": self.happened}
+        )
+
+    def happen(self) -> None:
+        self.happened += 1
+        self.snapshots.changed()
+
+
+@contextmanager
+def page_of(some: Hosts, *, host: str = "127.0.0.1", token: str = "") -> Iterator[tuple[PageServer, Shown]]:
+    loop = ProgressThread("test-agent")
+    shown = Shown(loop, some)
+    server = PageServer(host, 0, token=token, snapshots=shown.snapshots)
+    try:
+        yield server, shown
+    finally:
+        server.close()
+        server.join(TIMEOUT_S)
+        loop.stop()
+
+
+def get(server: PageServer, path: str, **headers: str) -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def stream(server: PageServer, **headers: str) -> Iterator[HTTPResponse]:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", "/events", headers=headers)
+        with connection.getresponse() as response:
+            assert response.getheader("Content-Type") == "text/event-stream"
+            yield response
+    finally:
+        connection.close()
+
+
+def message(response: HTTPResponse) -> dict[str, Any]:
+    """Read one server-sent event."""
+    fields: dict[str, Any] = {}
+    while (line := response.readline().decode()) not in ("\n", ""):
+        name, _, value = line.rstrip("\n").partition(": ")
+        fields[name] = json.loads(value) if name == "data" else value
+    return fields
+
+
+def test_what_the_page_answers() -> None:
+    with page_of(three()) as (server, _):
+        assert get(server, "/healthz") == (200, "ok\n")
+        code, body = get(server, "/status")
+        assert (code, json.loads(body)["job"]) == (200, "job7")
+        code, body = get(server, "/metrics")
+        assert code == 200
+        assert 'multiworld_agents{state="active"} 2' in body
+        code, body = get(server, "/")
+        assert code == 200
+        assert body.startswith("<!doctype html>")
+        assert get(server, "/etc/passwd")[0] == 404
+        assert get(server, "/status", Host="rebound.example.org")[0] == 403
+
+
+def test_many_readers_cost_the_agent_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots_module, "MAX_AGE_S", 60.0)
+    with page_of(three()) as (server, shown):
+        for _ in range(5):
+            assert get(server, "/status")[0] == 200
+        assert shown.num_taken == 1
+
+
+def test_the_stream_tells_what_happens_as_it_happens() -> None:
+    with page_of(three()) as (server, shown):
+        shown.happen()
+        with stream(server) as response:
+            first, second = message(response), message(response)
+            assert (first["event"], first["data"]["job"]) == ("status", "job7")
+            assert (second["event"], second["id"]) == ("events", "1")
+            shown.happen()
+            third = message(response)
+            assert (third["id"], [each["text"] for each in third["data"]]) == ("2", ["happening 2"])
+        with stream(server, **{"Last-Event-ID": "1"}) as response:
+            message(response)
+            assert [each["text"] for each in message(response)["data"]] == ["happening 2"]
+        with stream(server, **{"Last-Event-ID": "77"}) as response:  # another coordinator counted these
+            message(response)
+            assert len(message(response)["data"]) == 2
+
+
+def test_the_stream_ends_with_the_coordinators_part() -> None:
+    with page_of(three()) as (server, shown), stream(server) as response:
+        message(response)
+        shown.is_over = True
+        shown.snapshots.changed()
+        assert response.read() == b""
+        assert get(server, "/status")[0] == 503
+
+
+def test_an_open_page_needs_the_token() -> None:
+    with page_of(three(), host="0.0.0.0", token="secret") as (server, _):
+        assert get(server, "/")[0] == 401
+        assert get(server, "/metrics", Authorization="Bearer other")[0] == 401
+        assert get(server, "/metrics", Authorization="Bearer secret")[0] == 200
+        assert get(server, "/?token=secret", Host="login.example.org")[0] == 200
+        assert get(server, "/healthz")[0] == 200
+
+
+def test_readers_that_say_nothing_do_not_keep_others_out_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server_module._Handler, "timeout", 0.2)
+    with page_of(three()) as (server, _), ExitStack() as idle:
+        silent = [idle.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(3)]
+        assert get(server, "/status")[0] == 503, "busy"
+        for sock in silent:
+            sock.settimeout(TIMEOUT_S)
+            assert sock.recv(1) == b"", "it was too slow"
+        assert get(server, "/status")[0] == 200
+
+
+def test_closing_ends_the_streams_of_readers_at_once() -> None:
+    with page_of(three()) as (server, _), stream(server) as response:
+        message(response)
+        server.close()
+        assert response.read() == b""
+
+
+# ---- in a browser
+
+
+def browse(server: PageServer, folder: Path, *options: str) -> str:
+    """Return the page's document as a browser has made it."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium is installed")
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",  # root has none, and it only looks at our own page
+        "--disable-gpu",
+        "--timeout=2000",
+        f"--user-data-dir={folder}",
+        *options,
+        "--dump-dom",
+        f"http://127.0.0.1:{server.port}/",
+    ]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
+    return shown.stdout
+
+
+def text_of(html: str, element: str) -> str:
+    """Return what an element shows, without its tags."""
+    inner = re.search(rf'<(\w+)[^>]* id="{element}"[^>]*>(.*?)</\1>', html, re.DOTALL)
+    assert inner is not None, html
+    return re.sub(r"<[^>]+>", " ", inner[2])
+
+
+def test_a_browser_shows_the_job(tmp_path: Path) -> None:
+    some = three()
+    some.fail(1)
+    host, _ = some.running[some.at(2)]
+    some.job.worker_in_world(host, some.at(2), "<b>a world</b>")
+    with page_of(some) as (server, shown):
+        shown.happen()
+        html = browse(server, tmp_path)
+    assert text_of(html, "job") == "job7"
+    assert text_of(html, "phase") == "running"
+    agents = text_of(html, "agents").split()
+    assert [word for word in agents if word in ("a", "b", "waits")] == ["a", "b", "waits"]
+    assert "↻1" in agents
+    assert "&lt;b&gt;a world&lt;/b&gt;" in html.partition('id="worlds"')[2]
+    assert "happening 1" in text_of(html, "events")
+
+
+def test_a_browser_shows_a_hundred_agents(tmp_path: Path) -> None:
+    many = hosts(1, 100, greets=True)
+    for number in range(100):
+        many.attach(replace(agent(f"node{number}", num_workers=8), port=number + 1))
+    with page_of(many) as (server, _):
+        html = browse(server, tmp_path)
+    assert text_of(html, "agents").count("active") == 100
+    assert html.count('class="chip running"') >= 800

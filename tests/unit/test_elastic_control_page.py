@@ -1,0 +1,160 @@
+"""What the page is made of: metrics, who may read it, and which events are new to a reader."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from multiworld.elastic.options import JobOptions
+from multiworld.elastic.page.access import is_loopback, may_read, names_loopback
+from multiworld.elastic.page.document import document
+from multiworld.elastic.page.metrics import metrics_text
+from multiworld.elastic.page.snapshots import Snapshot
+from multiworld.elastic.parser import run_parser
+from tests.unit.test_elastic_arguments import options
+from tests.unit.test_elastic_control import status, three
+
+LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\n"])*"'
+SAMPLE = re.compile(rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{{LABEL}(?:,{LABEL})*\}})? (?P<value>[0-9.e+-]+)")
+
+
+def snapshot(num_events: int = 0, **changes: Any) -> Snapshot:
+    kept = tuple({"kind": "x", "text": str(number), "at": 1.0} for number in range(1, num_events + 1))[-3:]
+    return Snapshot(status={**status(three()), **changes}, events=kept, num_events=num_events, counts={})
+
+
+def samples(text: str) -> dict[str, str]:
+    """Parse the format strictly: each family is announced once, and all its samples follow."""
+    found: dict[str, str] = {}
+    families: dict[str, str] = {}
+    described = ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            described = line.split(" ", 3)[2]
+            assert line.split(" ", 3)[3]
+            assert described not in families
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name == described
+            families[name] = kind
+            assert (kind == "counter") == name.endswith("_total")
+        else:
+            matched = SAMPLE.fullmatch(line)
+            assert matched is not None, line
+            assert matched["name"] == described
+            key = line.rpartition(" ")[0]
+            assert key not in found
+            found[key] = matched["value"]
+    assert text.endswith("\n")
+    assert all(name.startswith("multiworld_") for name in families)
+    return found
+
+
+def test_the_metrics_of_a_job() -> None:
+    some = three()
+    some.fail(2)
+    found = samples(metrics_text(status(some), {"worker failed": 1, "generation": 1}))
+    assert found['multiworld_job_info{job="job7",phase="running",policy="worker"}'] == "1"
+    assert found["multiworld_job_generation"] == "1"
+    assert found['multiworld_nodes{bound="active"}'] == "2"
+    assert found['multiworld_agents{state="waiting"}'] == "1"
+    assert found['multiworld_workers{state="running"}'] == "4"
+    assert found['multiworld_workers{state="idle"}'] == "0", "a series does not come and go"
+    assert found['multiworld_worker_restarts_total{rank="2",host="b"}'] == "1"
+    assert found['multiworld_events_total{kind="worker failed"}'] == "1"
+
+
+def test_names_that_users_choose_are_escaped_in_metrics() -> None:
+    told = {**status(three()), "job": 'a "job"\\ of\ntwo lines, }x{'}
+    assert 'multiworld_job_info{job="a \\"job\\"\\\\ of\\ntwo lines, }x{",' in metrics_text(told, {})
+    samples(metrics_text(told, {}))
+
+
+def test_names_that_users_choose_do_not_end_the_data_in_the_page() -> None:
+    page = document(snapshot(job="</script><script>alert(1)</script>"))
+    assert "</script><script>alert(1)" not in page
+    data = page.partition('id="first">')[2].partition("</script>")[0]
+    assert json.loads(data)["status"]["job"] == "</script><script>alert(1)</script>"
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    page = document(None)
+    assert not re.findall(r"""(?:src|href)=(?!"data:)|https?://|@import|url\(""", page)
+
+
+@pytest.mark.parametrize(("number", "texts"), [(0, ["3", "4", "5"]), (3, ["4", "5"]), (4, ["5"]), (5, []), (9, [])])
+def test_a_reader_gets_the_events_that_are_new_to_it(number: int, texts: list[str]) -> None:
+    assert [event["text"] for event in snapshot(5).events_since(number)] == texts
+
+
+@pytest.mark.parametrize(
+    ("header", "is_here"),
+    [
+        ("localhost", True),
+        ("localhost:8080", True),
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("[::1]", True),
+        ("example.org", False),
+        ("example.org:8080", False),
+        ("127.0.0.1.example.org:8080", False),
+        ("10.0.0.1:8080", False),
+        ("", False),
+    ],
+)
+def test_a_name_that_leads_here_is_not_a_name_of_this_host(header: str, is_here: bool) -> None:
+    assert names_loopback(header) is is_here
+
+
+@pytest.mark.parametrize(
+    ("authorization", "query", "may"),
+    [
+        ("", {}, False),
+        ("Bearer secret", {}, True),
+        ("bearer  secret", {}, True),
+        ("Basic secret", {}, False),
+        ("Bearer other", {}, False),
+        ("", {"token": ["secret"]}, True),
+        ("Bearer other", {"token": ["secret"]}, True),
+        ("", {"token": ["sécret"]}, False),
+    ],
+)
+def test_the_token_opens_the_page(authorization: str, query: dict[str, list[str]], may: bool) -> None:
+    assert may_read("secret", authorization, query) is may
+
+
+def test_only_loopback_is_served_without_a_token() -> None:
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("::1")
+    assert not is_loopback("0.0.0.0")
+    with pytest.raises(ValueError, match=r"--page 0\.0\.0\.0:80 can be read by other hosts: set MULTIWORLD_TOKEN"):
+        options("--page", "0.0.0.0:80")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "page"),
+    [
+        ([], ("127.0.0.1", 0)),
+        (["--page", "localhost:8080"], ("127.0.0.1", 8080)),
+        (["--page", "[::1]:8080"], ("::1", 8080)),
+        (["--no-page"], None),
+    ],
+)
+def test_where_the_page_is_served(arguments: list[str], page: tuple[str, int] | None) -> None:
+    assert options(*arguments).page == page
+
+
+@pytest.mark.parametrize("text", ["8080", "example.org:80", "127.0.0.1:", "127.0.0.1:99999"])
+def test_an_address_for_the_page_that_means_nothing_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_parser().parse_args(["--page", text, "x.py"])
+    assert ended.value.code == 2
+    assert "expected a numeric address and a port" in capsys.readouterr().err
+
+
+def test_an_open_page_with_a_token_is_possible() -> None:
+    entrypoint = options().entrypoint
+    assert JobOptions(entrypoint=entrypoint, page=("0.0.0.0", 80), token="secret").page == ("0.0.0.0", 80)
