@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +24,37 @@ EXPECTED = {
     "rhombus.py": "each answered once, all equal",
     "several_worlds.py": "green and blue go on: [20.0, 20.0]",
 }
+LAUNCHED = "elastic_worlds.py"
 
 pytestmark = pytest.mark.process
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in FOLDER.glob("*.py")} == set(EXPECTED)
+    assert {path.name for path in FOLDER.glob("*.py")} == {*EXPECTED, LAUNCHED}
+
+
+def test_the_example_for_the_launcher_loses_no_step_when_a_worker_is_killed() -> None:
+    command = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", str(FOLDER / LAUNCHED), "30", "0.05"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    lines: list[str] = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if line.endswith("] step 10\n"):
+                (victim,) = re.findall(r"rank 1 of 3, pid (\d+)", "".join(lines))
+                os.kill(int(victim), signal.SIGKILL)
+        assert process.wait(20) == 0, "".join(lines)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    output = "".join(lines)
+    pids = {match[1]: match[2] for match in re.finditer(r"rank (\d) of 3, pid (\d+): from step 0\n", output)}
+    again = {match[1]: match[2] for match in re.finditer(r"rank (\d) of 3, pid (\d+): from step [1-9]", output)}
+    assert len(pids) == 3, output
+    assert {rank: again.get(rank) == pid for rank, pid in pids.items()} == {"0": True, "1": False, "2": True}, output
+    assert output.count("weight [180.0, 180.0, 180.0, 180.0] after 30 steps") == 3, output
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))

@@ -1,0 +1,282 @@
+"""The agent of one host: it starts and ends workers as the coordinator orders, and reports what becomes of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ..wire.operation import Operation
+from ..wire.progress import ProgressThread
+from ..world.launched import Place, job_name
+from .actions import WorkerReport
+from .assignment import Assignment
+from .clock import now_us
+from .fork_server import ForkServer
+from .front_door import FrontDoor
+from .held_worker import HeldWorker, Starter
+from .logs.pump import LogPump
+from .master_store import MasterStore, open_master_store
+from .notes import report_to_fields
+from .options import JobOptions
+from .worker_port import WorkerPort
+
+__all__ = ["Agent"]
+
+logger = logging.getLogger(__name__)
+
+LOOKS_PER_LEASE = 4
+OLD_MASTERS = 4
+AGAIN_S = 1.0  # after a store could not be opened
+
+
+class Agent:
+    """Everything here runs on the progress thread. ``report(note)`` reaches the coordinator, if there is one now.
+
+    What a coordinator may not have heard of before it died is kept, and told again to the next: ``introduction``.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        options: JobOptions,
+        *,
+        token: bytes,
+        address: str,
+        fork_server: ForkServer,
+        pump: LogPump,
+        inherited: Mapping[str, str],
+        report: Callable[[dict[str, Any]], None],
+        door: Callable[[], FrontDoor | None] = lambda: None,
+    ) -> None:
+        self._loop, self._options, self._pump, self._report = loop, options, pump, report
+        self._address, self._door = address, door
+        self._held: dict[int, HeldWorker] = {}  # by local rank; also the last one that ended there
+        self._restarted: dict[int, list[float]] = {}
+        self._store = ""
+        self._master: MasterStore | None = None
+        self._old_masters: list[MasterStore] = []
+        self._opening: Operation[MasterStore] | None = None  # the last that was ordered
+        self._port = WorkerPort(loop, token, on_hello=self._greeted, on_news=self._news, on_gone=lambda _: None)
+        self._starter = Starter(loop, options, fork_server, pump, self._port.address, inherited)
+        self._when_idle: Callable[[], None] | None = None
+        self._closed = False
+        self._look_every_s = options.lease_s / LOOKS_PER_LEASE
+        loop.call_later(self._look_every_s, self._look)
+
+    # ---- orders
+
+    def obey(self, note: dict[str, Any]) -> None:
+        say = note["say"]
+        if say == "start":
+            self._start(str(note["worker"]), Assignment.from_fields(note["assignment"]))
+        elif say == "reassign":
+            self._reassign(str(note["worker"]), Assignment.from_fields(note["assignment"]))
+        elif say == "stop":
+            self._stop(note["workers"], int(note["signum"]), float(note["grace_s"]))
+        elif say == "open master":
+            self._open_master(int(note["generation"]))
+        elif say == "die":
+            os.kill(os.getpid(), signal.SIGKILL)  # somebody tries what happens then
+        else:
+            logger.warning("the coordinator said %r, which means nothing here", say)
+
+    def use_store(self, url: str) -> None:
+        """Worlds are formed at this store from now on."""
+        if url != self._store:
+            self._store = url
+            for held in self._held.values():
+                self._publish(held)
+
+    def introduction(self) -> dict[str, Any]:
+        """Return what a coordinator must know of this host's workers."""
+        now = time.monotonic()
+        reports = [
+            WorkerReport(
+                worker=held.id,
+                local_rank=local_rank,
+                assignment=held.assignment,
+                succeeded=held.returncode == 0,
+                uses_multiworld=held.uses_multiworld,
+                worlds=tuple(sorted(held.worlds)),
+                restart_ages_s=tuple(now - at for at in self._restarted.get(local_rank, ())),
+            )
+            for local_rank, held in self._held.items()
+            if not held.given_up
+        ]
+        master = None if self._master is None else [self._master.generation, self._master.address, self._master.port]
+        return {"workers": [report_to_fields(report) for report in reports], "master": master}
+
+    def repeat(self) -> None:
+        """Tell a new coordinator which of the workers just introduced have failed meanwhile."""
+        for held in list(self._held.values()):
+            if held.returncode and not held.given_up:
+                self._report_exit(held)
+
+    def fence(self, then: Callable[[], None]) -> None:
+        """End all workers at once: others may be started in their places. ``then`` is called when none is left."""
+        for held in self._held.values():
+            held.given_up = True
+            held.kill("the host was cut off from the others")
+        self._when_idle = then
+        self._check_idle()
+
+    @property
+    def held(self) -> list[HeldWorker]:
+        """The workers of this host, also those that have ended and were not replaced. From any thread."""
+        return list(self._held.values())
+
+    @property
+    def num_running(self) -> int:
+        return sum(held.returncode is None for held in self._held.values())
+
+    def close(self) -> None:
+        """Kill what is left. On the progress thread, or after it has stopped."""
+        self._closed = True
+        for held in self._held.values():
+            held.kill("the agent ends")
+        self._port.close()
+        for master in [*self._old_masters, *([] if self._master is None else [self._master])]:
+            master.close()
+        self._starter.close()
+
+    # ---- workers
+
+    def _start(self, worker_id: str, assignment: Assignment) -> None:
+        before = self._held.get(assignment.local_rank)
+        if before is not None:
+            self._port.forget(before.id)
+            if not assignment.restarts:  # the host was without ranks meanwhile, and begins anew
+                self._restarted.pop(assignment.local_rank, None)
+            elif not before.given_up and before.returncode is not None:
+                self._restarted.setdefault(assignment.local_rank, []).append(time.monotonic())
+        held = HeldWorker(self._loop, worker_id, assignment, on_exit=self._exited)
+        self._held[assignment.local_rank] = held
+        self._publish(held)
+        self._starter.start(held)
+
+    def _reassign(self, worker_id: str, assignment: Assignment) -> None:
+        held = self._find(worker_id)
+        if held is not None:
+            held.assign(assignment)
+            self._publish(held)
+
+    def _stop(self, worker_ids: list[str], signum: int, grace_s: float) -> None:
+        for worker_id in worker_ids:
+            held = self._find(worker_id)
+            if held is not None:
+                held.stop(signum, grace_s)
+
+    def _exited(self, held: HeldWorker) -> None:
+        self._port.forget(held.id)
+        if not held.given_up:
+            self._report_exit(held)
+        self._check_idle()
+
+    def _report_exit(self, held: HeldWorker) -> None:
+        self._report(
+            {
+                "say": "exited",
+                "worker": held.id,
+                "returncode": held.returncode,
+                "failure": held.failure_fields,
+                "clock_us": now_us(),
+            }
+        )
+
+    def _check_idle(self) -> None:
+        if self._when_idle is not None and not self.num_running:
+            then, self._when_idle = self._when_idle, None
+            self._held.clear()
+            self._restarted.clear()
+            then()
+
+    def _find(self, worker_id: str) -> HeldWorker | None:
+        return next((held for held in self._held.values() if held.id == worker_id), None)
+
+    def _publish(self, held: HeldWorker) -> None:
+        if held.returncode is not None:
+            return
+        assignment = held.assignment
+        place = Place(
+            job=job_name(self._options.run_id),
+            store=self._store,
+            rank=assignment.rank,
+            world_size=assignment.world_size,
+            local_rank=assignment.local_rank,
+            generation=assignment.generation,
+            restarts=assignment.restarts,
+        )
+        self._port.publish(held.id, place)
+
+    def _look(self) -> None:
+        """Look whether a worker is stopped, or makes no progress, for too long."""
+        if self._closed:
+            return
+        now = time.monotonic()
+        for held in self._held.values():
+            held.look(now, lease_s=self._options.lease_s, progress_s=self._options.progress_timeout_s)
+        self._loop.call_later(self._look_every_s, self._look)
+
+    # ---- what workers say
+
+    def _greeted(self, worker_id: str) -> None:
+        held = self._find(worker_id)
+        if held is not None and not held.uses_multiworld:
+            held.uses_multiworld = True
+            self._report({"say": "greeted", "worker": worker_id})
+
+    def _news(self, worker_id: str, news: dict[str, Any]) -> None:
+        held = self._find(worker_id)
+        if held is None:
+            return
+        if news["news"] == "progress":
+            held.progressed_at = time.monotonic()
+            return
+        world, left = str(news["name"]), news["news"] == "left"
+        if left:
+            held.worlds.discard(world)
+        elif news["news"] == "formed":
+            held.worlds.add(world)
+        else:
+            return  # a broken world is formed again, by the same members
+        self._report({"say": "world", "worker": worker_id, "world": world, "left": left})
+
+    # ---- the store of plain programs
+
+    def _open_master(self, generation: int) -> None:
+        if self._master is not None:
+            self._old_masters.append(self._master)  # workers that run on, on any host, may have a process group on it
+            self._master = None
+            if len(self._old_masters) > OLD_MASTERS:
+                self._old_masters.pop(0).close()
+        self._opening = opening = open_master_store(self._loop, self._address, generation)
+        opening.add_callback(partial(self._opened_master, generation))
+
+    def _opened_master(self, generation: int, opening: Operation[MasterStore]) -> None:
+        is_wanted = opening is self._opening and not self._closed
+        if opening.error is None and not is_wanted:
+            opening.result().close()
+        elif opening.error is None:
+            self._serve(opening.result())
+        elif is_wanted:
+            logger.error("no store can be served at %s, so no worker is started: %s", self._address, opening.error)
+            self._loop.call_later(AGAIN_S, partial(self._open_master_again, generation, opening))
+
+    def _open_master_again(self, generation: int, failed: Operation[MasterStore]) -> None:
+        if failed is self._opening and not self._closed:
+            self._open_master(generation)
+
+    def _serve(self, master: MasterStore) -> None:
+        self._master = master
+        door = self._door()
+        if door is not None:
+            door.store = (self._address, master.port)
+            if self._options.rdzv_backend == "static":  # workers expect it where the user said
+                host, _, port = self._options.rdzv_endpoint.rpartition(":")
+                master.address, master.port = host.strip("[]"), int(port)
+        self._report({"say": "master", "generation": master.generation, "address": master.address, "port": master.port})

@@ -1,0 +1,191 @@
+"""The links between the agents of a job: calls in and out, notes, and who is lost."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from ..errors import ProtocolError
+from ..wire.dialer import dial
+from ..wire.frames import Kind
+from ..wire.listener import Listener, Pending, Route
+from ..wire.operation import Operation
+from ..wire.progress import ProgressThread
+from ..world.detector import Detector
+from ..world.link import Link
+from ..world.liveness import Cause, LivenessPolicy, Lost
+from ..world.peers import PeerInfo
+from .front_door import FrontDoor
+from .rendezvous.base import Address
+
+__all__ = ["AgentLinks", "AgentLinksOwner"]
+
+logger = logging.getLogger(__name__)
+
+PURPOSE = "agent"
+
+
+class AgentLinksOwner(Protocol):
+    """Who decides about links; called on the progress thread."""
+
+    def agent_called(self, link: Link) -> None:
+        """Another agent opened a link to this one."""
+
+    def agent_said(self, link: Link, note: dict[str, Any]) -> None: ...
+
+    def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
+        """``Cause.DIED`` and ``Cause.LEFT`` are certain; after the others the agent may still be alive."""
+
+
+class AgentLinks:
+    """This agent's listeners and links. Progress thread only."""
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        owner: AgentLinksOwner,
+        policy: LivenessPolicy,
+        token: bytes,
+        job: str,
+        agent_id: str,
+    ) -> None:
+        self._loop, self._owner, self._policy, self._token, self._job = loop, owner, policy, token, job
+        self._agent_id = agent_id
+        self._listeners: list[Listener] = []
+        self._links: set[Link] = set()
+        self._detector = Detector(
+            loop, policy, token, agent_id, on_lost=self._lost, on_suspected=lambda link, silent_s: None
+        )
+        self.me: PeerInfo | None = None
+        """How others find this agent: its first listener."""
+        self.addresses: set[Address] = set()
+        """Where this agent listens."""
+        self.heartbeat_s = policy.heartbeat_s
+        self.door: FrontDoor | None = None
+        self.routes: dict[str, Route] = {PURPOSE: self._called}
+        """Who decides on callers, by what they call for; for listeners that are opened from now on."""
+
+    def listen(self, host: str, port: int) -> int:
+        """Listen there, too; returns the port. Raises OSError."""
+        listener = Listener(self._loop, host, port, self._token, self.routes)
+        self._listeners.append(listener)
+        self.addresses.add(Address(host, listener.port))
+        if self.me is None:
+            self.me = PeerInfo.of_this_process(self._agent_id, host, listener.port)
+        return listener.port
+
+    def open_door(self, host: str, port: int) -> None:
+        """Listen there for agents, and for the workers of plain programs. Raises OSError."""
+        self.door = FrontDoor(self._loop, host, port, self._listeners[0].admit)
+        self.addresses.add(Address(host, self.door.port))
+
+    def call(self, host: str, port: int, timeout_s: float) -> Operation[Link]:
+        """Open a link to the agent that listens there. Fails with DialError or HandshakeError.
+
+        The agent at the other end is known once it has introduced itself: ``link.peer`` is a stand-in until then.
+        """
+        assert self.me is not None
+        stranger = PeerInfo(id="", host=host, port=port, pid=0, start_time=0, host_id="", hostname=host)
+        link = Link(self, stranger, heartbeat_s=self._policy.heartbeat_s)
+        linked: Operation[Link] = Operation()
+        fields = {
+            "purpose": PURPOSE,
+            "job": self._job,
+            "peer": self.me.to_json().decode(),
+            "heartbeat_s": self._policy.heartbeat_s,
+        }
+        source = self.me.host if self.me.host == host else None
+        dialing = dial(self._loop, host, port, fields, self._token, link, timeout_s=timeout_s, source=source)
+
+        def settle() -> None:
+            if dialing.error is not None:
+                linked.fail(dialing.error)
+                return
+            link.attach(dialing.result(), unreachable_s=self._policy.unreachable_s)
+            self._links.add(link)
+            linked.succeed(link)
+
+        dialing.add_callback(lambda _: self._loop.call_soon(settle))
+        return linked
+
+    def introduce(self, link: Link, peer: PeerInfo, heartbeat_s: float) -> None:
+        """The agent that we called has said who it is: watch it from now on."""
+        link.peer, link.heartbeat_s = peer, heartbeat_s
+        self._detector.watch(link)
+
+    def tell(self, link: Link, note: dict[str, Any]) -> None:
+        link.tell(Kind.AGENT_NOTE, **note)
+
+    def say_goodbye(self, link: Link) -> None:
+        """End a link of our own accord."""
+        self._detector.forget(link)
+        self._links.discard(link)
+        link.tell(Kind.GOODBYE)
+        link.finish()
+
+    def drop(self, link: Link) -> None:
+        """End a link at once, without a word."""
+        self._detector.forget(link)
+        self._links.discard(link)
+        link.abort()
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        if self.door is not None:
+            self.door.close()
+        for link in list(self._links):
+            self.say_goodbye(link)
+        self._detector.close()
+
+    # ---- calls
+
+    def _called(self, pending: Pending) -> None:
+        fields = pending.fields
+        if fields.get("job") != self._job:
+            pending.refuse(
+                f"this agent belongs to the job {self._job!r}, not to {fields.get('job')!r}; "
+                "give the agents of one job the same --rdzv-id, and those of another another endpoint"
+            )
+            return
+        try:
+            peer = PeerInfo.from_json(str(fields["peer"]).encode())
+            heartbeat_s = max(0.02, float(fields["heartbeat_s"]))
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            pending.refuse(f"the HELLO cannot be read: {error}")
+            return
+        link = Link(self, peer, heartbeat_s=heartbeat_s)
+        link.attach(pending.connection, unreachable_s=self._policy.unreachable_s)
+        pending.accept(link)
+        self._links.add(link)
+        self._detector.watch(link)
+        self._owner.agent_called(link)
+
+    # ---- link owner
+
+    def link_heard(self, link: Link) -> None:
+        self._detector.heard(link)
+
+    def link_news(self, link: Link, kind: int, fields: dict[str, Any]) -> None:
+        if kind == Kind.AGENT_NOTE and link in self._links:
+            self._owner.agent_said(link, fields)
+
+    def link_lost(self, link: Link, reason: str, *, unreachable: bool) -> None:
+        self._loop.call_soon(lambda: self._gone(link, reason, unreachable=unreachable))
+
+    def _gone(self, link: Link, reason: str, *, unreachable: bool) -> None:
+        if link not in self._links:
+            return
+        if link.peer.id:
+            self._detector.gone(link, reason, unreachable=unreachable, left=link.said_goodbye)
+        if link in self._links:  # not introduced yet, so nobody watches it
+            self._forget(link, Cause.UNREACHABLE if unreachable else Cause.DIED, reason)
+
+    def _lost(self, link: Link, lost: Lost[str]) -> None:
+        self._forget(link, lost.cause, lost.detail)
+
+    def _forget(self, link: Link, cause: Cause, detail: str) -> None:
+        if link in self._links:
+            self._links.discard(link)
+            link.abort()
+            self._owner.agent_link_lost(link, cause, detail)

@@ -1,0 +1,51 @@
+"""What the agents of one job must agree on, and what the coordinator goes by, read from the options. Pure."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+from .job import JobPlan
+from .options import JobOptions
+
+__all__ = ["plan_of", "what_must_agree"]
+
+JOIN_S, LAST_CALL_S = 600.0, 3.0
+
+
+def plan_of(options: JobOptions) -> JobPlan:
+    """Return the plan. Raises ValueError for a time in ``--rdzv-conf`` that is none."""
+    return JobPlan(
+        min_nodes=options.min_nodes,
+        max_nodes=options.max_nodes,
+        policy=options.restart,
+        budget=options.budget,
+        join_timeout_s=_seconds(options, "join_timeout", JOIN_S),
+        last_call_s=_seconds(options, "last_call_timeout", LAST_CALL_S),
+        shutdown_s=options.shutdown_s,
+        resume_s=options.lease_s + 1.0,
+    )
+
+
+def what_must_agree(options: JobOptions) -> dict[str, Any]:
+    """Return it by the names under which people know it, ready for JSON."""
+    budget = options.budget
+    return {
+        "the version of multiworld": metadata.version("multiworld"),
+        "--nnodes": f"{options.min_nodes}:{options.max_nodes}",
+        "--restart": options.restart.value,
+        "--max-restarts": None if budget is None else [budget.max_restarts, budget.per_s],
+    }
+
+
+def _seconds(options: JobOptions, key: str, default: float) -> float:
+    given = next((value for name, value in options.rdzv_config.items() if name.strip("'\" ") == key), None)
+    if given is None:
+        return default
+    try:
+        seconds = float(given.strip("'\" "))
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise ValueError(f"--rdzv-conf {key}={given}: expected a number of seconds")
+    return seconds

@@ -1,0 +1,13 @@
+"""The time of events: microseconds since the epoch, of a clock that never steps, so that differences can be trusted."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["now_us"]
+
+_OFFSET_NS = time.time_ns() - time.monotonic_ns()
+
+
+def now_us() -> int:
+    return (time.monotonic_ns() + _OFFSET_NS) // 1000

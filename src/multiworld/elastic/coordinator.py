@@ -1,0 +1,218 @@
+"""The coordinator of a job: it hears agents, lets ``job`` decide, and passes on what was decided."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from ..wire.progress import ProgressThread, Timer
+from .actions import Action, End, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, Stop
+from .clock import now_us
+from .job import Job, Phase
+from .layout import AgentInfo
+from .notes import outcome_to_fields, report_from_fields, roster_to_fields
+from .succession import Roster, RosterEntry
+
+__all__ = ["Coordinator"]
+
+logger = logging.getLogger(__name__)
+
+MAX_RECORDS = 10_000
+NOTABLE = {"worker failed", "restart", "agent lost", "waiting", "giving up", "interrupted"}
+ROSTER_S = 0.05  # how long changes of the roster are gathered before everybody is told
+
+
+class Coordinator:
+    """Runs on one agent's progress thread. ``send(agent_id, note)`` reaches any attached agent, this one's own too.
+
+    ``on_over`` is called once, when the job has ended and every agent was told.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        job: Job,
+        *,
+        term: int,
+        agent_id: str,
+        store: str,
+        send: Callable[[str, dict[str, Any]], None],
+        on_over: Callable[[Outcome], None],
+    ) -> None:
+        self._loop, self.job, self._agent_id, self._store = loop, job, agent_id, store
+        self._send, self._on_over = send, on_over
+        self.term = term
+        self._attached: dict[str, AgentInfo] = {}
+        self._timer: Timer | None = None
+        self._roster_due = False
+        self.records: deque[dict[str, Any]] = deque(maxlen=MAX_RECORDS)
+        """What happened, oldest first: ``at`` in seconds since the epoch, ``kind``, ``text``, and fields."""
+        self.counts: Counter[str] = Counter()
+        """How often each kind of record was made."""
+        self.watchers: list[Callable[[dict[str, Any]], None]] = []
+        """Told of every further record. Must be quick."""
+        self._closed = False
+
+    @property
+    def attached(self) -> list[str]:
+        return list(self._attached)
+
+    @property
+    def roster(self) -> Roster:
+        members = tuple(RosterEntry(id=each.id, host=each.host, port=each.port) for each in self._attached.values())
+        return Roster(
+            term=self.term,
+            coordinator=self._agent_id,
+            generation=self.job.generation,
+            store=self._store,
+            members=members,
+            active=tuple(self.job.active),
+            wanted_nodes=self.job.wanted_nodes,
+            draining=tuple(self.job.draining),
+        )
+
+    def attach(self, info: AgentInfo, note: dict[str, Any]) -> None:
+        """An agent reports for duty, with the workers that it runs."""
+        self._attached[info.id] = info
+        reports = [report_from_fields(fields) for fields in note.get("workers", [])]
+        master = note.get("master")
+        opened = None if master is None else (int(master[0]), str(master[1]), int(master[2]))
+        self._carry_out(self.job.agent_attached(info, reports, time.monotonic(), opened))
+        self._tell_roster()
+
+    def knows(self, agent_id: str, note: dict[str, Any]) -> bool:
+        """Whether an agent that introduces itself again is attached, with just the workers that we know of."""
+        workers = {str(report["worker"]) for report in note.get("workers", []) if not report["succeeded"]}
+        return agent_id in self._attached and workers == self.job.running_on(agent_id)
+
+    def lose(self, agent_id: str, cause: str) -> None:
+        if self._attached.pop(agent_id, None) is not None:
+            self._carry_out(self.job.agent_lost(agent_id, cause, time.monotonic()))
+            self._tell_roster()
+
+    def hear(self, agent_id: str, note: dict[str, Any]) -> None:
+        """An attached agent reports."""
+        if agent_id not in self._attached or self._closed:
+            return
+        say, now = note["say"], time.monotonic()
+        if say == "exited":
+            failure = dict(note["failure"])
+            if "at_us" in failure:  # by our clock: that of another host may be seconds off
+                failure["at_us"] += now_us() - int(note["clock_us"])
+            actions = self.job.worker_exited(agent_id, str(note["worker"]), int(note["returncode"]), failure, now)
+            self._carry_out(actions)
+        elif say == "greeted":
+            self.job.worker_greeted(agent_id, str(note["worker"]))
+        elif say == "world":
+            self.job.worker_in_world(agent_id, str(note["worker"]), str(note["world"]), left=bool(note["left"]))
+        elif say == "master":
+            actions = self.job.master_opened(int(note["generation"]), str(note["address"]), int(note["port"]), now)
+            self._carry_out(actions)
+        elif say == "interrupted":
+            self._carry_out(self.job.interrupted(int(note["signum"]), now))
+        else:
+            logger.warning("agent %s said %r, which means nothing here", agent_id, say)
+
+    def decide(self, decision: Callable[[Job, float], list[Action]]) -> None:
+        """Let the job decide on what somebody wants, and carry it out. Raises what ``decision`` does."""
+        self._carry_out(decision(self.job, time.monotonic()))
+        self._tell_roster()
+
+    def kill_agent(self, agent_id: str) -> None:
+        """End an agent as a fault would."""
+        agent = self._attached[agent_id]
+        where = f"{agent.hostname} ({agent.host}:{agent.port})"
+        self._record(Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id}))
+        self._send(agent_id, {"say": "die"})
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def start(self) -> None:
+        """Look at the time from now on: a job may end because nobody comes."""
+        self._schedule()
+
+    # ---- carrying out
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Record):
+                self._record(action)
+            elif isinstance(action, End):
+                self._end(action.outcome)
+            elif isinstance(action, Release):
+                self._release(action.agent)
+            else:
+                self._send(action.agent, _order(action))
+        self._schedule()
+
+    def _record(self, record: Record) -> None:
+        logger.log(logging.WARNING if record.kind in NOTABLE else logging.INFO, "%s", record.text)
+        fields = {"at": time.time(), "kind": record.kind, "text": record.text, **record.fields}
+        self.records.append(fields)
+        self.counts[record.kind] += 1
+        for watcher in list(self.watchers):
+            watcher(fields)
+        if record.kind == "generation":
+            self._tell_roster()
+
+    def _end(self, outcome: Outcome) -> None:
+        note = {"say": "end", "outcome": outcome_to_fields(outcome)}
+        for agent in self._attached:
+            self._send(agent, note)
+        self._on_over(outcome)
+
+    def _release(self, agent: str) -> None:
+        outcome = Outcome(status=0, text="this host was drained")
+        self._send(agent, {"say": "end", "outcome": outcome_to_fields(outcome)})
+        self._attached.pop(agent, None)
+        self._tell_roster()
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.job.next_deadline()
+        if deadline is not None and not self._closed and self.job.phase is not Phase.OVER:
+            self._timer = self._loop.call_later(max(0.001, deadline - time.monotonic()), self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        if not self._closed:
+            self._carry_out(self.job.poll(time.monotonic()))
+
+    def _tell_roster(self) -> None:
+        if not self._roster_due and not self._closed:
+            self._roster_due = True
+            self._loop.call_later(ROSTER_S, self._tell_roster_now)
+
+    def _tell_roster_now(self) -> None:
+        self._roster_due = False
+        if self._closed:
+            return
+        note = {"say": "roster", "roster": roster_to_fields(self.roster)}
+        for agent in self._attached:
+            self._send(agent, note)
+
+
+def _order(action: Start | Stop | Reassign | OpenMaster | Reset) -> dict[str, Any]:
+    """Return the note that an agent obeys."""
+    if isinstance(action, Start):
+        return {"say": "start", "worker": action.worker, "assignment": action.assignment.to_fields()}
+    if isinstance(action, Reassign):
+        return {"say": "reassign", "worker": action.worker, "assignment": action.assignment.to_fields()}
+    if isinstance(action, Stop):
+        return {
+            "say": "stop",
+            "workers": list(action.workers),
+            "signum": action.signum,
+            "grace_s": action.grace_s,
+        }
+    if isinstance(action, OpenMaster):
+        return {"say": "open master", "generation": action.generation}
+    return {"say": "reset"}

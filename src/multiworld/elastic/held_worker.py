@@ -1,0 +1,258 @@
+"""One worker as its agent holds it: from the order to start it, through its process, to what is known of its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..wire.operation import Operation
+from ..wire.progress import ProgressThread
+from ..world.liveness import Vital
+from ..world.vitals import observe_process, process_start_time
+from .assignment import Assignment
+from .autopsy import Remains, examine
+from .clock import now_us
+from .environment import local_arguments, worker_variables
+from .failure import FailureCause
+from .fork_server import ForkServer
+from .launch_order import Launch
+from .logs.pump import LogPump, WorkerStreams
+from .memory_kills import MemoryKills
+from .options import JobOptions
+from .worker_process import WorkerProcess
+
+__all__ = ["HeldWorker", "Starter", "start_fork_server"]
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 0.5  # a grandchild may hold the pipes of a worker that has ended
+STOPPED_MARGIN_S = 0.25  # others wait for a lease and more before they take this host's places
+START_FAILED = 127  # as a shell says it
+
+
+def start_fork_server(options: JobOptions, *, in_place: bool) -> ForkServer:
+    """Start what forks the workers, and kills them should this agent be stopped so long that others replace them."""
+    return ForkServer.start(
+        preload=options.preload,
+        warm=options.warm,
+        spares=options.spares,
+        in_place=in_place,
+        stopped_limit_s=options.lease_s + STOPPED_MARGIN_S,
+    )
+
+
+class HeldWorker:
+    """Progress thread only. ``on_exit`` is called once, when the worker has ended and its output was read."""
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        worker_id: str,
+        assignment: Assignment,
+        *,
+        on_exit: Callable[[HeldWorker], None],
+    ) -> None:
+        self._loop = loop
+        self.id, self.assignment = worker_id, assignment
+        self.process: WorkerProcess | None = None
+        self.streams: WorkerStreams | None = None
+        self.returncode: int | None = None
+        self.failure_fields: dict[str, Any] = {}
+        self.uses_multiworld = False
+        self.worlds: set[str] = set()
+        self.progressed_at: float | None = None
+        self.given_up = False
+        self.verdict: tuple[FailureCause, str] | None = None
+        """Why we ended it, if not because the coordinator said so, and what we saw."""
+        self._on_exit = on_exit
+        self._start_time = 0
+        self._stopped_since: float | None = None
+        self._stop: tuple[int, float] | None = None  # ordered before there was a process
+        self._examine: Callable[[HeldWorker, int], dict[str, Any]] = lambda held, returncode: {}
+
+    def began(
+        self,
+        process: WorkerProcess,
+        streams: WorkerStreams,
+        examine: Callable[[HeldWorker, int], dict[str, Any]],
+    ) -> None:
+        """It has a process now. ``examine`` finds out about its end."""
+        self.process, self.streams, self._examine = process, streams, examine
+        self._start_time = process_start_time(process.pid) or 0
+        if self._stop is not None:
+            process.stop(*self._stop)
+
+    def did_not_begin(self, failure: dict[str, Any]) -> None:
+        """It could not be started."""
+        self.failure_fields = failure
+        self._end(START_FAILED)
+
+    def assign(self, assignment: Assignment) -> None:
+        """The same process has another place from now on."""
+        self.assignment = assignment
+        if self.streams is not None:
+            self.streams.reassigned(assignment)
+
+    def stop(self, signum: int, grace_s: float) -> None:
+        if self.process is not None:
+            self.process.stop(signum, grace_s)
+            if self._stopped_since is not None:
+                self.process.kill()  # it could not even take the signal
+        else:
+            self._stop = (signum, grace_s)
+
+    def kill(self, why: str) -> None:
+        if self.process is not None and self.process.returncode is None:
+            logger.info("worker %s (pid %d) is killed: %s", self.id, self.process.pid, why)
+            self.process.kill()
+        elif self.process is None:
+            self._stop = (9, 0.0)
+
+    def look(self, now: float, *, lease_s: float, progress_s: float | None) -> None:
+        """End it if it has been stopped for the lease, or has said nothing of its progress for too long."""
+        if self.process is None or self.process.returncode is not None or self.verdict is not None:
+            return
+        if observe_process(self.process.pid, self._start_time) is Vital.STOPPED:
+            self._stopped_since = now if self._stopped_since is None else self._stopped_since
+        else:
+            self._stopped_since = None
+        if self._stopped_since is not None and now - self._stopped_since >= lease_s:
+            self._condemn(FailureCause.STOPPED, f"for {now - self._stopped_since:.1f} s")
+        elif progress_s is not None and self.progressed_at is not None and now - self.progressed_at >= progress_s:
+            self._condemn(FailureCause.HUNG, f"for {now - self.progressed_at:.1f} s")
+
+    def exited(self, returncode: int) -> None:
+        """Its process has ended: read the rest of its output, then say so."""
+        assert self.streams is not None
+        self.streams.close_after(DRAIN_S)
+        self.streams.drained.add_callback(partial(self._drained, returncode))
+
+    def _drained(self, returncode: int, _: Operation[None]) -> None:
+        self._loop.call_soon(partial(self._finish, returncode))
+
+    def _finish(self, returncode: int) -> None:
+        if returncode:
+            self.failure_fields = self._examine(self, returncode)
+        self._end(returncode)
+
+    def _end(self, returncode: int) -> None:
+        self.returncode = returncode
+        self._on_exit(self)
+
+    def _condemn(self, cause: FailureCause, clause: str) -> None:
+        assert self.process is not None
+        self.verdict = (cause, clause)
+        if cause is FailureCause.HUNG and self.process.dump_stacks():
+            self._loop.call_later(DRAIN_S, lambda: self.kill(f"{cause.value} {clause}"))
+        else:
+            self.kill(f"{cause.value} {clause}")
+
+
+class Starter:
+    """Starts the workers of one host, through the fork server, which is replaced if it is lost."""
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        options: JobOptions,
+        fork_server: ForkServer,
+        pump: LogPump,
+        agent_address: str,
+        inherited: Mapping[str, str],
+    ) -> None:
+        self._loop, self._options, self._pump = loop, options, pump
+        self._agent_address, self._inherited = agent_address, inherited
+        self._cwd = os.getcwd()
+        self._kills = MemoryKills()
+        self._hostname = socket.gethostname()
+        self._processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+        self._closed = False
+        self._use(fork_server)
+
+    def start(self, held: HeldWorker) -> None:
+        """Give it a process, or an end."""
+        assignment, streams = held.assignment, None
+        try:
+            streams = self._pump.open(assignment)
+            env = worker_variables(
+                self._options,
+                assignment,
+                agent=self._agent_address,
+                worker_id=held.id,
+                error_file=streams.error_file,
+                inherited=self._inherited,
+            )
+            env.update(streams.variables)
+        except Exception as error:  # whatever it is: a worker that is not started must not be waited for
+            logger.debug("rank %d cannot be started", assignment.rank, exc_info=True)
+            if streams is not None:
+                streams.close_after(0)
+            self._loop.call_soon(partial(self._failed, held, str(error)))
+            return
+        launch = Launch(
+            entrypoint=self._options.entrypoint,
+            arguments=local_arguments(self._options.entrypoint, assignment.local_rank),
+            env=env,
+            cwd=self._cwd,
+            warm=self._options.warm,
+            numa=None if self._options.numa_binding is None else (self._options.numa_binding, assignment.local_rank),
+        )
+        self._server.spawn(launch, streams.stdout_fd, streams.stderr_fd, partial(self._started, held, streams))
+
+    def close(self) -> None:
+        self._closed = True
+        self._server.close()
+
+    def _started(self, held: HeldWorker, streams: WorkerStreams, answer: int | OSError) -> None:
+        streams.started()
+        if isinstance(answer, int):
+            process = WorkerProcess(self._loop, answer, held.exited)
+            self._processes.add(process)
+            held.began(process, streams, partial(self._examine, streams))
+        else:
+            streams.close_after(0)
+            self._failed(held, answer.strerror or str(answer))
+
+    def _failed(self, held: HeldWorker, reason: str) -> None:
+        logger.error("rank %d cannot be started: %s", held.assignment.rank, reason)
+        remains = self._remains(held.assignment, pid=0, returncode=START_FAILED)
+        failure = examine(remains, kills=self._kills, cause=FailureCause.START_FAILED, message=reason)
+        held.did_not_begin(failure.to_fields())
+
+    def _examine(self, streams: WorkerStreams, held: HeldWorker, returncode: int) -> dict[str, Any]:
+        assert held.process is not None
+        remains = replace(
+            self._remains(held.assignment, pid=held.process.pid, returncode=returncode),
+            error_file=streams.error_file,
+            tail=streams.tail(),
+        )
+        cause, message = held.verdict if held.verdict is not None else (None, "")
+        return examine(remains, kills=self._kills, cause=cause, message=message).to_fields()
+
+    def _remains(self, assignment: Assignment, *, pid: int, returncode: int) -> Remains:
+        return Remains(
+            assignment=assignment,
+            role=self._options.role,
+            hostname=self._hostname,
+            pid=pid,
+            returncode=returncode,
+            at_us=now_us(),
+        )
+
+    def _use(self, server: ForkServer) -> None:
+        self._server = server
+        server.attach(self._loop, self._lost)
+
+    def _lost(self, reason: str) -> None:
+        """Its workers live on as children of this process; the next start needs another server."""
+        if self._closed or not self._server.is_ready:  # it cannot import what it should, and another could not either
+            return
+        logger.warning("the process that starts workers is lost (%s); another one is started", reason)
+        self._use(start_fork_server(self._options, in_place=False))
+        self._server.watch([each.pid for each in self._processes if each.returncode is None])

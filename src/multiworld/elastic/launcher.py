@@ -1,0 +1,266 @@
+"""Run a job's part on this host, from the command line's options to the end that the whole job has."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.distributed.elastic import events
+from torch.distributed.elastic.events.api import Event, EventSource
+from torch.distributed.elastic.multiprocessing.api import SignalException
+
+from ..errors import MultiworldError
+from ..wire.progress import ProgressThread
+from ..world.liveness import LivenessPolicy
+from .actions import Outcome
+from .agent import Agent
+from .agent_links import AgentLinks
+from .agreement import plan_of, what_must_agree
+from .child_failed import to_child_failed_error
+from .control.desk import PURPOSE as CONTROL
+from .control.desk import Desk
+from .devices import describe_devices
+from .failure import WorkerFailure, in_causal_order
+from .failure_report import report
+from .fork_server import ForkServer
+from .held_worker import start_fork_server
+from .layout import AgentInfo
+from .leadership import Leadership
+from .logs.pump import LogPump
+from .options import JobOptions
+from .page.keeper import PageKeeper
+from .rendezvous.base import Address, Rendezvous
+from .rendezvous.registry import find_rendezvous
+
+__all__ = ["JobError", "launch"]
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "::1")
+LOG_S = 5.0  # for a console that is slow to take the last lines
+STOP_S = 5.0
+
+
+class JobError(MultiworldError):
+    """The job could not go on, for a reason that is no worker's."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id, self.reason = run_id, reason
+
+    def __str__(self) -> str:
+        return f"job {self.run_id!r}: {self.reason}"
+
+
+def launch(options: JobOptions, *, in_place: bool = False) -> None:
+    """Run the job until it ends on every host; returns if it ended well.
+
+    ``in_place``: this process is nothing but the launcher, so workers may be forked from what it has imported.
+
+    Raises ValueError for options that cannot be followed, ChildFailedError for workers that failed, SignalException if
+    a signal ended it, and JobError for all else. On the main thread it handles ``options.signals`` meanwhile.
+    """
+    rendezvous, host = find_rendezvous(options.rdzv_backend)(options)
+    options = replace(options, token=_token(options, host))
+    server = start_fork_server(options, in_place=in_place)  # before any thread
+    try:
+        server.prepare(options.num_workers)
+        run = _Run(options, rendezvous, host, server)
+    except BaseException:
+        server.close()
+        raise
+    with run.handling_signals():
+        outcome = run.wait()
+    run.close(outcome)
+    _conclude(options, outcome, run.run_dir)
+
+
+class _Run:
+    """The parts of one agent, put together."""
+
+    def __init__(self, options: JobOptions, rendezvous: Rendezvous, host: str, server: ForkServer) -> None:
+        self._options, self._rendezvous = options, rendezvous
+        self._over = threading.Event()
+        self._outcome: Outcome | None = None
+        self._num_signals = 0
+        self._page: PageKeeper | None = None
+        self._open = ExitStack()  # what has to be closed, on the progress thread
+        self._loop = ProgressThread("multiworld-agent")
+        self._pump = LogPump(options.logs, role=options.role, run_id=options.run_id, num_workers=options.num_workers)
+        token = (options.token or "").encode()
+        agent_id = secrets.token_hex(16)
+        self._leadership = Leadership(
+            self._loop,
+            plan_of(options),
+            token=token,
+            lease_s=options.lease_s,
+            digest=what_must_agree(options),
+            rendezvous=rendezvous,
+            on_over=self._ended,
+        )
+        self._loop.call_soon(partial(self._begin, agent_id, token, host, server))
+
+    @property
+    def run_dir(self) -> str | None:
+        return self._pump.run_dir
+
+    def wait(self) -> Outcome:
+        """Wait for the end of the job."""
+        self._over.wait()
+        assert self._outcome is not None
+        return self._outcome
+
+    @contextmanager
+    def handling_signals(self) -> Iterator[None]:
+        """Have signals end the job, on every host, instead of this process."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {signum: signal.signal(signum, self._signalled) for signum in self._options.signals}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def close(self, outcome: Outcome) -> None:
+        """End what is left, and wait for it."""
+        closed = threading.Event()
+        self._loop.call_soon(partial(self._close, closed))
+        closed.wait(STOP_S)
+        if self._page is not None:
+            self._page.join(STOP_S)
+        self._rendezvous.wait_closed(STOP_S)
+        self._loop.stop()
+        self._pump.close(timeout_s=LOG_S, keep=bool(outcome.status))
+
+    def _begin(self, agent_id: str, token: bytes, host: str, server: ForkServer) -> None:
+        try:
+            policy = LivenessPolicy(lease_s=self._options.lease_s)
+            self._open.callback(server.close)
+            links = AgentLinks(self._loop, self._leadership, policy, token, self._options.run_id, agent_id)
+            self._open.callback(links.close)
+            links.routes[CONTROL] = lambda pending: desk.admit(pending)
+            port = links.listen(host, 0)
+            agent = Agent(
+                self._loop,
+                self._options,
+                token=token,
+                address=host,
+                fork_server=server,
+                pump=self._pump,
+                inherited=dict(os.environ),
+                report=self._leadership.report,
+                door=lambda: links.door,
+            )
+            self._open.callback(agent.close)
+            self._rendezvous.attach(self._loop, Address(host, port))
+            self._open.callback(self._rendezvous.close)
+            info = AgentInfo(
+                id=agent_id,
+                host=host,
+                port=port,
+                hostname=socket.gethostname(),
+                pid=os.getpid(),
+                num_workers=self._options.num_workers,
+                role=self._options.role,
+                node_rank=self._options.node_rank,
+                devices=describe_devices(),
+            )
+            desk = Desk(
+                self._loop,
+                run_id=self._options.run_id,
+                agent_id=agent_id,
+                token=token,
+                chief=self._leadership,
+                agent=agent,
+                pump=self._pump,
+                page=lambda: page.url,
+            )
+            self._open.callback(desk.close)
+            page = self._page = PageKeeper(
+                self._loop, self._options.page, token=self._options.token or "", host=host, status=desk.status
+            )
+            self._open.callback(page.close)
+            self._leadership.on_control = desk.heard
+            self._leadership.on_leading = page.leads
+            self._leadership.begin(links, agent, info)
+        except Exception as error:
+            logger.debug("the agent cannot begin", exc_info=True)
+            self._ended(Outcome(status=1, text=f"the agent cannot begin on {host}: {error}"))
+
+    def _signalled(self, signum: int, frame: FrameType | None) -> None:
+        """The first asks the job to end; the second ends this host's part of it at once."""
+        self._num_signals += 1
+        if self._num_signals == 1:
+            self._loop.call_soon(partial(self._leadership.interrupt, signum))
+        else:
+            self._ended(Outcome(status=128 + signum, text="ended at once", signum=signum))
+
+    def _ended(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._over.set()
+
+    def _close(self, closed: threading.Event) -> None:
+        try:
+            self._open.close()
+        finally:
+            closed.set()
+
+
+def _token(options: JobOptions, host: str) -> str:
+    """Return what every process of the job must prove; random where nobody else needs to know it."""
+    if options.token is not None:
+        return options.token
+    if options.max_nodes == 1 and not options.spare_nodes and options.rdzv_endpoint.endswith(":0"):
+        return secrets.token_hex(16)
+    if host not in LOOPBACK:
+        logger.warning("MULTIWORLD_TOKEN is not set: whoever reaches this host can join the job, and run its program")
+    return ""
+
+
+def _conclude(options: JobOptions, outcome: Outcome, run_dir: str | None) -> None:
+    """Say how it ended, and raise what the caller expects."""
+    failures = in_causal_order(WorkerFailure.from_fields(fields) for fields in outcome.failures)
+    _record_event(options, outcome)
+    if failures and outcome.status and outcome.signum is None:
+        told = report(failures[0], failures[1:], run_id=options.run_id, done=outcome.text, logs=run_dir)
+        sys.stderr.write(told["text"] + "\n")
+        sys.stderr.flush()
+        if run_dir is not None:
+            Path(run_dir, "failure.json").write_text(json.dumps(told, indent=2) + "\n")
+    if outcome.signum is not None and outcome.status:
+        name = signal.Signals(outcome.signum).name
+        raise SignalException(f"the job was ended by {name}", signal.Signals(outcome.signum))
+    if failures and outcome.status:
+        raise to_child_failed_error(failures, name=options.entrypoint.target, error_dir=run_dir)
+    if outcome.status:
+        raise JobError(options.run_id, outcome.text)
+
+
+def _record_event(options: JobOptions, outcome: Outcome) -> None:
+    """Tell the user's event handler, as torchrun does at the end of its agent."""
+    state = "FAILED" if outcome.status else "SUCCEEDED"
+    metadata: dict[str, Any] = {
+        "run_id": options.run_id,
+        "role": options.role,
+        "hostname": socket.gethostname(),
+        "state": state,
+        "rdzv_backend": options.rdzv_backend,
+        "raw_error": outcome.text if outcome.status else None,
+    }
+    event = Event(name=f"torchelastic.worker.status.{state}", source=EventSource.AGENT, metadata=metadata)
+    events.record(event, options.event_log_handler)

@@ -1,0 +1,626 @@
+"""Which agent coordinates: this one follows another, or leads, or looks for one; and what it does when that is lost."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import Any
+
+from ..errors import HandshakeError, MultiworldError, ProtocolError
+from ..store.tcp import TCPStoreServer
+from ..wire.dialer import DialError
+from ..wire.operation import Operation, drive
+from ..wire.progress import ProgressThread
+from ..wire.waiting import pause
+from ..world.link import Link
+from ..world.liveness import Cause
+from ..world.peers import PeerInfo
+from .actions import Outcome
+from .agent import Agent
+from .agent_links import AgentLinks
+from .coordinator import Coordinator
+from .job import Job, JobPlan
+from .layout import AgentInfo
+from .notes import (
+    agent_from_fields,
+    agent_to_fields,
+    outcome_from_fields,
+    outcome_to_fields,
+    roster_from_fields,
+    roster_to_fields,
+)
+from .rendezvous.base import Address, Rendezvous
+from .succession import Roster, has_quorum, line_of_succession
+
+__all__ = ["Leadership", "MeetingError", "Role"]
+
+logger = logging.getLogger(__name__)
+
+CALL_S = 1.0
+WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
+RETRY_S = 0.05
+STRANGE_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
+BEACON_S = 0.5
+MAX_HOPS = 8
+FENCE_S = 0.5  # an agent that is cut off from most others ends its workers so long after it has noticed
+
+
+class Role(enum.Enum):
+    """What this agent is to the others."""
+
+    SEARCHING = "searching"
+    FOLLOWING = "following"
+    LEADING = "leading"
+    OVER = "over"
+
+
+class MeetingError(MultiworldError):
+    """The other agents of the job were not found."""
+
+    def __init__(self, where: str, timeout_s: float, why: str) -> None:
+        super().__init__(where, timeout_s, why)
+        self.where, self.timeout_s, self.why = where, timeout_s, why
+
+    def __str__(self) -> str:
+        return f"no coordinator of this job was found at {self.where} within {self.timeout_s:.3g} s; {self.why}"
+
+
+class _Call(enum.Enum):
+    """What came of calling an agent."""
+
+    FOLLOWED = "followed"
+    DEAD = "dead"  # its machine answers, and it is not there
+    STRANGE = "strange"  # somebody is there, and does not speak as an agent
+    UNKNOWN = "unknown"
+
+
+class Leadership:
+    """An owner of ``AgentLinks``. Progress thread only.
+
+    ``digest`` is what all agents of the job must agree on. ``rendezvous`` is how they meet at first.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        plan: JobPlan,
+        *,
+        token: bytes,
+        lease_s: float,
+        digest: dict[str, Any],
+        rendezvous: Rendezvous,
+        on_over: Callable[[Outcome], None],
+    ) -> None:
+        self._loop, self._plan, self._token, self._digest = loop, plan, token, digest
+        self._lease_s = lease_s
+        self._rendezvous, self._on_over = rendezvous, on_over
+        self.role = Role.SEARCHING
+        self.coordinator: Coordinator | None = None
+        self._links: AgentLinks
+        self._agent: Agent
+        self._info: AgentInfo
+        self._roster: Roster | None = None  # the last that we were told, or told others
+        self._superior: Link | None = None
+        self._answer: Operation[dict[str, Any]] | None = None  # to our call
+        self._subordinates: dict[str, Link] = {}
+        self._parked: dict[Link, dict[str, Any]] = {}  # callers that wait until we know who leads
+        self._silent: dict[str, str] = {}  # subordinates that may still be alive, and why they are lost
+        self._store: TCPStoreServer | None = None
+        self._outcome = Outcome(status=0, text="the job is over")
+        self._is_fenced = False
+        self._search: Operation[None] | None = None
+        self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
+        """Told when this agent begins to coordinate, and, with None, when it does no longer."""
+        self.on_control: Callable[[Link, dict[str, Any]], None] = lambda link, note: None
+        """Takes what is asked about the job by way of other agents, and the answers."""
+
+    def begin(self, links: AgentLinks, agent: Agent, info: AgentInfo) -> None:
+        """Look for the job's coordinator, or become it."""
+        self._links, self._agent, self._info = links, agent, info
+        self._look_for(self._meet())
+
+    @property
+    def superior(self) -> Link | None:
+        """The link to the coordinator, while this agent follows another."""
+        return self._superior if self.role is Role.FOLLOWING else None
+
+    def tell(self, link: Link, note: dict[str, Any]) -> None:
+        self._links.tell(link, note)
+
+    def report(self, note: dict[str, Any]) -> None:
+        """Pass on what this host's agent reports; what nobody hears now is told again by its introduction."""
+        if self.role is Role.LEADING and self.coordinator is not None:
+            self._loop.call_soon(partial(self.coordinator.hear, self._info.id, note))
+        elif self.role is Role.FOLLOWING and self._superior is not None:
+            self._links.tell(self._superior, note)
+
+    def interrupt(self, signum: int) -> None:
+        """Somebody wants the job to end: on every host, or here, if we know of no other."""
+        if self.role in (Role.FOLLOWING, Role.LEADING):
+            self.report({"say": "interrupted", "signum": signum})
+        else:
+            outcome = Outcome(status=128 + signum, text="ended while it looked for the other agents", signum=signum)
+            self._agent.fence(partial(self.end, outcome))
+
+    def end(self, outcome: Outcome) -> None:
+        """The job is over for this host."""
+        if self.role is Role.OVER:
+            return
+        self.role, self._outcome = Role.OVER, outcome
+        if self._search is not None:
+            self._search.cancel(ProtocolError("the job is over"))
+        if self.coordinator is not None:
+            self.on_leading(None)
+            self.coordinator.close()
+        if self._store is not None:
+            self._store.close()
+        self._rendezvous.close()
+        self._on_over(outcome)
+
+    # ---- finding the coordinator
+
+    def _look_for(self, steps: Coroutine[Any, Any, None]) -> None:
+        self.role = Role.SEARCHING
+        self._search = drive(steps)
+        self._search.add_callback(self._looked)
+
+    def _looked(self, search: Operation[None]) -> None:
+        error = search.error
+        if error is not None and self.role is not Role.OVER:
+            self._loop.call_soon(partial(self.end, Outcome(status=1, text=str(error))))
+
+    async def _meet(self) -> None:
+        """At first: meet the others at the endpoint, or wait for them there."""
+        began = time.monotonic()
+        strange_since = inf
+        while True:
+            advice = await self._rendezvous.look(self._listen)
+            if advice.leads:
+                self._lead(1, Job(self._plan, now=time.monotonic()))
+                return
+            calls = []
+            for address in advice.call:
+                calls.append(await self._follow(address.host, address.port))
+                if calls[-1] is _Call.FOLLOWED:
+                    return
+            now = time.monotonic()
+            strange_since = min(strange_since, now) if _Call.STRANGE in calls else inf
+            if now - strange_since > STRANGE_S:
+                why = "something listens there that is no agent of a job: choose another port"
+                raise MeetingError(str(self._rendezvous), now - began, why)
+            if now - began > self._plan.join_timeout_s:
+                raise MeetingError(str(self._rendezvous), self._plan.join_timeout_s, self._rendezvous.why_nobody())
+            await pause(self._loop, self._rendezvous.retry_s)
+
+    def _listen(self, address: Address) -> bool:
+        try:
+            self._links.open_door(address.host, address.port)
+        except OSError:  # another agent of this host was first
+            return False
+        return True
+
+    async def _follow(self, host: str, port: int) -> _Call:
+        """Call an agent, and whoever it sends us to, and report for duty there.
+
+        Raises HandshakeError if it refuses us for good.
+        """
+        for hop in range(MAX_HOPS):
+            try:
+                link = await self._links.call(host, port, CALL_S)
+            except DialError as error:
+                logger.debug("no agent at %s:%d: %s", host, port, error)
+                if hop or (error.errno and not error.is_refused):
+                    return _Call.UNKNOWN
+                return _Call.DEAD if error.is_refused else _Call.STRANGE
+            answer = await self._introduce(link)
+            if answer is not None and answer["say"] == "welcome":
+                self._welcomed(link, answer)
+                return _Call.FOLLOWED
+            self._links.drop(link)
+            if answer is None:
+                return _Call.UNKNOWN
+            if answer["say"] == "refuse":
+                raise HandshakeError(str(answer["reason"]))
+            host, port = str(answer["host"]), int(answer["port"])
+        return _Call.UNKNOWN
+
+    async def _introduce(self, link: Link) -> dict[str, Any] | None:
+        """Say who we are; returns the answer, or None if there is none in time."""
+        self._answer = answer = Operation[dict[str, Any]]()
+        self._superior = link
+        roster = self._roster
+        note = {
+            "say": "attach",
+            "agent": agent_to_fields(self._info),
+            "digest": self._digest,
+            "term": 0 if roster is None else roster.term,
+            "lost": "" if roster is None else roster.coordinator,
+            **self._agent.introduction(),
+        }
+        self._links.tell(link, note)
+        timer = self._loop.call_later(WELCOME_S, partial(_give_up, answer, link))
+        try:
+            return await answer
+        except DialError:
+            return None
+        finally:
+            timer.cancel()
+            self._answer = None
+
+    def _welcomed(self, link: Link, answer: dict[str, Any]) -> None:
+        peer = PeerInfo.from_json(str(answer["peer"]).encode())
+        self._superior = link
+        self._links.introduce(link, peer, float(answer["heartbeat_s"]))
+        self._take_roster(roster_from_fields(answer["roster"]))
+        self.role = Role.FOLLOWING
+        self._is_fenced = False
+        logger.info("the coordinator is %s", peer)
+        self._agent.repeat()
+        self._redirect_parked()
+
+    # ---- leading
+
+    def _lead(self, term: int, job: Job) -> None:
+        """Coordinate from now on."""
+        me = self._links.me
+        assert me is not None
+        self._superior = None
+        self._store = TCPStoreServer(self._loop, me.host, 0, self._token)
+        shown = f"[{me.host}]" if ":" in me.host else me.host
+        store = f"tcp://{shown}:{self._store.port}"
+        self.coordinator = Coordinator(
+            self._loop, job, term=term, agent_id=self._info.id, store=store, send=self._send, on_over=self._ended
+        )
+        self.role = Role.LEADING
+        self._is_fenced = False
+        logger.info("this agent coordinates the job (term %d)", term)
+        self._agent.use_store(store)
+        self.coordinator.attach(self._info, self._agent.introduction())
+        self._loop.call_soon(self._agent.repeat)
+        self.coordinator.start()
+        parked, self._parked = self._parked, {}
+        for link, note in parked.items():
+            self._attach(link, note)
+        self.on_leading(self.coordinator)
+        self._rendezvous.announce(Address(me.host, me.port), term)
+        self._beacon()
+
+    def _send(self, agent_id: str, note: dict[str, Any]) -> None:
+        if agent_id == self._info.id:
+            self._loop.call_soon(partial(self._obey, note))
+        elif agent_id in self._subordinates:
+            self._links.tell(self._subordinates[agent_id], note)
+
+    def _ended(self, outcome: Outcome) -> None:
+        self._loop.call_soon(partial(self.end, outcome))
+
+    def _attach(self, link: Link, note: dict[str, Any]) -> None:
+        """Another agent reports for duty here."""
+        me, coordinator = self._links.me, self.coordinator
+        assert me is not None
+        assert coordinator is not None
+        try:
+            info = agent_from_fields(note["agent"])
+        except (TypeError, KeyError) as error:
+            self._refuse(link, f"the agent's introduction cannot be read: {error}")
+            return
+        reason = self._objection(info, note)
+        if reason is not None:
+            self._refuse(link, reason)
+            return
+        self._silent.pop(info.id, None)
+        old = self._subordinates.pop(info.id, None)
+        if old is not None:
+            self._links.drop(old)
+        is_known = coordinator.knows(info.id, note)  # it lost its connection to us, and nothing else
+        if not is_known:
+            coordinator.lose(info.id, "it came again")
+        self._subordinates[info.id] = link
+        welcome = {
+            "say": "welcome",
+            "peer": me.to_json().decode(),
+            "heartbeat_s": self._links.heartbeat_s,
+            "roster": roster_to_fields(coordinator.roster),
+        }
+        self._links.tell(link, welcome)
+        if not is_known:
+            coordinator.attach(info, note)
+
+    def _objection(self, info: AgentInfo, note: dict[str, Any]) -> str | None:
+        assert self.coordinator is not None
+        theirs = note.get("digest")
+        there = theirs if isinstance(theirs, dict) else {}
+        differing = [name for name, value in self._digest.items() if there.get(name) != value]
+        if differing:
+            shown = ", ".join(f"{name} is {self._digest[name]} here and {there.get(name)} there" for name in differing)
+            return f"the agents of a job must agree, but {shown}"
+        twins = [
+            each
+            for each in self.coordinator.job.agents
+            if info.node_rank is not None and each.node_rank == info.node_rank and each.id != info.id
+        ]
+        if twins:
+            return f"--node-rank {info.node_rank} is taken by the agent on {twins[0].hostname}: give each host its own"
+        return None
+
+    def _refuse(self, link: Link, reason: str) -> None:
+        logger.warning("refused the agent at %s: %s", link.peer, reason)
+        self._links.tell(link, {"say": "refuse", "reason": reason})
+
+    def _beacon(self) -> None:
+        """Look whether somebody has started an agent anew at the endpoint: it does not know where the job is now."""
+        if self.role is not Role.LEADING:
+            return
+        for address in self._rendezvous.lookouts():
+            if address not in self._links.addresses:
+                self._links.call(address.host, address.port, CALL_S).add_callback(self._summon)
+        self._loop.call_later(BEACON_S, self._beacon)
+
+    def _summon(self, calling: Operation[Link]) -> None:
+        if calling.error is not None or self._links.me is None:
+            return
+        link, me = calling.result(), self._links.me
+        formed = self.coordinator is not None and self.coordinator.job.generation > 0
+        note = {"say": "summon", "host": me.host, "port": me.port, "id": self._info.id, "formed": formed}
+        self._links.tell(link, note)
+        self._loop.call_later(CALL_S, partial(self._links.drop, link))
+
+    def _summoned(self, note: dict[str, Any]) -> None:
+        """There is a coordinator of this job already: follow it, unless we have begun to lead ourselves."""
+        if self.role is not Role.LEADING or self.coordinator is None or self.coordinator.job.generation:
+            return
+        if not note["formed"] and str(note["id"]) > self._info.id:  # two that have just begun: the smaller id leads
+            return
+        logger.info("the job has a coordinator at %s:%s", note["host"], note["port"])
+        self._step_down()
+        self._look_for(self._follow_or_meet(str(note["host"]), int(note["port"])))
+
+    async def _follow_or_meet(self, host: str, port: int) -> None:
+        if await self._follow(host, port) is not _Call.FOLLOWED:
+            await self._meet()
+
+    def _step_down(self) -> None:
+        self._rendezvous.withdraw()
+        if self.coordinator is not None:
+            self._roster = self.coordinator.roster
+            self.on_leading(None)
+            self.coordinator.close()
+            self.coordinator = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        for link in self._subordinates.values():
+            self._links.drop(link)
+        self._subordinates.clear()
+        self._silent.clear()
+
+    # ---- losing the coordinator
+
+    def _superior_lost(self, cause: Cause, detail: str) -> None:
+        roster = self._roster
+        assert roster is not None
+        logger.warning("the coordinator is lost: %s", detail)
+        self._superior = None
+        dead = {roster.coordinator} if cause is Cause.LEFT else set[str]()
+        self._look_for(self._succeed(roster, dead, is_closed=cause is Cause.DIED))
+
+    async def _succeed(self, roster: Roster, dead: set[str], *, is_closed: bool = False) -> None:
+        """Follow the next in line, or lead if that is us; cut off from most of the others, end our workers.
+
+        ``is_closed``: the coordinator's end of our link was closed: it is dead, or has given us up.
+        """
+        began = time.monotonic()
+        lost = roster.find(roster.coordinator)
+        while True:
+            if is_closed and lost is not None and lost.id not in dead:
+                called = await self._follow(lost.host, lost.port)
+                if called is _Call.FOLLOWED:
+                    return
+                if called is _Call.DEAD:
+                    dead.add(lost.id)
+            for heir in line_of_succession(roster, dead):
+                if heir.id == self._info.id:
+                    if self._may_lead(roster, dead):
+                        self._take_over(roster, dead)
+                        return
+                    break
+                called = await self._follow(heir.host, heir.port)
+                if called is _Call.FOLLOWED:
+                    return
+                if called is _Call.DEAD:
+                    dead.add(heir.id)
+            if not self._is_fenced and time.monotonic() - began > FENCE_S:
+                self._fence()
+            if self._is_fenced:  # the one that we lost may be back
+                is_other = lost is not None and lost.id != self._info.id
+                if lost is not None and is_other and await self._follow(lost.host, lost.port) is _Call.FOLLOWED:
+                    return
+            if time.monotonic() - began > self._plan.join_timeout_s:
+                raise DialError("", 0, f"cut off from the job's other agents for {self._plan.join_timeout_s:g} s")
+            await pause(self._loop, RETRY_S)
+
+    def _may_lead(self, roster: Roster, dead: set[str]) -> bool:
+        votes = {self._info.id} | {str(note["agent"]["id"]) for note in self._parked.values()}
+        coordinated = roster.coordinator == self._info.id
+        return has_quorum([each.id for each in roster.members], votes=votes, dead=dead, coordinated=coordinated)
+
+    def _take_over(self, roster: Roster, dead: set[str]) -> None:
+        expected = {member.id for member in roster.members} - dead - {self._info.id}
+        if roster.coordinator not in dead:
+            expected.discard(roster.coordinator)  # silent: its workers are gone once it has fenced itself
+        plan = self._plan
+        if roster.coordinator not in dead:  # it may have noticed a lease later than we
+            plan = replace(plan, resume_s=plan.resume_s + self._lease_s)
+        job = Job.resume(
+            plan,
+            now=time.monotonic(),
+            term=roster.term + 1,
+            generation=roster.generation,
+            active=roster.active,
+            expected=expected | {self._info.id},
+            wanted_nodes=roster.wanted_nodes,
+            draining=roster.draining,
+        )
+        self._lead(roster.term + 1, job)
+
+    def _fence(self) -> None:
+        self._is_fenced = True
+        if self._agent.num_running:
+            logger.error("cut off from the job's other agents: the workers of this host are ended")
+        self._agent.fence(lambda: None)
+
+    # ---- owner of the links
+
+    def agent_called(self, link: Link) -> None:
+        """What it wants it will say."""
+
+    def agent_said(self, link: Link, note: dict[str, Any]) -> None:
+        say = note["say"]
+        if say == "attach":
+            self._wants_to_attach(link, note)
+        elif say == "summon":
+            self._summoned(note)
+        elif say in ("asked", "answered"):
+            self.on_control(link, note)
+        elif say == "end" and link is self._superior:
+            self.end(outcome_from_fields(note["outcome"]))
+        elif say in ("welcome", "redirect", "refuse") and link is self._superior:
+            if self._answer is not None:
+                self._answer.succeed(note)
+        elif link is self._superior and self.role is Role.FOLLOWING:
+            self._obey(note)
+        elif self.role is Role.LEADING and self.coordinator is not None:
+            agent_id = next((agent for agent, other in self._subordinates.items() if other is link), None)
+            if agent_id is not None:
+                self.coordinator.hear(agent_id, note)
+
+    def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
+        self._parked.pop(link, None)
+        if link is self._superior:
+            if self._answer is not None:
+                self._answer.fail(DialError(link.peer.host, link.peer.port, detail))
+            elif self.role is Role.FOLLOWING:
+                self._superior_lost(cause, detail)
+            return
+        agent_id = next((agent for agent, other in self._subordinates.items() if other is link), None)
+        if agent_id is None or self.coordinator is None:
+            return
+        del self._subordinates[agent_id]
+        if cause is Cause.LEFT:
+            self.coordinator.lose(agent_id, detail)
+        elif cause is Cause.DIED:
+            self._silent[agent_id] = detail
+            drive(self._ascertain(agent_id, link.peer, detail))
+        else:
+            self._fell_silent(agent_id, detail)
+
+    async def _ascertain(self, agent_id: str, peer: PeerInfo, detail: str) -> None:
+        """Its end of the link is closed. That is its death, or its verdict on us: whom nobody answers to is dead."""
+        is_dead = await self._is_dead(peer.host, peer.port)
+        if agent_id not in self._silent or self.coordinator is None:
+            return  # it has come again
+        if is_dead:
+            del self._silent[agent_id]
+            self.coordinator.lose(agent_id, detail)
+        else:
+            self._fell_silent(agent_id, f"{detail}, though its process is there")
+
+    async def _is_dead(self, host: str, port: int) -> bool:
+        deadline = time.monotonic() + CALL_S
+        while True:
+            try:
+                link = await self._links.call(host, port, CALL_S)
+            except DialError as error:
+                if error.is_refused or time.monotonic() > deadline:
+                    return error.is_refused
+                await pause(self._loop, RETRY_S)  # a dying process may close its links before its listener
+            except HandshakeError:  # somebody else's by now
+                return True
+            else:
+                self._links.drop(link)
+                return False
+
+    def _fell_silent(self, agent_id: str, detail: str) -> None:
+        """It may be alive, and cut off: then it ends its workers by itself, if it is not we who are."""
+        self._silent[agent_id] = detail
+        self._loop.call_later(self._lease_s + 2 * FENCE_S, partial(self._give_up_silent, agent_id))
+        coordinator = self.coordinator
+        assert coordinator is not None
+        members = coordinator.attached
+        votes = set(self._subordinates) | {self._info.id}
+        if not has_quorum(members, votes=votes, dead=set(), coordinated=True):
+            logger.error("cut off from %d of %d agents", len(members) - len(votes), len(members))
+            roster = coordinator.roster
+            self._step_down()
+            self._fence()
+            self._look_for(self._succeed(roster, set()))
+
+    def _give_up_silent(self, agent_id: str) -> None:
+        detail = self._silent.pop(agent_id, None)
+        if detail is not None and self.coordinator is not None and agent_id not in self._subordinates:
+            self.coordinator.lose(agent_id, detail)
+
+    def _wants_to_attach(self, link: Link, note: dict[str, Any]) -> None:
+        if self.role is Role.OVER:
+            self._links.tell(link, {"say": "end", "outcome": outcome_to_fields(self._outcome)})
+            return
+        if self.role is Role.LEADING:
+            self._attach(link, note)
+            return
+        roster = self._roster
+        has_lost_ours = roster is not None and note.get("lost") == roster.coordinator
+        if self.role is Role.FOLLOWING and not has_lost_ours:
+            self._redirect(link)
+            return
+        self._parked[link] = note
+        if self.role is Role.FOLLOWING:  # we have not noticed yet, or it is only the caller that lost it
+            self._loop.call_later(WELCOME_S / 2, partial(self._redirect_if_parked, link))
+
+    def _redirect_if_parked(self, link: Link) -> None:
+        if link in self._parked and self.role is Role.FOLLOWING:
+            self._redirect(link)
+
+    def _redirect_parked(self) -> None:
+        for link in list(self._parked):
+            self._redirect(link)
+
+    def _redirect(self, link: Link) -> None:
+        self._parked.pop(link, None)
+        assert self._superior is not None
+        peer = self._superior.peer
+        self._links.tell(link, {"say": "redirect", "host": peer.host, "port": peer.port})
+
+    # ---- what the coordinator says
+
+    def _obey(self, note: dict[str, Any]) -> None:
+        if self.role is Role.OVER:
+            return
+        say = note["say"]
+        if say == "roster":
+            self._take_roster(roster_from_fields(note["roster"]))
+        elif say == "end":  # from ourselves, as the coordinator
+            self.end(outcome_from_fields(note["outcome"]))
+        elif say == "reset":
+            self._agent.fence(self._attach_anew)
+        else:
+            self._agent.obey(note)
+
+    def _attach_anew(self) -> None:
+        """Our workers are gone, as the coordinator wanted: report for duty as a new host."""
+        if self.role is Role.FOLLOWING and self._superior is not None:
+            peer = self._superior.peer
+            self._links.drop(self._superior)
+            self._look_for(self._follow_or_meet(peer.host, peer.port))
+
+    def _take_roster(self, roster: Roster) -> None:
+        self._roster = roster
+        self._agent.use_store(roster.store)
+
+
+def _give_up(answer: Operation[dict[str, Any]], link: Link) -> None:
+    answer.fail(DialError(link.peer.host, link.peer.port, "no answer in time"))

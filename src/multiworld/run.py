@@ -1,0 +1,33 @@
+"""``python -m multiworld.run``, the same as ``multiworld run``; and ``main`` for programs that launch from within."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from .elastic.arguments import options_from
+from .elastic.parser import run_parser
+
+__all__ = ["main"]
+
+
+@record
+def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
+    """Run a job as ``torch.distributed.run.main`` does, and return when it has ended.
+
+    ``args``: the command line (default: this process's). ``in_place``: see ``elastic.launcher.launch``. Raises
+    ``ValueError`` for what makes no sense (and SystemExit, as argparse does), ``ChildFailedError`` if a worker failed,
+    whose error file is then this process's too, and ``MultiworldError`` for what else went wrong.
+    """
+    options = options_from(run_parser().parse_args(args))
+    from .elastic.launcher import launch  # what makes no sense is told without it
+
+    launch(options, in_place=in_place)
+
+
+if __name__ == "__main__":
+    from .cli.run import main as command
+
+    sys.exit(command())

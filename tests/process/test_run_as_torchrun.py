@@ -1,0 +1,140 @@
+"""What programs expect of torchrun, they get from ``multiworld run``, called as a command or from within."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic import events
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from multiworld.elastic.master_store import MasterStore
+from multiworld.run import main
+
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_leaks")]
+
+CONTRACT = (
+    "LOCAL_RANK RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE ROLE_WORLD_SIZE GROUP_WORLD_SIZE "
+    "MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID "
+    "TORCHELASTIC_ERROR_FILE TORCHELASTIC_USE_AGENT_STORE OMP_NUM_THREADS"
+)
+REPORTING = f"""
+    import os, sys
+    if "fail" in sys.argv:
+        raise RuntimeError("asked to")
+    found = [name for name in {CONTRACT!r}.split() if name in os.environ]
+    open(os.path.join(sys.argv[1], os.environ["RANK"]), "w").write(" ".join(found))
+"""
+REDUCING = """
+    import os, sys
+    import torch
+    import torch.distributed as dist
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=size)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    open(os.path.join(sys.argv[1], str(rank)), "w").write(f"{total.item()} {dist.is_torchelastic_launched()}")
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_stays() -> None:
+    """The first c10d store of a process makes a pipe that stays, for all that follow."""
+    MasterStore("127.0.0.1", 0).close()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(REPORTING))
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("PET_", "TORCHELASTIC_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("faulthandler.enable", lambda **_: None)  # record turns it on, and pytest has it on already
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def written(out: Path) -> dict[int, str]:
+    return {int(path.name): path.read_text() for path in out.iterdir()}
+
+
+def test_every_worker_has_torchruns_variables(program: Path, out: Path) -> None:
+    main(["--standalone", "--run-path", "--nproc-per-node=2", "--start-method=spawn", str(program), str(out)])
+    assert written(out) == {0: CONTRACT, 1: CONTRACT}
+
+
+def test_variables_stand_for_options_and_any_command_is_started(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"NNODES": "1", "NPROC_PER_NODE": "3", "NO_PYTHON": "1", "MONITOR_INTERVAL": "1"}.items():
+        monkeypatch.setenv(f"PET_{name}", value)
+    script = tmp_path / "touch.sh"
+    script.write_text('#!/bin/sh\necho "creating $RANK"\necho "$MASTER_ADDR" > "$1/$RANK"\n')
+    script.chmod(0o755)
+    console = io.StringIO()
+    monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank${rank}]: ")
+    with redirect_stdout(console):
+        main(["--redirects=3", "--tee=3", str(script), str(out)])
+    assert written(out) == dict.fromkeys(range(3), "127.0.0.1\n")
+    assert sorted(console.getvalue().splitlines()) == [f"[rank{rank}]: creating {rank}" for rank in range(3)]
+
+
+def test_a_failed_worker_raises_what_torchrun_raises_and_the_event_handler_hears_of_it(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(events, "record", lambda event, destination="null": heard.append(event.name))
+    with pytest.raises(ChildFailedError) as raised:
+        main(["--nproc-per-node=2", f"--log-dir={tmp_path}/logs", str(program), "fail"])
+    _, failure = raised.value.get_first_failure()
+    assert failure.exitcode == 1
+    assert heard == ["torchelastic.worker.status.FAILED"]
+    assert list(tmp_path.glob("logs/*/failure.json"))
+
+
+@pytest.mark.parametrize("method", ["tcp", "env"])
+def test_plain_process_groups_meet_at_the_port_that_the_user_gave(method: str, out: Path, tmp_path: Path) -> None:
+    path, port = tmp_path / "reduce.py", free_port()
+    path.write_text(textwrap.dedent(REDUCING))
+    place = f"tcp://localhost:{port}" if method == "tcp" else "env://"
+    static = ["--master-addr=localhost", f"--master-port={port}", "--node-rank=0"]
+    main(["--run-path", "--nproc-per-node=2", *static, str(path), str(out), place])
+    assert written(out) == {0: "2.0 True", 1: "2.0 True"}
+
+
+def test_agents_of_two_hosts_meet_at_the_endpoint(program: Path, out: Path) -> None:
+    options = ["--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
+    command = [sys.executable, "-m", "multiworld.run", *options, "--rdzv-id=two", str(program), str(out)]
+    agents = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(2)]
+    try:
+        assert [agent.wait(40) for agent in agents] == [0, 0]
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()
+    assert sorted(written(out)) == [0, 1, 2, 3]

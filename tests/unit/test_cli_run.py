@@ -1,0 +1,163 @@
+"""What ``multiworld run`` says and returns when a job ends, and that a bad line starts nothing."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from multiworld import launch as old_launcher
+from multiworld import run as launcher
+from multiworld.cli.main import main
+from multiworld.cli.run import launch
+from multiworld.elastic.options import JobOptions
+from multiworld.errors import StoreError
+
+LINE = ["--nproc-per-node=2", __file__, "--epochs", "3"]
+
+
+class _Launcher(ModuleType):
+    """Stands for ``multiworld.elastic.launcher``: notes what it should launch, and ends as it is told to."""
+
+    def __init__(self, end: BaseException | None) -> None:
+        super().__init__("multiworld.elastic.launcher")
+        self.launched: list[JobOptions] = []
+        self.end = end
+
+    def launch(self, options: JobOptions, *, in_place: bool) -> None:
+        self.launched.append(options)
+        if self.end is not None:
+            raise self.end
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], _Launcher]:
+    """Return a function that decides how the job ends."""
+    monkeypatch.setattr(faulthandler, "enable", lambda **_: None)  # record turns it on, and pytest has it on already
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+
+    def decide(end: BaseException | None) -> _Launcher:
+        fake = _Launcher(end)
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
+        return fake
+
+    return decide
+
+
+def failed(exitcode: int, error_file: str = "<N/A>") -> ChildFailedError:
+    return ChildFailedError(
+        "prog.py", {5: ProcessFailure(local_rank=1, pid=77, exitcode=exitcode, error_file=error_file)}
+    )
+
+
+def recorded(folder: Path, message: object) -> str:
+    path = folder / "error.json"
+    path.write_text(json.dumps({"message": message}))
+    return str(path)
+
+
+def test_a_job_that_ends_well_ends_with_0_and_says_nothing(
+    ends: Callable[[BaseException | None], _Launcher], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = ends(None)
+    assert main(["run", *LINE]) == 0
+    assert [(each.num_workers, each.entrypoint.arguments) for each in fake.launched] == [(2, ("--epochs", "3"))]
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [
+        (failed(3), 3, "rank 5 (local rank 1, pid 77) failed with exit status 3"),
+        (failed(-signal.SIGKILL), 137, "rank 5 (local rank 1, pid 77) was ended by SIGKILL"),
+        (failed(-60), 188, "rank 5 (local rank 1, pid 77) was ended by signal 60"),
+        (failed(0), 1, "rank 5 (local rank 1, pid 77) failed with exit status 0"),
+        (SignalException("got it", signal.SIGTERM), 143, "ended by SIGTERM"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (StoreError("tcp://h:1", "nobody listens there"), 1, "store tcp://h:1: nobody listens there"),
+        (ValueError("--rdzv-backend 'x' is unknown"), 2, "--rdzv-backend 'x' is unknown"),
+    ],
+)
+def test_the_status_and_one_line_say_how_the_job_ended(
+    end: BaseException,
+    status: int,
+    told: str,
+    ends: Callable[[BaseException | None], _Launcher],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ends(end)
+    assert main(["run", *LINE]) == status
+    assert capsys.readouterr() == ("", f"multiworld run: {told}\n")
+
+
+def test_what_the_worker_recorded_is_told_and_handed_up(
+    ends: Callable[[BaseException | None], _Launcher],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    above = tmp_path / "above.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(above))
+    extra = {"py_callstack": "Traceback ...", "timestamp": "1700000000"}
+    ends(failed(1, recorded(tmp_path, {"message": "RuntimeError: no\nmore", "extraInfo": extra})))
+    assert main(["run", *LINE]) == 1
+    assert capsys.readouterr().err.endswith("failed with exit status 1: RuntimeError: no\n")
+    assert json.loads(above.read_text())["message"]["errorCode"] == 1
+
+
+def test_an_error_of_which_nothing_is_known_keeps_its_traceback(
+    ends: Callable[[BaseException | None], _Launcher],
+) -> None:
+    ends(ZeroDivisionError("a mistake of ours"))
+    with pytest.raises(ZeroDivisionError):
+        main(["run", *LINE])
+
+
+@pytest.mark.parametrize("line", [["absent.py"], ["--nnodes=2:1", __file__]])
+def test_a_line_that_makes_no_sense_ends_with_2_before_anything_starts(
+    line: list[str], ends: Callable[[BaseException | None], _Launcher], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = ends(None)
+    assert main(["run", *line]) == 2
+    assert fake.launched == []
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_ends_with_0(
+    ends: Callable[[BaseException | None], _Launcher], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = ends(None)
+    assert main(["run", "--help"]) == 0
+    assert fake.launched == []
+    assert "multiworld run [OPTIONS] SCRIPT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("program", [launcher.main, old_launcher.main])
+@pytest.mark.parametrize("end", [failed(3), ValueError("refused"), StoreError("tcp://h:1", "gone")])
+def test_called_from_a_program_the_error_itself_comes_out(
+    program: Callable[[Sequence[str]], None], end: BaseException, ends: Callable[[BaseException | None], _Launcher]
+) -> None:
+    ends(end)
+    with pytest.raises(type(end)) as raised:
+        program(LINE)
+    assert raised.value is end
+
+
+def test_the_old_launcher_passes_the_local_rank_unless_told_not_to(
+    ends: Callable[[BaseException | None], _Launcher], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = ends(None)
+    assert launch(LINE) == 0
+    assert launch(["--use-env", *LINE]) == 0
+    assert main(["run", *LINE]) == 0
+    assert [each.entrypoint.passes_local_rank for each in fake.launched] == [True, False, False]
+    assert launch(["absent.py"]) == 2
+    assert capsys.readouterr().err == "python -m multiworld.launch: no such script: absent.py\n"
