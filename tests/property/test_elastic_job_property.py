@@ -28,7 +28,7 @@ def check_ranks(some: Hosts) -> None:
 def check_complete(some: Hosts, finished: int) -> None:
     """While the job runs with enough hosts, every rank runs, unless it has ended well or waits for its next start."""
     job = some.job
-    if job.phase is Phase.RUNNING and len(job.active) >= job.plan.min_nodes and not job.next_deadline():
+    if job.phase is Phase.RUNNING and not job.vacant and not job.next_deadline():
         size = sum(info.num_workers for info in job.agents if info.id in job.active)
         assert len(some.running) + finished >= size
 

@@ -12,6 +12,7 @@ import pytest
 from multiworld.elastic.actions import (
     Action,
     End,
+    Kill,
     OpenMaster,
     Outcome,
     Reassign,
@@ -70,6 +71,8 @@ class Hosts:
                 for worker in action.workers:
                     self.stopped.append(worker)
                     self.exit(worker, 0 if self.ends_well and action.signum == signal.SIGTERM else -action.signum)
+            elif isinstance(action, Kill):
+                self.exit(action.worker, -9)
             elif isinstance(action, Reassign):
                 self.running[action.worker] = (action.agent, action.assignment)
             elif isinstance(action, OpenMaster):
@@ -595,3 +598,156 @@ def test_nothing_is_polled_for_workers_that_wait_for_their_generations_store() -
     assert job.next_deadline() is None
     job.master_opened(1, "127.0.0.1", 1000, 0.0)
     assert {worker["state"] for worker in job.describe()} == {"running"}
+
+
+def test_the_store_of_a_generation_is_served_by_a_host_that_is_there() -> None:
+    some = hosts(1, 3, greets=True, last_call_s=0.0)
+    some.attach(agent("a", num_workers=1))
+    some.attach(agent("b", num_workers=1))
+    some.fail(0, 0)
+    some.lose("a")  # it has done its work
+    some.attach(agent("c", num_workers=1))
+    assert some.ranks == {1: "b", 2: "c"}
+    some.fail(1)
+    assert some.ranks == {1: "b", 2: "c"}
+
+
+def test_a_store_that_goes_with_its_host_is_served_anew_by_another() -> None:
+    some = hosts(2, 2, greets=True)
+    some.attach(agent("a", num_workers=1))
+    some.attach(agent("b", num_workers=1))
+    some.fail(0, 0)
+    before = some.places[0].master_port
+    some.lose("a")
+    some.fail(1)
+    assert some.places[0].master_port != before
+
+
+def test_a_failure_that_is_heard_of_while_the_job_is_given_up_is_told_too() -> None:
+    """It may have been the first: reports of other hosts take longer."""
+    some = hosts(2, 2)
+    some.attach(agent("a", num_workers=1))
+    some.attach(agent("b", num_workers=1))
+    stops: list[Action] = some.job.worker_exited("a", some.at(0), 1, {"rank": 0, "text": "reset"}, some.now)
+    assert any(isinstance(each, Stop) for each in stops)
+    some.carry_out(some.job.worker_exited("b", some.at(1), -11, {"rank": 1, "text": "SIGSEGV"}, some.now))
+    assert some.outcome is not None
+    assert [failure["rank"] for failure in some.outcome.failures] == [0, 1]
+
+
+def test_a_budget_of_the_whole_job_outlives_its_coordinator() -> None:
+    some = hosts(1, 2, budget=RestartBudget(max_restarts=1))
+    some.attach(agent("a", num_workers=1))
+    some.attach(agent("b", num_workers=1))
+    some.fail(0)
+    after = take_over(some, "a", expected=["b"])
+    after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
+    after.fail(0)
+    assert after.outcome is not None
+    assert "was started again 1 times, and may be 1 times" in after.outcome.text
+
+
+def test_a_generation_is_not_used_twice_though_the_roster_is_an_older_one() -> None:
+    some = hosts(1, 3, greets=True, last_call_s=0.0)
+    some.attach(agent("a", num_workers=1))
+    some.attach(agent("b", num_workers=1))
+    job = Job.resume(some.job.plan, now=0.0, term=2, generation=1, active=["a", "b"], expected=["b"])
+    after = Hosts(job, running={each: place for each, place in some.running.items() if place[0] == "b"}, greets=True)
+    after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
+    assert {place.generation for place in after.places} == {3}
+
+
+def test_a_host_that_cannot_end_its_workers_is_given_up() -> None:
+    some = hosts(1, 2, budget=RestartBudget(max_restarts=1), shutdown_s=5.0, last_call_s=0.0)
+    some.attach(agent("a", num_workers=1))
+    some.attach(agent("b", num_workers=1))
+    stuck = some.at(1)
+    assert some.job.worker_exited("a", some.at(0), 1, {}, some.now)
+    deadline = some.job.next_deadline()
+    assert deadline is not None
+    assert deadline > 5.0
+    del some.running[stuck]
+    some.pass_time(deadline)
+    assert some.resets == ["b"]
+    assert some.ranks == {0: "a"}
+
+
+@pytest.mark.parametrize("num_hosts", [0, 1])
+def test_a_signal_while_the_job_waits_for_hosts_is_no_good_end(num_hosts: int) -> None:
+    some = hosts(2, 2)
+    for number in range(num_hosts):
+        some.attach(agent(f"host{number}"))
+    some.carry_out(some.job.interrupted(signal.SIGTERM, some.now))
+    assert some.outcome is not None
+    assert (some.outcome.status, some.outcome.signum) == (143, signal.SIGTERM)
+
+
+def test_all_workers_together_wait_longer_each_time_that_the_program_fails_at_once() -> None:
+    some = hosts(budget=RestartBudget(max_restarts=100))
+    some.attach(agent("a", num_workers=1))
+    some.fail(0)
+    some.fail(0)
+    assert not some.running
+    some.pass_time(0.1)
+    assert some.ranks == {0: "a"}
+
+
+def test_survivors_keep_their_places_while_others_are_awaited_and_a_replacement_gets_the_lost_ones() -> None:
+    some = hosts(3, 3, greets=True)
+    for number, name in enumerate("abc"):
+        some.attach(agent(name, num_workers=1, node_rank=number))
+    before = some.places[2]
+    some.lose("b")
+    assert some.ranks == {0: "a", 2: "c"}
+    assert some.places[1] == before
+    some.fail(2)
+    assert some.ranks == {0: "a", 2: "c"}
+    some.attach(agent("d", num_workers=1, node_rank=1))
+    assert some.ranks == {0: "a", 1: "d", 2: "c"}
+
+
+def test_what_may_have_been_lost_is_said_again_to_an_agent_that_has_a_new_connection() -> None:
+    some = hosts(2, 2, budget=RestartBudget(max_restarts=1))
+    some.attach(agent("a", num_workers=1))
+    some.attach(agent("b", num_workers=1))
+    running = some.at(1)
+    (again,) = some.job.agent_returned("b", reports_of(some, "b"), some.now)
+    assert isinstance(again, Reassign)
+    assert some.job.worker_exited("a", some.at(0), 1, {}, some.now)  # the order to stop the other is lost
+    (again,) = some.job.agent_returned("b", reports_of(some, "b"), some.now)
+    assert isinstance(again, Stop)
+    assert again.workers == (running,)
+
+
+def test_a_store_that_was_asked_for_is_asked_for_again_when_the_agent_has_a_new_connection() -> None:
+    job = Job(JobPlan(min_nodes=1, max_nodes=1), now=0.0)
+    assert any(isinstance(each, OpenMaster) for each in job.agent_attached(agent("a"), [], 0.0))
+    assert [type(each) for each in job.agent_returned("a", [], 0.0)] == [OpenMaster]
+    started = job.agent_returned("a", [], 0.0, master=(1, "127.0.0.1", 7))
+    assert [type(each) for each in started] == [Start, Start]
+
+
+@pytest.mark.parametrize("how", ["signal", "given up"])
+def test_a_job_that_was_ending_ends_under_the_next_coordinator_too(how: str) -> None:
+    some = hosts(1, 2, greets=True, budget=RestartBudget(max_restarts=0))
+    some.attach(agent("a", num_workers=1))
+    some.attach(agent("b", num_workers=1))
+    if how == "signal":
+        assert some.job.interrupted(signal.SIGTERM, some.now)
+    else:
+        assert some.job.worker_exited("a", some.at(0), 1, {}, some.now)
+    job = Job.resume(
+        some.job.plan,
+        now=0.0,
+        term=2,
+        generation=1,
+        active=["a", "b"],
+        expected=["b"],
+        signum=some.job.signum,
+        given_up=some.job.given_up,
+    )
+    after = Hosts(job, running={each: place for each, place in some.running.items() if place[0] == "b"}, greets=True)
+    after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
+    assert len(after.stopped) == 1
+    assert after.outcome is not None
+    assert after.outcome.status == (143 if how == "signal" else 1)

@@ -80,12 +80,16 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The lines of one benchmark. ``about`` says what was done; ``took_s`` how long the benchmark ran."""
+    """The lines of one benchmark. ``about`` says what was done; ``took_s`` how long the benchmark ran.
+
+    ``reference``: what the figures stand beside.
+    """
 
     name: str
     about: str
     took_s: float
     lines: Sequence[Line]
+    reference: str = "raw Gloo"
 
     def as_json(self) -> dict[str, Any]:
         lines = [line.as_json() for line in self.lines]

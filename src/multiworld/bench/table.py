@@ -8,7 +8,7 @@ from .report import Line, Report, Section
 
 __all__ = ["format_figure", "report_text", "section_text"]
 
-HEADINGS = ("ours", "raw Gloo", "ratio (middle half)", "bound", "", "also")
+HEADINGS = ("ratio (middle half)", "bound", "", "also")
 MEASUREMENT = "measurement"
 RIGHT_ALIGNED = {1, 2, 3}
 
@@ -21,7 +21,7 @@ def report_text(report: Report) -> str:
 
 def section_text(section: Section) -> str:
     """Return a heading, what was done, and the table of one benchmark."""
-    rows = [(MEASUREMENT, *HEADINGS), *map(_row, section.lines)]
+    rows = [(MEASUREMENT, "ours", section.reference, *HEADINGS), *map(_row, section.lines)]
     head = f"### {section.name}\n\n{section.about} Took {section.took_s:.0f} s."
     return f"{head}\n\n{_table(rows)}"
 

@@ -10,6 +10,7 @@ from .assignment import Assignment
 __all__ = [
     "Action",
     "End",
+    "Kill",
     "OpenMaster",
     "Outcome",
     "Reassign",
@@ -39,6 +40,14 @@ class Stop:
     workers: tuple[str, ...]
     signum: int
     grace_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """Kill a worker with SIGKILL, as a fault would, so that it is taken for one."""
+
+    agent: str
+    worker: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +107,7 @@ class Record:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-Action = Start | Stop | Reassign | OpenMaster | Reset | Release | End | Record
+Action = Start | Stop | Kill | Reassign | OpenMaster | Reset | Release | End | Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +122,5 @@ class WorkerReport:
     worlds: tuple[str, ...]
     restart_ages_s: tuple[float, ...]
     """How long ago each of its starts after the first was."""
+    stopping: bool = False
+    """It was ordered to end."""

@@ -63,7 +63,8 @@ class Agent:
         self._opening: Operation[MasterStore] | None = None  # the last that was ordered
         self._port = WorkerPort(loop, token, on_hello=self._greeted, on_news=self._news, on_gone=lambda _: None)
         self._starter = Starter(loop, options, fork_server, pump, self._port.address, inherited)
-        self._when_idle: Callable[[], None] | None = None
+        self._replaced: set[HeldWorker] = set()  # given up, and still dying while another stands in their place
+        self._when_idle: list[Callable[[], None]] = []  # when all that were given up have ended
         self._closed = False
         self._look_every_s = options.lease_s / LOOKS_PER_LEASE
         loop.call_later(self._look_every_s, self._look)
@@ -78,6 +79,10 @@ class Agent:
             self._reassign(str(note["worker"]), Assignment.from_fields(note["assignment"]))
         elif say == "stop":
             self._stop(note["workers"], int(note["signum"]), float(note["grace_s"]))
+        elif say == "kill":
+            held = self._find(str(note["worker"]))
+            if held is not None:
+                held.kill("as asked")
         elif say == "open master":
             self._open_master(int(note["generation"]))
         elif say == "die":
@@ -104,6 +109,7 @@ class Agent:
                 uses_multiworld=held.uses_multiworld,
                 worlds=tuple(sorted(held.worlds)),
                 restart_ages_s=tuple(now - at for at in self._restarted.get(local_rank, ())),
+                stopping=held.ordered and held.returncode is None,
             )
             for local_rank, held in self._held.items()
             if not held.given_up
@@ -112,17 +118,25 @@ class Agent:
         return {"workers": [report_to_fields(report) for report in reports], "master": master}
 
     def repeat(self) -> None:
-        """Tell a new coordinator which of the workers just introduced have failed meanwhile."""
-        for held in list(self._held.values()):
-            if held.returncode and not held.given_up:
+        """Tell a coordinator what it may not have heard of the workers just introduced."""
+        for held in [held for held in self._held.values() if not held.given_up]:
+            if held.uses_multiworld:
+                self._report({"say": "greeted", "worker": held.id})
+            for world in held.worlds:
+                self._report({"say": "world", "worker": held.id, "world": world, "left": False})
+            if held.returncode is not None:
                 self._report_exit(held)
 
-    def fence(self, then: Callable[[], None]) -> None:
-        """End all workers at once: others may be started in their places. ``then`` is called when none is left."""
+    def fence(self, then: Callable[[], None], *, forgets: bool = False) -> None:
+        """End all workers at once: others may be started in their places. ``then`` is called when none is left.
+
+        ``forgets``: those that have ended well count no more either.
+        """
         for held in self._held.values():
-            held.given_up = True
-            held.kill("the host was cut off from the others")
-        self._when_idle = then
+            if held.returncode != 0 or forgets:
+                held.given_up = True
+                held.kill("the host was cut off from the others")
+        self._when_idle.append(then)
         self._check_idle()
 
     @property
@@ -137,7 +151,7 @@ class Agent:
     def close(self) -> None:
         """Kill what is left. On the progress thread, or after it has stopped."""
         self._closed = True
-        for held in self._held.values():
+        for held in (*self._held.values(), *self._replaced):
             held.kill("the agent ends")
         self._port.close()
         for master in [*self._old_masters, *([] if self._master is None else [self._master])]:
@@ -150,10 +164,13 @@ class Agent:
         before = self._held.get(assignment.local_rank)
         if before is not None:
             self._port.forget(before.id)
-            if not assignment.restarts:  # the host was without ranks meanwhile, and begins anew
-                self._restarted.pop(assignment.local_rank, None)
-            elif not before.given_up and before.returncode is not None:
-                self._restarted.setdefault(assignment.local_rank, []).append(time.monotonic())
+            if before.returncode is None:
+                self._replaced.add(before)
+                before.given_up = True
+                before.kill("another is started in its place")
+        restarted = self._restarted.setdefault(assignment.local_rank, [])
+        del restarted[assignment.restarts :]  # it may have been without ranks meanwhile, and begin anew
+        restarted += [time.monotonic()] * (assignment.restarts - len(restarted))
         held = HeldWorker(self._loop, worker_id, assignment, on_exit=self._exited)
         self._held[assignment.local_rank] = held
         self._publish(held)
@@ -175,6 +192,8 @@ class Agent:
         self._port.forget(held.id)
         if not held.given_up:
             self._report_exit(held)
+        if held.ordered and held.returncode and self._held.get(held.assignment.local_rank) is held:
+            del self._held[held.assignment.local_rank]  # nobody needs to hear of it again
         self._check_idle()
 
     def _report_exit(self, held: HeldWorker) -> None:
@@ -184,15 +203,21 @@ class Agent:
                 "worker": held.id,
                 "returncode": held.returncode,
                 "failure": held.failure_fields,
+                "ordered": held.ordered,
                 "clock_us": now_us(),
             }
         )
 
     def _check_idle(self) -> None:
-        if self._when_idle is not None and not self.num_running:
-            then, self._when_idle = self._when_idle, None
-            self._held.clear()
-            self._restarted.clear()
+        given_up = {rank: held for rank, held in self._held.items() if held.given_up}
+        self._replaced = {held for held in self._replaced if held.returncode is None}
+        if self._replaced or any(held.returncode is None for held in given_up.values()):
+            return
+        for rank in given_up:
+            del self._held[rank]
+            self._restarted.pop(rank, None)
+        waiting, self._when_idle = self._when_idle, []
+        for then in waiting:
             then()
 
     def _find(self, worker_id: str) -> HeldWorker | None:
@@ -217,10 +242,10 @@ class Agent:
         """Look whether a worker is stopped, or makes no progress, for too long."""
         if self._closed:
             return
-        now = time.monotonic()
-        for held in self._held.values():
-            held.look(now, lease_s=self._options.lease_s, progress_s=self._options.progress_timeout_s)
         self._loop.call_later(self._look_every_s, self._look)
+        now = time.monotonic()
+        for held in list(self._held.values()):
+            held.look(now, lease_s=self._options.lease_s, progress_s=self._options.progress_timeout_s)
 
     # ---- what workers say
 
@@ -249,6 +274,9 @@ class Agent:
     # ---- the store of plain programs
 
     def _open_master(self, generation: int) -> None:
+        if self._master is not None and self._master.generation == generation:
+            self._serve(self._master)  # the answer was lost
+            return
         if self._master is not None:
             self._old_masters.append(self._master)  # workers that run on, on any host, may have a process group on it
             self._master = None
@@ -275,7 +303,7 @@ class Agent:
         self._master = master
         door = self._door()
         if door is not None:
-            door.store = (self._address, master.port)
+            door.store = master.inside
             if self._options.rdzv_backend == "static":  # workers expect it where the user said
                 host, _, port = self._options.rdzv_endpoint.rpartition(":")
                 master.address, master.port = host.strip("[]"), int(port)

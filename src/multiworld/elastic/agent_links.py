@@ -6,7 +6,7 @@ import logging
 from typing import Any, Protocol
 
 from ..errors import ProtocolError
-from ..wire.dialer import dial
+from ..wire.dialer import DialError, dial
 from ..wire.frames import Kind
 from ..wire.listener import Listener, Pending, Route
 from ..wire.operation import Operation
@@ -28,10 +28,8 @@ PURPOSE = "agent"
 class AgentLinksOwner(Protocol):
     """Who decides about links; called on the progress thread."""
 
-    def agent_called(self, link: Link) -> None:
-        """Another agent opened a link to this one."""
-
-    def agent_said(self, link: Link, note: dict[str, Any]) -> None: ...
+    def agent_said(self, link: Link, note: dict[str, Any]) -> None:
+        """Whoever opened a link says first what it wants."""
 
     def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
         """``Cause.DIED`` and ``Cause.LEFT`` are certain; after the others the agent may still be alive."""
@@ -62,6 +60,8 @@ class AgentLinks:
         """Where this agent listens."""
         self.heartbeat_s = policy.heartbeat_s
         self.door: FrontDoor | None = None
+        """Where workers of plain programs may come, too."""
+        self._doors: list[FrontDoor] = []
         self.routes: dict[str, Route] = {PURPOSE: self._called}
         """Who decides on callers, by what they call for; for listeners that are opened from now on."""
 
@@ -76,8 +76,11 @@ class AgentLinks:
 
     def open_door(self, host: str, port: int) -> None:
         """Listen there for agents, and for the workers of plain programs. Raises OSError."""
-        self.door = FrontDoor(self._loop, host, port, self._listeners[0].admit)
-        self.addresses.add(Address(host, self.door.port))
+        door = FrontDoor(self._loop, host, port, self._listeners[0].admit)
+        if self.door is None:
+            self.door = door
+        self._doors.append(door)
+        self.addresses.add(Address(host, door.port))
 
     def call(self, host: str, port: int, timeout_s: float) -> Operation[Link]:
         """Open a link to the agent that listens there. Fails with DialError or HandshakeError.
@@ -101,7 +104,11 @@ class AgentLinks:
             if dialing.error is not None:
                 linked.fail(dialing.error)
                 return
-            link.attach(dialing.result(), unreachable_s=self._policy.unreachable_s)
+            try:
+                link.attach(dialing.result(), unreachable_s=self._policy.unreachable_s)
+            except OSError as error:  # lost behind its last word
+                linked.fail(DialError(host, port, str(error), error.errno or 0))
+                return
             self._links.add(link)
             linked.succeed(link)
 
@@ -111,6 +118,10 @@ class AgentLinks:
     def introduce(self, link: Link, peer: PeerInfo, heartbeat_s: float) -> None:
         """The agent that we called has said who it is: watch it from now on."""
         link.peer, link.heartbeat_s = peer, heartbeat_s
+        self._detector.watch(link)
+
+    def watch(self, link: Link) -> None:
+        """The agent that called stays: watch it from now on."""
         self._detector.watch(link)
 
     def tell(self, link: Link, note: dict[str, Any]) -> None:
@@ -132,8 +143,8 @@ class AgentLinks:
     def close(self) -> None:
         for listener in self._listeners:
             listener.close()
-        if self.door is not None:
-            self.door.close()
+        for door in self._doors:
+            door.close()
         for link in list(self._links):
             self.say_goodbye(link)
         self._detector.close()
@@ -157,9 +168,7 @@ class AgentLinks:
         link = Link(self, peer, heartbeat_s=heartbeat_s)
         link.attach(pending.connection, unreachable_s=self._policy.unreachable_s)
         pending.accept(link)
-        self._links.add(link)
-        self._detector.watch(link)
-        self._owner.agent_called(link)
+        self._links.add(link)  # watched once it is known to be more than a call
 
     # ---- link owner
 

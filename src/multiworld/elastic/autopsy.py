@@ -144,7 +144,7 @@ def _read_error(path: str) -> _Error | None:
     traceback = extra.get("py_callstack") if isinstance(extra, dict) else None
     if isinstance(extra, dict) and isinstance(traceback, str):
         extra["py_callstack"] = traceback = _cut(traceback)
-    return _Error(data, str(recorded.get("message", "")), traceback if traceback else None, written_us)
+    return _Error(data, str(recorded.get("message", "")), traceback if isinstance(traceback, str) else None, written_us)
 
 
 def _cut(traceback: str) -> str:

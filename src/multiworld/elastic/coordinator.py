@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..wire.progress import ProgressThread, Timer
-from .actions import Action, End, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, Stop
+from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, Stop, WorkerReport
 from .clock import now_us
 from .job import Job, Phase
 from .layout import AgentInfo
-from .notes import outcome_to_fields, report_from_fields, roster_to_fields
+from .notes import agent_to_fields, outcome_to_fields, report_from_fields, roster_to_fields
 from .succession import Roster, RosterEntry
 
 __all__ = ["Coordinator"]
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 MAX_RECORDS = 10_000
 NOTABLE = {"worker failed", "restart", "agent lost", "waiting", "giving up", "interrupted"}
+URGENT = {"generation", "giving up", "interrupted"}  # whoever takes over must know of it
 ROSTER_S = 0.05  # how long changes of the roster are gathered before everybody is told
 
 
@@ -46,6 +47,7 @@ class Coordinator:
         self._send, self._on_over = send, on_over
         self.term = term
         self._attached: dict[str, AgentInfo] = {}
+        self.attached_at: dict[str, float] = {}
         self._timer: Timer | None = None
         self._roster_due = False
         self.records: deque[dict[str, Any]] = deque(maxlen=MAX_RECORDS)
@@ -62,7 +64,12 @@ class Coordinator:
 
     @property
     def roster(self) -> Roster:
-        members = tuple(RosterEntry(id=each.id, host=each.host, port=each.port) for each in self._attached.values())
+        return self.roster_with()
+
+    def roster_with(self, *newcomers: AgentInfo) -> Roster:
+        """Return the roster as it will be when these have been attached."""
+        attached = {**self._attached, **{each.id: each for each in newcomers}}
+        members = tuple(RosterEntry(id=each.id, host=each.host, port=each.port) for each in attached.values())
         return Roster(
             term=self.term,
             coordinator=self._agent_id,
@@ -72,21 +79,31 @@ class Coordinator:
             active=tuple(self.job.active),
             wanted_nodes=self.job.wanted_nodes,
             draining=tuple(self.job.draining),
+            signum=self.job.signum,
+            given_up=self.job.given_up,
+            known=tuple(agent_to_fields(each) for each in self.job.active_agents),
+            finished=tuple(self.job.finished),
+            uses_multiworld=self.job.uses_multiworld,
         )
 
     def attach(self, info: AgentInfo, note: dict[str, Any]) -> None:
         """An agent reports for duty, with the workers that it runs."""
         self._attached[info.id] = info
-        reports = [report_from_fields(fields) for fields in note.get("workers", [])]
-        master = note.get("master")
-        opened = None if master is None else (int(master[0]), str(master[1]), int(master[2]))
-        self._carry_out(self.job.agent_attached(info, reports, time.monotonic(), opened))
+        self.attached_at[info.id] = time.monotonic()
+        reports, master = _introduced(note)
+        self._carry_out(self.job.agent_attached(info, reports, time.monotonic(), master))
         self._tell_roster()
+
+    def welcome_back(self, agent_id: str, note: dict[str, Any]) -> None:
+        """An agent that we know, with the workers that we know of, has another connection."""
+        reports, master = _introduced(note)
+        self._carry_out(self.job.agent_returned(agent_id, reports, time.monotonic(), master))
 
     def knows(self, agent_id: str, note: dict[str, Any]) -> bool:
         """Whether an agent that introduces itself again is attached, with just the workers that we know of."""
         workers = {str(report["worker"]) for report in note.get("workers", []) if not report["succeeded"]}
-        return agent_id in self._attached and workers == self.job.running_on(agent_id)
+        is_in_job = any(agent.id == agent_id for agent in self.job.agents)  # else it was told to begin anew
+        return agent_id in self._attached and is_in_job and workers == self.job.running_on(agent_id)
 
     def lose(self, agent_id: str, cause: str) -> None:
         if self._attached.pop(agent_id, None) is not None:
@@ -102,8 +119,8 @@ class Coordinator:
             failure = dict(note["failure"])
             if "at_us" in failure:  # by our clock: that of another host may be seconds off
                 failure["at_us"] += now_us() - int(note["clock_us"])
-            actions = self.job.worker_exited(agent_id, str(note["worker"]), int(note["returncode"]), failure, now)
-            self._carry_out(actions)
+            worker, returncode, ordered = str(note["worker"]), int(note["returncode"]), bool(note["ordered"])
+            self._carry_out(self.job.worker_exited(agent_id, worker, returncode, failure, now, ordered=ordered))
         elif say == "greeted":
             self.job.worker_greeted(agent_id, str(note["worker"]))
         elif say == "world":
@@ -141,15 +158,21 @@ class Coordinator:
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Record):
-                self._record(action)
-            elif isinstance(action, End):
-                self._end(action.outcome)
-            elif isinstance(action, Release):
-                self._release(action.agent)
-            else:
-                self._send(action.agent, _order(action))
+            try:
+                self._do(action)
+            except Exception:  # the others must be done all the same
+                logger.exception("what the job decided could not be carried out: %s", action)
         self._schedule()
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Record):
+            self._record(action)
+        elif isinstance(action, End):
+            self._end(action.outcome)
+        elif isinstance(action, Release):
+            self._release(action.agent)
+        else:
+            self._send(action.agent, _order(action))
 
     def _record(self, record: Record) -> None:
         logger.log(logging.WARNING if record.kind in NOTABLE else logging.INFO, "%s", record.text)
@@ -158,8 +181,8 @@ class Coordinator:
         self.counts[record.kind] += 1
         for watcher in list(self.watchers):
             watcher(fields)
-        if record.kind == "generation":
-            self._tell_roster()
+        if record.kind in URGENT:
+            self._tell_roster_now()  # before the orders that follow from it
 
     def _end(self, outcome: Outcome) -> None:
         note = {"say": "end", "outcome": outcome_to_fields(outcome)}
@@ -169,7 +192,7 @@ class Coordinator:
 
     def _release(self, agent: str) -> None:
         outcome = Outcome(status=0, text="this host was drained")
-        self._send(agent, {"say": "end", "outcome": outcome_to_fields(outcome)})
+        self._send(agent, {"say": "end", "outcome": outcome_to_fields(outcome), "of_job": False})
         self._attached.pop(agent, None)
         self._tell_roster()
 
@@ -200,7 +223,14 @@ class Coordinator:
             self._send(agent, note)
 
 
-def _order(action: Start | Stop | Reassign | OpenMaster | Reset) -> dict[str, Any]:
+def _introduced(note: dict[str, Any]) -> tuple[list[WorkerReport], tuple[int, str, int] | None]:
+    """Return the workers of an agent's introduction, and the store that it serves."""
+    reports = [report_from_fields(fields) for fields in note.get("workers", [])]
+    master = note.get("master")
+    return reports, None if master is None else (int(master[0]), str(master[1]), int(master[2]))
+
+
+def _order(action: Start | Stop | Kill | Reassign | OpenMaster | Reset) -> dict[str, Any]:
     """Return the note that an agent obeys."""
     if isinstance(action, Start):
         return {"say": "start", "worker": action.worker, "assignment": action.assignment.to_fields()}
@@ -213,6 +243,8 @@ def _order(action: Start | Stop | Reassign | OpenMaster | Reset) -> dict[str, An
             "signum": action.signum,
             "grace_s": action.grace_s,
         }
+    if isinstance(action, Kill):
+        return {"say": "kill", "worker": action.worker}
     if isinstance(action, OpenMaster):
         return {"say": "open master", "generation": action.generation}
     return {"say": "reset"}

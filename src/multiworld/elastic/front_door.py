@@ -7,6 +7,7 @@ Under the static rendezvous the user names one port, ``--master-port``. Agents m
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import select
 import socket
@@ -24,6 +25,8 @@ OURS = b"MW"  # with which every frame begins, and no request to a c10d store
 SILENT_S = 5.0  # who has not said a word by then is shown out
 MAX_BUFFERED = 256 * 1024
 BACKLOG = 512
+PAUSE_S = 0.05
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class FrontDoor:
@@ -59,10 +62,20 @@ class FrontDoor:
         for _ in range(BACKLOG):
             try:
                 sock, address = self._sock.accept()
-            except OSError:  # nobody else, or gone again
+            except BlockingIOError:
                 return
+            except OSError as error:
+                if error.errno in SCARCE:  # nobody comes in until there are descriptors again
+                    self._loop.modify(self._sock.fileno(), 0)
+                    self._loop.call_later(PAUSE_S, self._resume)
+                    return
+                continue  # gone again
             sock.setblocking(False)
             self._guests.add(_Guest(self, self._loop, sock, address))
+
+    def _resume(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.modify(self._sock.fileno(), select.EPOLLIN)
 
     def on_failure(self, error: BaseException) -> None:
         logger.error("nobody can come to %s:%d any more: %s", self.host, self.port, error)
@@ -102,9 +115,16 @@ class _Guest:
             words = b""
         if not words:
             self.close()
-        elif words != OURS[:1]:  # else the second letter is still on its way
+        elif words == OURS[:1]:  # the second letter is still on its way
+            self._loop.modify(self._sock.fileno(), 0)
+            self._loop.call_later(PAUSE_S, self._look_again)
+        else:
             self._release()
             self._door.greeted(self, self._sock, self._address, is_ours=words == OURS)
+
+    def _look_again(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.modify(self._sock.fileno(), select.EPOLLIN)
 
     def on_failure(self, error: BaseException) -> None:
         self.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import weakref
 from collections.abc import Callable, Mapping
@@ -68,6 +69,8 @@ class HeldWorker:
         self.worlds: set[str] = set()
         self.progressed_at: float | None = None
         self.given_up = False
+        self.ordered = False
+        """Whether it was told to end."""
         self.verdict: tuple[FailureCause, str] | None = None
         """Why we ended it, if not because the coordinator said so, and what we saw."""
         self._on_exit = on_exit
@@ -100,6 +103,7 @@ class HeldWorker:
             self.streams.reassigned(assignment)
 
     def stop(self, signum: int, grace_s: float) -> None:
+        self.ordered = True
         if self.process is not None:
             self.process.stop(signum, grace_s)
             if self._stopped_since is not None:
@@ -189,13 +193,17 @@ class Starter:
                 inherited=self._inherited,
             )
             env.update(streams.variables)
+            launch = self._launch(assignment, env)
         except Exception as error:  # whatever it is: a worker that is not started must not be waited for
             logger.debug("rank %d cannot be started", assignment.rank, exc_info=True)
             if streams is not None:
                 streams.close_after(0)
             self._loop.call_soon(partial(self._failed, held, str(error)))
             return
-        launch = Launch(
+        self._server.spawn(launch, streams.stdout_fd, streams.stderr_fd, partial(self._started, held, streams))
+
+    def _launch(self, assignment: Assignment, env: Mapping[str, str]) -> Launch:
+        return Launch(
             entrypoint=self._options.entrypoint,
             arguments=local_arguments(self._options.entrypoint, assignment.local_rank),
             env=env,
@@ -203,7 +211,6 @@ class Starter:
             warm=self._options.warm,
             numa=None if self._options.numa_binding is None else (self._options.numa_binding, assignment.local_rank),
         )
-        self._server.spawn(launch, streams.stdout_fd, streams.stderr_fd, partial(self._started, held, streams))
 
     def close(self) -> None:
         self._closed = True
@@ -212,12 +219,17 @@ class Starter:
     def _started(self, held: HeldWorker, streams: WorkerStreams, answer: int | OSError) -> None:
         streams.started()
         if isinstance(answer, int):
-            process = WorkerProcess(self._loop, answer, held.exited)
-            self._processes.add(process)
-            held.began(process, streams, partial(self._examine, streams))
-        else:
-            streams.close_after(0)
-            self._failed(held, answer.strerror or str(answer))
+            try:
+                process = WorkerProcess(self._loop, answer, held.exited)
+            except OSError as error:  # no descriptor to watch it with
+                os.killpg(answer, signal.SIGKILL)
+                answer = error
+            else:
+                self._processes.add(process)
+                held.began(process, streams, partial(self._examine, streams))
+                return
+        streams.close_after(0)
+        self._failed(held, answer.strerror or str(answer))
 
     def _failed(self, held: HeldWorker, reason: str) -> None:
         logger.error("rank %d cannot be started: %s", held.assignment.rank, reason)
@@ -233,7 +245,12 @@ class Starter:
             tail=streams.tail(),
         )
         cause, message = held.verdict if held.verdict is not None else (None, "")
-        return examine(remains, kills=self._kills, cause=cause, message=message).to_fields()
+        try:
+            return examine(remains, kills=self._kills, cause=cause, message=message).to_fields()
+        except Exception:  # its end must be told, whatever it left behind
+            logger.exception("what worker %s left behind cannot be read", held.id)
+            bare = replace(remains, error_file="", tail=())
+            return examine(bare, kills=self._kills, cause=cause, message=message).to_fields()
 
     def _remains(self, assignment: Assignment, *, pid: int, returncode: int) -> Remains:
         return Remains(

@@ -10,11 +10,11 @@ import enum
 import itertools
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from .actions import Action, End, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, Stop, WorkerReport
+from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, Stop, WorkerReport
 from .assignment import Assignment
 from .layout import AgentInfo, Slot, lay_out
 from .options import RestartBudget, RestartPolicy
@@ -24,6 +24,7 @@ __all__ = ["Job", "JobPlan", "Phase"]
 
 LATE_S = 5.0  # after the grace, for an agent to report that it has killed its workers
 JOB = "job"  # whose budget it is when everything is started again together
+OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
 
 
@@ -83,6 +84,8 @@ class Job:
         self.outcome: Outcome | None = None
         self.wanted_nodes = plan.max_nodes
         """How many hosts have ranks at most; the others wait, as spares do."""
+        self.uses_multiworld = False
+        """Whether any worker was seen to, since all were started together last."""
         self._draining: set[str] = set()  # agents that are to go, once their workers have ended
         self._term = term
         self._ids = itertools.count(1)
@@ -92,10 +95,14 @@ class Job:
         self._workers: dict[Slot, _Worker] = {}
         self._ledger = RestartLedger()
         self._master: tuple[int, str, int] | None = None  # generation, address, port
+        self._master_host: str | None = None  # the agent that was asked to serve it
         self._expected: set[str] = set()
         self._enough_since: float | None = None
         self._short_since = now
+        self._is_short = False
         self._formed_before = False
+        self._not_before = now  # when all workers may be started again together
+        self._stop_by = inf
         self._signal: int | None = None
         self._end_by = inf
         self._failing: Outcome | None = None
@@ -113,9 +120,24 @@ class Job:
         expected: Iterable[str],
         wanted_nodes: int | None = None,
         draining: Iterable[str] = (),
+        signum: int | None = None,
+        given_up: str = "",
+        known: Iterable[AgentInfo] = (),
+        finished: Iterable[str] = (),
+        uses_multiworld: bool = False,
     ) -> Job:
-        """Take over from a coordinator that died: wait for ``expected`` agents, which report what they run."""
+        """Take over from a coordinator that died: wait for ``expected`` agents, which report what they run.
+
+        ``signum`` and ``given_up``: the job was ending, by a signal or for that reason. ``known``: what is known of the
+        active hosts; ``finished``: those whose workers have all ended well, whether they are still there or not.
+        """
         job = cls(plan, now=now, term=term)
+        job._signal = signum
+        job._failing = Outcome(status=1, text=given_up) if given_up else None
+        job._known = {info.id: info for info in known}
+        job.uses_multiworld = uses_multiworld
+        for slot in job._slots([each for each in finished if each in job._known]):
+            job._workers[slot] = _Worker(state=_State.SUCCEEDED)
         job.generation, job._active = generation, list(active)
         job.wanted_nodes = plan.max_nodes if wanted_nodes is None else wanted_nodes
         job._draining = set(draining)
@@ -132,8 +154,23 @@ class Job:
 
     @property
     def active(self) -> list[str]:
-        """The hosts that have ranks, in the order of their node ranks."""
+        """The hosts that have ranks, in the order of their node ranks; ``vacant`` ones too."""
         return list(self._active)
+
+    @property
+    def active_agents(self) -> list[AgentInfo]:
+        """What is known of the active hosts, also of those that are gone."""
+        return [self._known[agent] for agent in self._active if agent in self._known]
+
+    @property
+    def finished(self) -> list[str]:
+        """The active hosts whose workers have all ended well."""
+        return [agent for agent in self._active if self._has_succeeded(agent)]
+
+    @property
+    def vacant(self) -> list[str]:
+        """The hosts among them that are gone, and in whose place another is awaited."""
+        return [agent for agent in self._active if agent not in self._agents and not self._has_succeeded(agent)]
 
     @property
     def draining(self) -> list[str]:
@@ -141,12 +178,21 @@ class Job:
         return sorted(self._draining)
 
     @property
+    def signum(self) -> int | None:
+        """The signal by which the job was asked to end."""
+        return self._signal
+
+    @property
+    def given_up(self) -> str:
+        """Why the job was given up, if it was."""
+        return "" if self._failing is None else self._failing.text
+
+    @property
     def policy(self) -> RestartPolicy:
         """Which policy holds: ``auto`` is decided by whether any worker was seen to use multiworld."""
         if self.plan.policy is not RestartPolicy.AUTO:
             return self.plan.policy
-        uses = any(worker.uses_multiworld for worker in self._workers.values())
-        return RestartPolicy.WORKER if uses else RestartPolicy.ALL
+        return RestartPolicy.WORKER if self.uses_multiworld else RestartPolicy.ALL
 
     @property
     def budget(self) -> RestartBudget:
@@ -191,8 +237,10 @@ class Job:
                 leaving = self._leaving()
                 idle = [slot for slot, worker in self._workers.items() if worker.state is _State.IDLE]
                 deadlines += [self._workers[slot].not_before for slot in idle if slot.agent not in leaving]
-            if len(self._active) < self.plan.min_nodes:
+            if self._is_short:
                 deadlines.append(self._short_since + self.plan.join_timeout_s)
+        elif self.phase is Phase.STOPPING:
+            deadlines.append(self._stop_by)
         elif self.phase is Phase.ENDING:
             deadlines.append(self._end_by)
         deadline = min(deadlines)
@@ -209,7 +257,8 @@ class Job:
     ) -> list[Action]:
         """A host is there. One that brings running workers is welcome only while a new coordinator takes over."""
         is_awaited = self.phase is Phase.RESUMING and agent.id in self._expected
-        if reports and not (is_awaited and agent.id in self._active):
+        is_done = agent.id in self.finished and all(report.succeeded for report in reports)
+        if reports and not is_done and not (is_awaited and agent.id in self._active):
             return [Reset(agent=agent.id)]
         self._agents[agent.id] = self._known[agent.id] = agent
         self._expected.discard(agent.id)
@@ -219,6 +268,29 @@ class Job:
             self._master = master
         text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is there, with {agent.num_workers} workers"
         return [Record(kind="agent joined", text=text, fields={"agent": agent.id}), *self._settle(now)]
+
+    def agent_returned(
+        self, agent_id: str, reports: Sequence[WorkerReport], now: float, master: tuple[int, str, int] | None = None
+    ) -> list[Action]:
+        """An agent has a new connection, and the workers that we know of: say again what may have been lost."""
+        for report in reports:
+            worker = self._find(agent_id, report.worker)
+            if worker is not None:
+                worker.uses_multiworld |= report.uses_multiworld
+                self.uses_multiworld |= report.uses_multiworld
+                worker.worlds |= set(report.worlds)
+        if master is not None and master[0] == self.generation:
+            self._master = master
+        if self._master_host == agent_id and self._open_master is None:
+            self._master_host = None  # so it is asked again
+        actions: list[Action] = []
+        for slot in [slot for slot in self._running() if slot.agent == agent_id]:
+            worker = self._workers[slot]
+            if worker.state is _State.STOPPING:
+                actions += self._stop([slot], self._signal or signal.SIGTERM, forced=True)
+            elif worker.assignment is not None:
+                actions.append(Reassign(agent=agent_id, worker=worker.id, assignment=worker.assignment))
+        return actions + self._settle(now)
 
     def agent_lost(self, agent_id: str, cause: str, now: float) -> list[Action]:
         """A host is gone, with its workers: ``cause`` is one clause."""
@@ -241,7 +313,7 @@ class Job:
         """A worker connected to its agent, so it uses multiworld."""
         worker = self._find(agent_id, worker_id)
         if worker is not None:
-            worker.uses_multiworld = True
+            worker.uses_multiworld = self.uses_multiworld = True
 
     def worker_in_world(self, agent_id: str, worker_id: str, world: str, *, left: bool = False) -> None:
         worker = self._find(agent_id, worker_id)
@@ -249,14 +321,24 @@ class Job:
             worker.worlds.discard(world) if left else worker.worlds.add(world)
 
     def worker_exited(
-        self, agent_id: str, worker_id: str, returncode: int, failure: dict[str, Any], now: float
+        self,
+        agent_id: str,
+        worker_id: str,
+        returncode: int,
+        failure: dict[str, Any],
+        now: float,
+        *,
+        ordered: bool = False,
     ) -> list[Action]:
-        """A worker ended. ``failure`` describes it, if ``returncode`` is not 0; ``text`` in it is one line."""
+        """A worker ended. ``failure`` describes it, if ``returncode`` is not 0; ``text`` in it is one line.
+
+        ``ordered``: a coordinator had it stopped, this one or the one before.
+        """
         slot = self._slot_of(agent_id, worker_id)
         if slot is None:
             return []
         worker = self._workers[slot]
-        was_stopping = worker.state is _State.STOPPING
+        was_stopping = worker.state is _State.STOPPING or ordered
         if returncode == 0 and not (was_stopping and self.phase is not Phase.ENDING):
             worker.state = _State.SUCCEEDED
             return self._settle(now)
@@ -273,9 +355,10 @@ class Job:
                 )
             )
             if self.phase is Phase.RUNNING:
-                actions += self._worker_failed(slot, now)
-        elif returncode and self._signal is not None:
-            self._failures.append((now, failure))
+                is_fault_of_its_own = returncode != -signal.SIGKILL or failure.get("cause") != "signal"
+                actions += self._worker_failed(slot, now, is_fault_of_its_own)
+        elif returncode and (self._signal is not None or returncode not in OUR_SIGNALS):
+            self._failures.append((now, failure))  # it may have failed before we had it stopped, and be the first
         return actions + self._settle(now)
 
     def interrupted(self, signum: int, now: float) -> list[Action]:
@@ -300,6 +383,8 @@ class Job:
         Raises ValueError, with one line, if there would be too few left.
         """
         self._check_running()
+        if agent_id not in self._agents:
+            raise ValueError("that host is not part of the job now")
         agent = self._agents[agent_id]
         if agent_id in self._draining:
             raise ValueError(f"host {agent.hostname} is being drained already")
@@ -335,8 +420,7 @@ class Job:
             worker = self._workers[slot]
             if self._rank(worker) == rank:
                 record = Record(kind="killed", text=f"rank {rank} is killed, as asked", fields={"worker": worker.id})
-                signum = int(signal.SIGKILL)
-                return [record, Stop(agent=slot.agent, workers=(worker.id,), signum=signum, grace_s=0.0)]
+                return [record, Kill(agent=slot.agent, worker=worker.id)]
         raise ValueError(f"no worker of rank {rank} runs now")
 
     def _check_running(self) -> None:
@@ -345,21 +429,20 @@ class Job:
 
     # ---- decisions
 
-    def _worker_failed(self, slot: Slot, now: float) -> list[Action]:
+    def _worker_failed(self, slot: Slot, now: float, is_fault_of_its_own: bool) -> list[Action]:
         policy, worker = self.policy, self._workers[slot]
         key: Slot | str = JOB if policy is RestartPolicy.ALL else slot
         if not self._ledger.allows(key, self.budget, now):
             return self._fail(self._why_given_up(key, worker), now)
         self._ledger.note(key, now)
-        delay_s = self._ledger.delay_s(key, now - worker.started_at)
-        worker.not_before = now + delay_s
+        delay_s = self._ledger.delay_s(key, now - worker.started_at) if is_fault_of_its_own else 0.0
+        worker.not_before = self._not_before = now + delay_s
         running = self._running()
         worlds = {each: frozenset(self._workers[each].worlds) for each in self._workers}
         domain = fault_domain(policy, slot, worlds, {slot, *running})
         worker.worlds.clear()
-        worker.uses_multiworld = False if policy is RestartPolicy.ALL else worker.uses_multiworld
         if policy is RestartPolicy.ALL:
-            self.phase = Phase.STOPPING
+            self._begin_to_stop(now)
         others = [each for each in running if each in domain]
         what = "all workers are" if policy is RestartPolicy.ALL else f"rank {self._rank(worker)} is"
         also = f", and {len(others)} that share a world with it" if others and policy is RestartPolicy.WORLD else ""
@@ -377,8 +460,8 @@ class Job:
 
     def _fail(self, reason: str, now: float) -> list[Action]:
         """The job is given up: stop what runs, and end with what failed first."""
-        failures = tuple(failure for at, failure in self._failures if now - at <= INCIDENT_S)
-        self._failing = Outcome(status=1, text=reason, failures=failures)
+        self._failures = [(at, failure) for at, failure in self._failures if now - at <= INCIDENT_S]
+        self._failing = Outcome(status=1, text=reason)
         self._begin_to_end(now)
         return [Record(kind="giving up", text=reason), *self._stop(self._running(), signal.SIGTERM)]
 
@@ -415,8 +498,8 @@ class Job:
             return []
         self._active = come[: self.wanted_nodes]
         self._enough_since, self._formed_before = None, True
-        self._workers = {slot: _Worker() for slot in self._slots()}
-        self.phase = Phase.RUNNING
+        self._workers = {slot: _Worker(not_before=self._not_before) for slot in self._slots()}
+        self.phase, self._is_short = Phase.RUNNING, False
         return self._next_generation()
 
     def _candidates(self) -> list[str]:
@@ -430,14 +513,23 @@ class Job:
 
     def _next_generation(self) -> list[Action]:
         self.generation += 1
-        self._master = None
+        self._master, self._master_host = None, None
         size = sum(self._known[agent].num_workers for agent in self._active)
         text = f"generation {self.generation}: {len(self._active)} hosts, {size} workers"
         fields = {"generation": self.generation, "active": list(self._active)}
-        return [
-            Record(kind="generation", text=text, fields=fields),
-            OpenMaster(agent=self._active[0], generation=self.generation),
-        ]
+        return [Record(kind="generation", text=text, fields=fields)]
+
+    def _provide_master(self) -> list[Action]:
+        """Have the store of this generation served by a host that is there: the first, if it is."""
+        if self._open_master is not None and (self._master_host is None or self._master_host in self._agents):
+            return []
+        if self._master_host in self._agents:
+            return []  # it has been asked
+        host = next((agent for agent in self._active if agent in self._agents), None)
+        if host is None:
+            return []
+        self._master, self._master_host = None, host
+        return [OpenMaster(agent=host, generation=self.generation)]
 
     def _resume(self, now: float) -> list[Action]:
         if self._expected and now - self._short_since < self.plan.resume_s:
@@ -447,45 +539,54 @@ class Job:
             self.phase, self._short_since = Phase.GATHERING, now
             return []
         self.phase = Phase.RUNNING
+        if self._signal is not None or self._failing is not None:
+            self._begin_to_end(now)
+            return self._stop(self._running(), self._signal or signal.SIGTERM)
         present = [agent for agent in self._active if agent in self._agents]
         for slot in self._slots(present):
             self._workers.setdefault(slot, _Worker())
+        if self.policy is not RestartPolicy.ALL:
+            return []
+        self._ledger.merge(self._workers, JOB)
         torn = any(worker.state is _State.IDLE for worker in self._workers.values())
-        actions: list[Action] = []
-        if present == self._active and self._master is None:  # it died before it had opened or told of it
-            actions = [OpenMaster(agent=self._active[0], generation=self.generation)]
-        if torn and self.policy is RestartPolicy.ALL:
-            actions += self._stop_all()
-        return actions
+        return self._stop_all(now) if torn else []
 
     def _run(self, now: float) -> list[Action]:
-        actions = self._retire()
+        actions = self._retire(now)
         if self.phase is Phase.RUNNING:
             actions += self._change_membership(now)
         if self.phase is not Phase.RUNNING:
             return actions
-        if len(self._active) < self.plan.min_nodes and now - self._short_since >= self.plan.join_timeout_s:
-            reason = f"{len(self._active)} of {self.plan.min_nodes} hosts are left, and none came in their place"
+        if self._is_short and now - self._short_since >= self.plan.join_timeout_s:
+            left = sum(agent in self._agents for agent in self._active)
+            reason = f"{left} of {self.plan.min_nodes} hosts are left, and none came in their place"
             return actions + self._fail(f"{reason} within {self.plan.join_timeout_s:g} s", now)
-        if self._workers and all(worker.state is _State.SUCCEEDED for worker in self._workers.values()):
+        is_complete = all(agent in self._known for agent in self._active)
+        is_complete = is_complete and all(slot in self._workers for slot in self._slots())
+        if is_complete and all(worker.state is _State.SUCCEEDED for worker in self._workers.values()):
             self._begin_to_end(now)
             return actions
-        return actions + self._start_idle(now)
+        return actions + self._provide_master() + self._start_idle(now)
 
     def _begin_to_end(self, now: float) -> None:
         self.phase, self._end_by = Phase.ENDING, now + self.plan.shutdown_s + LATE_S
 
+    def _begin_to_stop(self, now: float) -> None:
+        self.uses_multiworld = False
+        self.phase, self._stop_by = Phase.STOPPING, now + self.plan.shutdown_s + LATE_S
+
     def _leaving(self) -> set[str]:
         """Return the hosts that have ranks and are to have none: drained ones, and the last ones beyond the wanted."""
-        staying = [agent for agent in self._active if agent not in self._draining]
+        there = set(self._agents) | set(self.finished)
+        staying = [agent for agent in self._active if agent not in self._draining and agent in there]
         return {agent for agent in self._active if agent in self._draining} | set(staying[self.wanted_nodes :])
 
-    def _retire(self) -> list[Action]:
+    def _retire(self, now: float) -> list[Action]:
         """Ask the workers of hosts that leave to end."""
         leaving = self._leaving()
         leaving -= {agent for agent in leaving if self._has_succeeded(agent)}
         if leaving and self.policy is RestartPolicy.ALL:
-            return self._stop_all()
+            return self._stop_all(now)
         return self._stop([slot for slot in self._running() if slot.agent in leaving], signal.SIGTERM)
 
     def _release(self) -> list[Action]:
@@ -513,42 +614,43 @@ class Job:
         room = self.wanted_nodes - len(staying)
         waiting = [agent for agent in self._candidates() if agent not in staying]
         coming = waiting[: max(0, room)]
-        lost = [agent for agent in self._active if agent not in staying]
-        if not lost and not coming:
+        vacant = [agent for agent in self._active if agent not in staying]
+        if not vacant and not coming:
             return []
-        for slot in [slot for slot in self._workers if slot.agent in lost]:
+        newly = [slot for slot in self._workers if slot.agent in vacant]
+        for slot in newly:
             del self._workers[slot]
             self._ledger.forget(slot)
-        was_short = len(self._active) < self.plan.min_nodes
         if self.policy is RestartPolicy.ALL:
-            if coming and not lost and not self._has_begun():  # nothing runs yet: they are in time
-                return self._admit(staying, lost, coming)
-            return self._stop_all()
-        if len(staying) + len(coming) < self.plan.min_nodes:
-            if lost and not was_short:
-                self._short_since = now
-            self._active = staying
-            return [
-                Record(
-                    kind="waiting",
-                    text=f"{len(staying)} hosts are left of at least {self.plan.min_nodes}: waiting for others",
-                )
-            ]
-        return self._admit(staying, lost, coming)
+            if coming and not vacant and not self._has_begun():  # nothing runs yet: they are in time
+                return self._admit(staying, vacant, coming)
+            return self._stop_all(now)
+        if len(staying) + len(coming) >= self.plan.min_nodes:
+            return self._admit(staying, vacant, coming)
+        if not newly and self._is_short:  # we wait already
+            return []
+        if not self._is_short:
+            self._is_short, self._short_since = True, now
+        text = f"{len(staying)} hosts are left of at least {self.plan.min_nodes}: waiting for others"
+        return [Record(kind="waiting", text=text)]
 
-    def _admit(self, staying: list[str], lost: list[str], coming: list[str]) -> list[Action]:
+    def _admit(self, staying: list[str], vacant: list[str], coming: list[str]) -> list[Action]:
         """Give those that come the ranks of those that are lost, as far as there are as many; others move up."""
-        replaced = dict(zip(lost, coming, strict=False))
+        coming = [agent for agent in coming if agent not in self._active]
+        replaced = dict(zip(vacant, coming, strict=False))
         kept = [replaced.get(agent, agent) for agent in self._active]
         members = [agent for agent in kept if agent in staying or agent in coming]
         self._active = members + [agent for agent in coming if agent not in members]
+        if all(self._known[agent].node_rank is not None for agent in self._active):
+            self._active.sort(key=lambda agent: self._known[agent].node_rank or 0)
+        self._is_short = False
         for slot in self._slots(coming):
             self._workers[slot] = _Worker()
         return self._next_generation()
 
-    def _stop_all(self) -> list[Action]:
+    def _stop_all(self, now: float) -> list[Action]:
         """Everything is started again together, with the hosts that are there then."""
-        self.phase = Phase.STOPPING
+        self._begin_to_stop(now)
         return self._stop(self._running(), signal.SIGTERM)
 
     def _has_begun(self) -> bool:
@@ -568,7 +670,7 @@ class Job:
     def _start_idle(self, now: float) -> list[Action]:
         """Start what is due, and tell running workers of places that changed, once the generation's store is there."""
         master = self._open_master
-        if master is None:
+        if master is None or any(agent not in self._known for agent in self._active):  # the latter after a takeover
             return []
         actions: list[Action] = []
         restarts = {slot: self._ledger.count(slot) + self._ledger.count(JOB) for slot in self._workers}
@@ -580,40 +682,50 @@ class Job:
         )
         leaving = self._leaving()
         for slot, assignment in layout.items():
-            worker = self._workers[slot]
-            if slot.agent in leaving:
+            if slot.agent in leaving or slot not in self._workers:  # the latter: of a host that others are awaited for
                 continue
+            worker = self._workers[slot]
             if worker.state is _State.RUNNING and worker.assignment != assignment:
                 worker.assignment = assignment
                 actions.append(Reassign(agent=slot.agent, worker=worker.id, assignment=assignment))
             elif worker.state is _State.IDLE and worker.not_before <= now:
                 worker.id = f"{self._term}.{next(self._ids)}"
                 worker.state, worker.assignment, worker.started_at = _State.RUNNING, assignment, now
+                worker.worlds.clear()
                 actions.append(Start(agent=slot.agent, worker=worker.id, assignment=assignment))
         return actions
 
     def _wait_for_stop(self, now: float) -> list[Action]:
         self._drop_lost()
-        if self._running():
+        if self._running() and now < self._stop_by:
             return []
+        actions: list[Action] = []
+        for agent in {slot.agent for slot in self._running()}:
+            info = self._agents.pop(agent)
+            text = f"host {info.hostname} ({info.host}:{info.port}) cannot end its workers, and is given up"
+            actions += [Record(kind="stuck", text=text, fields={"agent": agent}), Reset(agent=agent)]
         self.phase, self._short_since = Phase.GATHERING, now
-        return []
+        return actions
 
     def _wait_for_end(self, now: float) -> list[Action]:
         self._drop_lost()
         if self._running() and now < self._end_by:
             return []
         self.phase = Phase.OVER
-        self.outcome = self._failing or self._outcome()
+        self.outcome = self._outcome()
         return [Record(kind="end", text=self.outcome.text), End(outcome=self.outcome)]
 
     def _outcome(self) -> Outcome:
+        failures = tuple(failure for _, failure in self._failures)
+        if self._failing is not None:
+            return replace(self._failing, failures=failures)
+        states = [worker.state for worker in self._workers.values()]
+        ended_well = bool(states) and all(state is _State.SUCCEEDED for state in states)
         if self._signal is None:
             return Outcome(status=0, text="all workers have ended well")
         name = signal.Signals(self._signal).name
-        if not self._failures:
+        if ended_well:
             return Outcome(status=0, text=f"ended by {name}: all workers have ended well")
-        failures = tuple(failure for _, failure in self._failures)
         return Outcome(status=128 + self._signal, text=f"ended by {name}", failures=failures, signum=self._signal)
 
     # ---- workers
@@ -658,8 +770,11 @@ class Job:
         return None if worker.assignment is None else worker.assignment.rank
 
     def _take_over(self, slot: Slot, report: WorkerReport, now: float) -> None:
+        self.generation = max(self.generation, report.assignment.generation)  # the roster may be older
+        self.uses_multiworld |= report.uses_multiworld
+        running = _State.STOPPING if report.stopping else _State.RUNNING
         self._workers[slot] = _Worker(
-            state=_State.SUCCEEDED if report.succeeded else _State.RUNNING,
+            state=_State.SUCCEEDED if report.succeeded else running,
             id=report.worker,
             assignment=report.assignment,
             started_at=now,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
 from typing import Any
 
-from ..errors import HandshakeError, MultiworldError, ProtocolError
+from ..errors import HandshakeError, MultiworldError
 from ..store.tcp import TCPStoreServer
 from ..wire.dialer import DialError
-from ..wire.operation import Operation, drive
-from ..wire.progress import ProgressThread
+from ..wire.operation import Operation, StepsCancelled, drive
+from ..wire.progress import ProgressThread, Timer
 from ..wire.waiting import pause
 from ..world.link import Link
 from ..world.liveness import Cause
@@ -35,9 +34,9 @@ from .notes import (
     roster_to_fields,
 )
 from .rendezvous.base import Address, Rendezvous
-from .succession import Roster, has_quorum, line_of_succession
+from .succession import Roster, RosterEntry, has_quorum, line_of_succession
 
-__all__ = ["Leadership", "MeetingError", "Role"]
+__all__ = ["CutOffError", "Leadership", "MeetingError", "Role"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +67,17 @@ class MeetingError(MultiworldError):
 
     def __str__(self) -> str:
         return f"no coordinator of this job was found at {self.where} within {self.timeout_s:.3g} s; {self.why}"
+
+
+class CutOffError(MultiworldError):
+    """The other agents cannot be reached, and may go on without this one."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(timeout_s)
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        return f"cut off from the job's other agents for {self.timeout_s:g} s, and they may go on without this host"
 
 
 class _Call(enum.Enum):
@@ -108,10 +118,14 @@ class Leadership:
         self._superior: Link | None = None
         self._answer: Operation[dict[str, Any]] | None = None  # to our call
         self._subordinates: dict[str, Link] = {}
+        self._doors: dict[str, list[Address]] = {}  # where subordinates listen
         self._parked: dict[Link, dict[str, Any]] = {}  # callers that wait until we know who leads
         self._silent: dict[str, str] = {}  # subordinates that may still be alive, and why they are lost
+        self._patience: dict[str, Timer] = {}  # when those are given up
+        self._signum: int | None = None  # somebody wants the job to end
+        self._is_meeting = False
         self._store: TCPStoreServer | None = None
-        self._outcome = Outcome(status=0, text="the job is over")
+        self._outcome: Outcome | None = None  # how the job has ended
         self._is_fenced = False
         self._search: Operation[None] | None = None
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
@@ -141,19 +155,26 @@ class Leadership:
 
     def interrupt(self, signum: int) -> None:
         """Somebody wants the job to end: on every host, or here, if we know of no other."""
+        self._signum = signum
         if self.role in (Role.FOLLOWING, Role.LEADING):
             self.report({"say": "interrupted", "signum": signum})
         else:
             outcome = Outcome(status=128 + signum, text="ended while it looked for the other agents", signum=signum)
-            self._agent.fence(partial(self.end, outcome))
+            self._agent.fence(partial(self.end, outcome, of_job=False))
 
-    def end(self, outcome: Outcome) -> None:
-        """The job is over for this host."""
+    def _interrupt_again(self) -> None:
+        """Whoever was told before may be gone."""
+        if self._signum is not None:
+            self.report({"say": "interrupted", "signum": self._signum})
+
+    def end(self, outcome: Outcome, *, of_job: bool = True) -> None:
+        """The job is over, or is for this host."""
         if self.role is Role.OVER:
             return
-        self.role, self._outcome = Role.OVER, outcome
+        self.role = Role.OVER
+        self._outcome = outcome if of_job else None
         if self._search is not None:
-            self._search.cancel(ProtocolError("the job is over"))
+            self._search.cancel(StepsCancelled())
         if self.coordinator is not None:
             self.on_leading(None)
             self.coordinator.close()
@@ -166,16 +187,28 @@ class Leadership:
 
     def _look_for(self, steps: Coroutine[Any, Any, None]) -> None:
         self.role = Role.SEARCHING
+        before, self._search = self._search, None
+        if before is not None:
+            before.cancel(StepsCancelled())
         self._search = drive(steps)
         self._search.add_callback(self._looked)
 
     def _looked(self, search: Operation[None]) -> None:
         error = search.error
+        if isinstance(error, StepsCancelled):  # another search goes on
+            return
         if error is not None and self.role is not Role.OVER:
-            self._loop.call_soon(partial(self.end, Outcome(status=1, text=str(error))))
+            self._loop.call_soon(partial(self.end, Outcome(status=1, text=str(error)), of_job=False))
 
     async def _meet(self) -> None:
         """At first: meet the others at the endpoint, or wait for them there."""
+        self._is_meeting = True
+        try:
+            await self._meet_somebody()
+        finally:
+            self._is_meeting = False
+
+    async def _meet_somebody(self) -> None:
         began = time.monotonic()
         strange_since = inf
         while True:
@@ -184,7 +217,7 @@ class Leadership:
                 self._lead(1, Job(self._plan, now=time.monotonic()))
                 return
             calls = []
-            for address in advice.call:
+            for address in [each for each in advice.call if each not in self._links.addresses]:
                 calls.append(await self._follow(address.host, address.port))
                 if calls[-1] is _Call.FOLLOWED:
                     return
@@ -198,16 +231,19 @@ class Leadership:
             await pause(self._loop, self._rendezvous.retry_s)
 
     def _listen(self, address: Address) -> bool:
+        if address in self._links.addresses:
+            return True
         try:
             self._links.open_door(address.host, address.port)
         except OSError:  # another agent of this host was first
             return False
         return True
 
-    async def _follow(self, host: str, port: int) -> _Call:
+    async def _follow(self, host: str, port: int, *, is_known: bool = False) -> _Call:
         """Call an agent, and whoever it sends us to, and report for duty there.
 
-        Raises HandshakeError if it refuses us for good.
+        Raises HandshakeError if it refuses us for good. ``is_known``: it was an agent of this job, so that whoever
+        is there now and does not take us for one is another.
         """
         for hop in range(MAX_HOPS):
             try:
@@ -217,6 +253,10 @@ class Leadership:
                 if hop or (error.errno and not error.is_refused):
                     return _Call.UNKNOWN
                 return _Call.DEAD if error.is_refused else _Call.STRANGE
+            except HandshakeError:
+                if is_known:
+                    return _Call.DEAD
+                raise
             answer = await self._introduce(link)
             if answer is not None and answer["say"] == "welcome":
                 self._welcomed(link, answer)
@@ -240,6 +280,7 @@ class Leadership:
             "digest": self._digest,
             "term": 0 if roster is None else roster.term,
             "lost": "" if roster is None else roster.coordinator,
+            "doors": list(self._links.addresses),
             **self._agent.introduction(),
         }
         self._links.tell(link, note)
@@ -261,6 +302,7 @@ class Leadership:
         self._is_fenced = False
         logger.info("the coordinator is %s", peer)
         self._agent.repeat()
+        self._interrupt_again()
         self._redirect_parked()
 
     # ---- leading
@@ -282,6 +324,7 @@ class Leadership:
         self._agent.use_store(store)
         self.coordinator.attach(self._info, self._agent.introduction())
         self._loop.call_soon(self._agent.repeat)
+        self._loop.call_soon(self._interrupt_again)
         self.coordinator.start()
         parked, self._parked = self._parked, {}
         for link, note in parked.items():
@@ -304,19 +347,25 @@ class Leadership:
         me, coordinator = self._links.me, self.coordinator
         assert me is not None
         assert coordinator is not None
+        reason = self._disagreement(note)
+        if reason is not None:
+            self._refuse(link, reason)
+            return
         try:
             info = agent_from_fields(note["agent"])
         except (TypeError, KeyError) as error:
             self._refuse(link, f"the agent's introduction cannot be read: {error}")
             return
-        reason = self._objection(info, note)
+        reason = self._objection(info)
         if reason is not None:
             self._refuse(link, reason)
             return
-        self._silent.pop(info.id, None)
+        self._not_silent(info.id)
         old = self._subordinates.pop(info.id, None)
         if old is not None:
             self._links.drop(old)
+        self._links.watch(link)
+        self._doors[info.id] = [Address(str(host), int(port)) for host, port in note.get("doors", [])]
         is_known = coordinator.knows(info.id, note)  # it lost its connection to us, and nothing else
         if not is_known:
             coordinator.lose(info.id, "it came again")
@@ -325,20 +374,25 @@ class Leadership:
             "say": "welcome",
             "peer": me.to_json().decode(),
             "heartbeat_s": self._links.heartbeat_s,
-            "roster": roster_to_fields(coordinator.roster),
+            "roster": roster_to_fields(coordinator.roster_with(info)),
         }
         self._links.tell(link, welcome)
-        if not is_known:
+        if is_known:
+            coordinator.welcome_back(info.id, note)
+        else:
             coordinator.attach(info, note)
 
-    def _objection(self, info: AgentInfo, note: dict[str, Any]) -> str | None:
-        assert self.coordinator is not None
+    def _disagreement(self, note: dict[str, Any]) -> str | None:
         theirs = note.get("digest")
         there = theirs if isinstance(theirs, dict) else {}
         differing = [name for name, value in self._digest.items() if there.get(name) != value]
         if differing:
             shown = ", ".join(f"{name} is {self._digest[name]} here and {there.get(name)} there" for name in differing)
             return f"the agents of a job must agree, but {shown}"
+        return None
+
+    def _objection(self, info: AgentInfo) -> str | None:
+        assert self.coordinator is not None
         twins = [
             each
             for each in self.coordinator.job.agents
@@ -356,29 +410,39 @@ class Leadership:
         """Look whether somebody has started an agent anew at the endpoint: it does not know where the job is now."""
         if self.role is not Role.LEADING:
             return
-        for address in self._rendezvous.lookouts():
-            if address not in self._links.addresses:
-                self._links.call(address.host, address.port, CALL_S).add_callback(self._summon)
         self._loop.call_later(BEACON_S, self._beacon)
+        taken = {address for doors in self._doors.values() for address in doors} | self._links.addresses
+        for address in self._rendezvous.lookouts():
+            if address not in taken:
+                self._links.call(address.host, address.port, CALL_S).add_callback(self._summon)
 
     def _summon(self, calling: Operation[Link]) -> None:
         if calling.error is not None or self._links.me is None:
             return
         link, me = calling.result(), self._links.me
-        formed = self.coordinator is not None and self.coordinator.job.generation > 0
-        note = {"say": "summon", "host": me.host, "port": me.port, "id": self._info.id, "formed": formed}
+        if self.coordinator is None:
+            self._links.drop(link)
+            return
+        rank = [self.coordinator.term, self.coordinator.job.generation]
+        note = {"say": "summon", "host": me.host, "port": me.port, "id": self._info.id, "rank": rank}
         self._links.tell(link, note)
         self._loop.call_later(CALL_S, partial(self._links.drop, link))
 
     def _summoned(self, note: dict[str, Any]) -> None:
-        """There is a coordinator of this job already: follow it, unless we have begun to lead ourselves."""
-        if self.role is not Role.LEADING or self.coordinator is None or self.coordinator.job.generation:
+        """There is another coordinator of this job: the one with the higher term, or the older job, goes on."""
+        host, port = str(note["host"]), int(note["port"])
+        if self.role is Role.SEARCHING and self._is_meeting:
+            self._look_for(self._follow_or_meet(host, port))
             return
-        if not note["formed"] and str(note["id"]) > self._info.id:  # two that have just begun: the smaller id leads
+        if self.role is not Role.LEADING or self.coordinator is None or note["id"] == self._info.id:
             return
-        logger.info("the job has a coordinator at %s:%s", note["host"], note["port"])
+        theirs, ours = list(note["rank"]), [self.coordinator.term, self.coordinator.job.generation]
+        if theirs < ours or (theirs == ours and str(note["id"]) > self._info.id):
+            return
+        logger.warning("the job has a coordinator at %s:%d already", host, port)
         self._step_down()
-        self._look_for(self._follow_or_meet(str(note["host"]), int(note["port"])))
+        self._fence()
+        self._look_for(self._follow_or_meet(host, port))
 
     async def _follow_or_meet(self, host: str, port: int) -> None:
         if await self._follow(host, port) is not _Call.FOLLOWED:
@@ -397,7 +461,14 @@ class Leadership:
         for link in self._subordinates.values():
             self._links.drop(link)
         self._subordinates.clear()
-        self._silent.clear()
+        for agent_id in list(self._silent):
+            self._not_silent(agent_id)
+
+    def _not_silent(self, agent_id: str) -> None:
+        self._silent.pop(agent_id, None)
+        timer = self._patience.pop(agent_id, None)
+        if timer is not None:
+            timer.cancel()
 
     # ---- losing the coordinator
 
@@ -418,18 +489,24 @@ class Leadership:
         lost = roster.find(roster.coordinator)
         while True:
             if is_closed and lost is not None and lost.id not in dead:
-                called = await self._follow(lost.host, lost.port)
+                called = await self._follow(lost.host, lost.port, is_known=True)
                 if called is _Call.FOLLOWED:
                     return
                 if called is _Call.DEAD:
                     dead.add(lost.id)
-            for heir in line_of_succession(roster, dead):
+            line = line_of_succession(roster, dead)
+            me = roster.find(self._info.id)
+            if me is not None and roster.coordinator == me.id:
+                line.append(me)
+            for place, heir in enumerate(line):
                 if heir.id == self._info.id:
+                    if not self._may_lead(roster, dead):  # those behind us may be dead too, and have no vote then
+                        dead |= await self._dead_among(line[place + 1 :])
                     if self._may_lead(roster, dead):
                         self._take_over(roster, dead)
                         return
                     break
-                called = await self._follow(heir.host, heir.port)
+                called = await self._follow(heir.host, heir.port, is_known=True)
                 if called is _Call.FOLLOWED:
                     return
                 if called is _Call.DEAD:
@@ -441,8 +518,12 @@ class Leadership:
                 if lost is not None and is_other and await self._follow(lost.host, lost.port) is _Call.FOLLOWED:
                     return
             if time.monotonic() - began > self._plan.join_timeout_s:
-                raise DialError("", 0, f"cut off from the job's other agents for {self._plan.join_timeout_s:g} s")
+                raise CutOffError(self._plan.join_timeout_s)
             await pause(self._loop, RETRY_S)
+
+    async def _dead_among(self, members: Sequence[RosterEntry]) -> set[str]:
+        calls = [(each.id, drive(self._is_dead(each.host, each.port))) for each in members]  # all at once
+        return {agent_id for agent_id, is_dead in calls if await is_dead}
 
     def _may_lead(self, roster: Roster, dead: set[str]) -> bool:
         votes = {self._info.id} | {str(note["agent"]["id"]) for note in self._parked.values()}
@@ -450,14 +531,10 @@ class Leadership:
         return has_quorum([each.id for each in roster.members], votes=votes, dead=dead, coordinated=coordinated)
 
     def _take_over(self, roster: Roster, dead: set[str]) -> None:
-        expected = {member.id for member in roster.members} - dead - {self._info.id}
-        if roster.coordinator not in dead:
-            expected.discard(roster.coordinator)  # silent: its workers are gone once it has fenced itself
-        plan = self._plan
-        if roster.coordinator not in dead:  # it may have noticed a lease later than we
-            plan = replace(plan, resume_s=plan.resume_s + self._lease_s)
+        # a coordinator that is merely silent is waited for as well: until it has ended its workers, if it is cut off
+        expected = {member.id for member in roster.members} - dead
         job = Job.resume(
-            plan,
+            self._plan,
             now=time.monotonic(),
             term=roster.term + 1,
             generation=roster.generation,
@@ -465,6 +542,11 @@ class Leadership:
             expected=expected | {self._info.id},
             wanted_nodes=roster.wanted_nodes,
             draining=roster.draining,
+            signum=roster.signum,
+            given_up=roster.given_up,
+            known=[agent_from_fields(fields) for fields in roster.known],
+            finished=roster.finished,
+            uses_multiworld=roster.uses_multiworld,
         )
         self._lead(roster.term + 1, job)
 
@@ -476,9 +558,6 @@ class Leadership:
 
     # ---- owner of the links
 
-    def agent_called(self, link: Link) -> None:
-        """What it wants it will say."""
-
     def agent_said(self, link: Link, note: dict[str, Any]) -> None:
         say = note["say"]
         if say == "attach":
@@ -488,7 +567,7 @@ class Leadership:
         elif say in ("asked", "answered"):
             self.on_control(link, note)
         elif say == "end" and link is self._superior:
-            self.end(outcome_from_fields(note["outcome"]))
+            self.end(outcome_from_fields(note["outcome"]), of_job=bool(note.get("of_job", True)))
         elif say in ("welcome", "redirect", "refuse") and link is self._superior:
             if self._answer is not None:
                 self._answer.succeed(note)
@@ -515,7 +594,8 @@ class Leadership:
             self.coordinator.lose(agent_id, detail)
         elif cause is Cause.DIED:
             self._silent[agent_id] = detail
-            drive(self._ascertain(agent_id, link.peer, detail))
+            ascertaining = drive(self._ascertain(agent_id, link.peer, detail))
+            ascertaining.add_callback(partial(self._ascertained, agent_id, detail))
         else:
             self._fell_silent(agent_id, detail)
 
@@ -525,10 +605,15 @@ class Leadership:
         if agent_id not in self._silent or self.coordinator is None:
             return  # it has come again
         if is_dead:
-            del self._silent[agent_id]
+            self._not_silent(agent_id)
             self.coordinator.lose(agent_id, detail)
         else:
             self._fell_silent(agent_id, f"{detail}, though its process is there")
+
+    def _ascertained(self, agent_id: str, detail: str, ascertaining: Operation[None]) -> None:
+        if ascertaining.error is not None and agent_id in self._silent:
+            logger.error("whether %s is dead cannot be found out", detail, exc_info=ascertaining.error)
+            self._fell_silent(agent_id, detail)
 
     async def _is_dead(self, host: str, port: int) -> bool:
         deadline = time.monotonic() + CALL_S
@@ -548,12 +633,16 @@ class Leadership:
     def _fell_silent(self, agent_id: str, detail: str) -> None:
         """It may be alive, and cut off: then it ends its workers by itself, if it is not we who are."""
         self._silent[agent_id] = detail
-        self._loop.call_later(self._lease_s + 2 * FENCE_S, partial(self._give_up_silent, agent_id))
+        patience_s = self._lease_s + 2 * FENCE_S
+        self._patience[agent_id] = self._loop.call_later(patience_s, partial(self._give_up_silent, agent_id))
         coordinator = self.coordinator
         assert coordinator is not None
         members = coordinator.attached
         votes = set(self._subordinates) | {self._info.id}
-        if not has_quorum(members, votes=votes, dead=set(), coordinated=True):
+        before_the_cut = time.monotonic() - patience_s  # who has come since then does not outvote the others
+        elders = [each for each in members if each == self._info.id or coordinator.attached_at[each] < before_the_cut]
+        sides = (members, elders)
+        if not all(has_quorum(each, votes=votes, dead=set(), coordinated=True) for each in sides):
             logger.error("cut off from %d of %d agents", len(members) - len(votes), len(members))
             roster = coordinator.roster
             self._step_down()
@@ -561,13 +650,15 @@ class Leadership:
             self._look_for(self._succeed(roster, set()))
 
     def _give_up_silent(self, agent_id: str) -> None:
-        detail = self._silent.pop(agent_id, None)
+        detail = self._silent.get(agent_id)
+        self._not_silent(agent_id)
         if detail is not None and self.coordinator is not None and agent_id not in self._subordinates:
             self.coordinator.lose(agent_id, detail)
 
     def _wants_to_attach(self, link: Link, note: dict[str, Any]) -> None:
         if self.role is Role.OVER:
-            self._links.tell(link, {"say": "end", "outcome": outcome_to_fields(self._outcome)})
+            if self._outcome is not None:
+                self._links.tell(link, {"say": "end", "outcome": outcome_to_fields(self._outcome)})
             return
         if self.role is Role.LEADING:
             self._attach(link, note)
@@ -604,18 +695,26 @@ class Leadership:
         if say == "roster":
             self._take_roster(roster_from_fields(note["roster"]))
         elif say == "end":  # from ourselves, as the coordinator
-            self.end(outcome_from_fields(note["outcome"]))
+            self.end(outcome_from_fields(note["outcome"]), of_job=bool(note.get("of_job", True)))
         elif say == "reset":
-            self._agent.fence(self._attach_anew)
+            self._agent.fence(self._attach_anew, forgets=True)
         else:
             self._agent.obey(note)
 
     def _attach_anew(self) -> None:
         """Our workers are gone, as the coordinator wanted: report for duty as a new host."""
-        if self.role is Role.FOLLOWING and self._superior is not None:
+        if self.role is Role.LEADING and self.coordinator is not None:
+            self.coordinator.attach(self._info, self._agent.introduction())
+        elif self.role is Role.FOLLOWING and self._superior is not None:
             peer = self._superior.peer
             self._links.drop(self._superior)
-            self._look_for(self._follow_or_meet(peer.host, peer.port))
+            self._look_for(self._follow_or_succeed(peer.host, peer.port))
+
+    async def _follow_or_succeed(self, host: str, port: int) -> None:
+        if await self._follow(host, port) is _Call.FOLLOWED:
+            return
+        assert self._roster is not None
+        await self._succeed(self._roster, set(), is_closed=True)
 
     def _take_roster(self, roster: Roster) -> None:
         self._roster = roster

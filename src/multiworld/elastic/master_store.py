@@ -29,7 +29,9 @@ class MasterStore:
         self._store: TCPStore | None = TCPStore(
             address, 0, None, is_master=True, timeout=TIMEOUT, wait_for_workers=False
         )
-        self.port = int(self._store.port)
+        self.inside = (address, int(self._store.port))
+        """Where it listens; ``address`` and ``port`` are where workers are to find it."""
+        self.port = self.inside[1]
 
     def close(self) -> None:
         """Workers of that generation lose it, which are gone as a rule."""

@@ -59,5 +59,5 @@ def roster_to_fields(roster: Roster) -> dict[str, Any]:
 
 def roster_from_fields(fields: dict[str, Any]) -> Roster:
     members = tuple(RosterEntry(**member) for member in fields["members"])
-    several = {name: tuple(fields[name]) for name in ("active", "draining")}
-    return Roster(**{**fields, **several, "members": members})
+    lists = {name: tuple(fields[name]) for name in ("active", "draining", "known", "finished")}
+    return Roster(**{**fields, **lists, "members": members})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ S = TypeVar("S", bound=Hashable)
 
 DEFAULT_BUDGET = RestartBudget(max_restarts=3, per_s=600.0)
 """For programs that use multiworld, where nothing else is asked for."""
-QUICK_S = 10.0  # who fails sooner after its start is likely to fail again
+QUICK_S = 2.0  # who fails sooner after its start is likely to fail again
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 10.0
 
@@ -58,15 +58,23 @@ class RestartLedger:
         """Take over what another coordinator knew."""
         self._times[who] = list(times)
 
+    def merge(self, each: Iterable[Hashable], into: Hashable) -> None:
+        """Count what was counted for each of them as one: they were always started again together."""
+        known = [self._times.pop(who) for who in list(each) if who in self._times]
+        self._times[into] = max([*known, self._times.get(into, [])], key=len)
+
     def forget(self, who: Hashable) -> None:
         self._times.pop(who, None)
         self._quick_failures.pop(who, None)
 
     def delay_s(self, who: Hashable, ran_s: float) -> float:
         """Return how long to wait before the next start: nothing at first, doubling while it fails right after it."""
-        if ran_s >= QUICK_S:
-            self._quick_failures.pop(who, None)
-            return 0.0
         failures = self._quick_failures.get(who, 0)
+        if ran_s >= max(QUICK_S, 2 * _delay_s(failures)):
+            failures = 0
         self._quick_failures[who] = failures + 1
-        return 0.0 if failures == 0 else min(FIRST_DELAY_S * 2 ** (failures - 1), MAX_DELAY_S)
+        return _delay_s(failures)
+
+
+def _delay_s(failures: int) -> float:
+    return 0.0 if failures == 0 else min(FIRST_DELAY_S * 2 ** (failures - 1), MAX_DELAY_S)

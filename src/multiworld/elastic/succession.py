@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Roster", "RosterEntry", "has_quorum", "line_of_succession"]
 
@@ -29,7 +30,9 @@ class Roster:
     """What a coordinator tells every agent, so that any of them could take over. ``term`` counts coordinators.
 
     ``store``: the URL of the store in which worlds are formed. ``active``: the hosts that have ranks, in order;
-    ``wanted_nodes``: how many there are to be at most; ``draining``: those that are to go.
+    ``wanted_nodes``: how many there are to be at most; ``draining``: those that are to go. ``signum`` and ``given_up``:
+    the job is ending, by that signal or for that reason. ``known``: what is known of the active hosts, as ``notes``
+    write it; ``finished``: those whose workers have all ended well. ``uses_multiworld``: a worker was seen to.
     """
 
     term: int
@@ -40,6 +43,11 @@ class Roster:
     active: tuple[str, ...]
     wanted_nodes: int | None = None
     draining: tuple[str, ...] = ()
+    signum: int | None = None
+    given_up: str = ""
+    known: tuple[dict[str, Any], ...] = ()
+    finished: tuple[str, ...] = ()
+    uses_multiworld: bool = False
 
     def find(self, agent: str) -> RosterEntry | None:
         return next((member for member in self.members if member.id == agent), None)

@@ -55,6 +55,8 @@ class Detector:
     def watch(self, link: Link) -> None:
         """Start to watch the peer at the other end of a link."""
         peer, now = link.peer, time.monotonic()
+        if peer.id in self._links:
+            self._release(self._links[peer.id])
         self._links[peer.id] = link
         self._monitor.add(peer.id, now)
         if shares_host(bytes.fromhex(peer.host_id), peer.pid, peer.start_time):
