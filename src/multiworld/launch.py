@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -25,4 +26,6 @@ def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
 if __name__ == "__main__":
     from .cli.run import launch as command
 
-    sys.exit(command())
+    status = command()
+    gc.freeze()  # as in run
+    sys.exit(status)

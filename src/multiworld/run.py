@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -30,4 +31,6 @@ def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
 if __name__ == "__main__":
     from .cli.run import main as command
 
-    sys.exit(command())
+    status = command()
+    gc.freeze()  # else the end of the interpreter looks through all that torch has made, for a second
+    sys.exit(status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -49,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run([*endpoint, *options.arguments])
     except KeyboardInterrupt:
         return 130
+    finally:
+        if arguments is None:  # this is all that the process does, and its end should not take a second
+            gc.freeze()
 
 
 def _parser() -> argparse.ArgumentParser:

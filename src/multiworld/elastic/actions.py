@@ -124,3 +124,5 @@ class WorkerReport:
     """How long ago each of its starts after the first was."""
     stopping: bool = False
     """It was ordered to end."""
+    ended: bool = False
+    """It has ended, well or not."""

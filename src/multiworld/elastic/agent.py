@@ -110,6 +110,7 @@ class Agent:
                 worlds=tuple(sorted(held.worlds)),
                 restart_ages_s=tuple(now - at for at in self._restarted.get(local_rank, ())),
                 stopping=held.ordered and held.returncode is None,
+                ended=held.returncode is not None,
             )
             for local_rank, held in self._held.items()
             if not held.given_up

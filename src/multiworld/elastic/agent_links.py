@@ -110,7 +110,8 @@ class AgentLinks:
                 linked.fail(DialError(host, port, str(error), error.errno or 0))
                 return
             self._links.add(link)
-            linked.succeed(link)
+            if not linked.succeed(link):  # given up meanwhile
+                self.drop(link)
 
         dialing.add_callback(lambda _: self._loop.call_soon(settle))
         return linked

@@ -101,9 +101,10 @@ class Coordinator:
 
     def knows(self, agent_id: str, note: dict[str, Any]) -> bool:
         """Whether an agent that introduces itself again is attached, with just the workers that we know of."""
-        workers = {str(report["worker"]) for report in note.get("workers", []) if not report["succeeded"]}
+        ended = {str(report["worker"]) for report in note.get("workers", []) if report["ended"]}
+        workers = {str(report["worker"]) for report in note.get("workers", [])} - ended
         is_in_job = any(agent.id == agent_id for agent in self.job.agents)  # else it was told to begin anew
-        return agent_id in self._attached and is_in_job and workers == self.job.running_on(agent_id)
+        return agent_id in self._attached and is_in_job and workers == self.job.running_on(agent_id) - ended
 
     def lose(self, agent_id: str, cause: str) -> None:
         if self._attached.pop(agent_id, None) is not None:

@@ -44,7 +44,7 @@ CALL_S = 1.0
 WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
 RETRY_S = 0.05
 STRANGE_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
-BEACON_S = 0.5
+BEACON_S = 0.1  # so long two coordinators may not know of each other
 MAX_HOPS = 8
 FENCE_S = 0.5  # an agent that is cut off from most others ends its workers so long after it has noticed
 
@@ -257,11 +257,16 @@ class Leadership:
                 if is_known:
                     return _Call.DEAD
                 raise
-            answer = await self._introduce(link)
-            if answer is not None and answer["say"] == "welcome":
+            is_welcome = False
+            try:
+                answer = await self._introduce(link)
+                is_welcome = answer is not None and answer["say"] == "welcome"
+            finally:
+                if not is_welcome:
+                    self._links.drop(link)
+            if answer is not None and is_welcome:
                 self._welcomed(link, answer)
                 return _Call.FOLLOWED
-            self._links.drop(link)
             if answer is None:
                 return _Call.UNKNOWN
             if answer["say"] == "refuse":
@@ -411,7 +416,8 @@ class Leadership:
         if self.role is not Role.LEADING:
             return
         self._loop.call_later(BEACON_S, self._beacon)
-        taken = {address for doors in self._doors.values() for address in doors} | self._links.addresses
+        doors = [door for agent in self._subordinates for door in self._doors.get(agent, [])]
+        taken = {*doors, *self._links.addresses}
         for address in self._rendezvous.lookouts():
             if address not in taken:
                 self._links.call(address.host, address.port, CALL_S).add_callback(self._summon)
@@ -513,6 +519,8 @@ class Leadership:
                     dead.add(heir.id)
             if not self._is_fenced and time.monotonic() - began > FENCE_S:
                 self._fence()
+                if self._signum is not None:  # nobody is there to pass it on to
+                    self.interrupt(self._signum)
             if self._is_fenced:  # the one that we lost may be back
                 is_other = lost is not None and lost.id != self._info.id
                 if lost is not None and is_other and await self._follow(lost.host, lost.port) is _Call.FOLLOWED:
@@ -571,6 +579,8 @@ class Leadership:
         elif say in ("welcome", "redirect", "refuse") and link is self._superior:
             if self._answer is not None:
                 self._answer.succeed(note)
+        elif say == "welcome":  # we look elsewhere by now
+            self._links.drop(link)
         elif link is self._superior and self.role is Role.FOLLOWING:
             self._obey(note)
         elif self.role is Role.LEADING and self.coordinator is not None:

@@ -190,7 +190,7 @@ class _Dialing:
         self._connection.abort(str(error))
 
     def _expire(self) -> None:
-        self._operation.fail(DialError(self._host, self._port, "no answer in time"))
+        self._operation.fail(DialError(self._host, self._port, "no answer in time", errno.ETIMEDOUT))
         self._connection.abort("no answer in time")
 
 
