@@ -142,12 +142,19 @@ class AgentLinks:
         link.abort()
 
     def close(self) -> None:
+        """Say goodbye to all, and close."""
+        for link in list(self._links):
+            self.say_goodbye(link)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close all, without a word: to others, this agent has died."""
         for listener in self._listeners:
             listener.close()
         for door in self._doors:
             door.close()
         for link in list(self._links):
-            self.say_goodbye(link)
+            self.drop(link)
         self._detector.close()
 
     # ---- calls

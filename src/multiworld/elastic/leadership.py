@@ -171,8 +171,13 @@ class Leadership:
         """The job is over, or is for this host."""
         if self.role is Role.OVER:
             return
-        self.role = Role.OVER
         self._outcome = outcome if of_job else None
+        self.abort()
+        self._on_over(outcome)
+
+    def abort(self) -> None:
+        """Stop deciding anything, and tell nobody."""
+        self.role = Role.OVER
         if self._search is not None:
             self._search.cancel(StepsCancelled())
         if self.coordinator is not None:
@@ -181,7 +186,6 @@ class Leadership:
         if self._store is not None:
             self._store.close()
         self._rendezvous.close()
-        self._on_over(outcome)
 
     # ---- finding the coordinator
 
