@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any, Protocol
 
-from ..errors import ProtocolError
+from ..errors import HandshakeError, ProtocolError
 from ..wire.dialer import DialError, dial
 from ..wire.frames import Kind
 from ..wire.listener import Listener, Pending, Route
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
+from ..wire.waiting import pause
 from ..world.detector import Detector
 from ..world.link import Link
 from ..world.liveness import Cause, LivenessPolicy, Lost
@@ -18,11 +20,13 @@ from ..world.peers import PeerInfo
 from .front_door import FrontDoor
 from .rendezvous.base import Address
 
-__all__ = ["AgentLinks", "AgentLinksOwner"]
+__all__ = ["CALL_S", "AgentLinks", "AgentLinksOwner"]
 
 logger = logging.getLogger(__name__)
 
 PURPOSE = "agent"
+CALL_S = 1.0
+RETRY_S = 0.05
 
 
 class AgentLinksOwner(Protocol):
@@ -115,6 +119,22 @@ class AgentLinks:
 
         dialing.add_callback(lambda _: self._loop.call_soon(settle))
         return linked
+
+    async def is_dead(self, host: str, port: int) -> bool:
+        """Whether no agent of this job is at that address any more, for certain. A step coroutine."""
+        deadline = time.monotonic() + CALL_S
+        while True:
+            try:
+                link = await self.call(host, port, CALL_S)
+            except DialError as error:
+                if error.is_refused or time.monotonic() > deadline:
+                    return error.is_refused
+                await pause(self._loop, RETRY_S)  # a dying process may close its links before its listener
+            except HandshakeError:  # somebody else's by now
+                return True
+            else:
+                self.drop(link)
+                return False
 
     def introduce(self, link: Link, peer: PeerInfo, heartbeat_s: float) -> None:
         """The agent that we called has said who it is: watch it from now on."""

@@ -43,7 +43,9 @@ class Coordinator:
         send: Callable[[str, dict[str, Any]], None],
         on_over: Callable[[Outcome], None],
     ) -> None:
-        self._loop, self.job, self._agent_id, self._store = loop, job, agent_id, store
+        self._loop, self.job, self._store = loop, job, store
+        self.agent_id = agent_id
+        """The agent that coordinates."""
         self._send, self._on_over = send, on_over
         self.term = term
         self._attached: dict[str, AgentInfo] = {}
@@ -72,7 +74,7 @@ class Coordinator:
         members = tuple(RosterEntry(id=each.id, host=each.host, port=each.port) for each in attached.values())
         return Roster(
             term=self.term,
-            coordinator=self._agent_id,
+            coordinator=self.agent_id,
             generation=self.job.generation,
             store=self._store,
             members=members,

@@ -14,15 +14,16 @@ from ..errors import HandshakeError, MultiworldError
 from ..store.tcp import TCPStoreServer
 from ..wire.dialer import DialError
 from ..wire.operation import Operation, StepsCancelled, drive
-from ..wire.progress import ProgressThread, Timer
+from ..wire.progress import ProgressThread
 from ..wire.waiting import pause
 from ..world.link import Link
 from ..world.liveness import Cause
 from ..world.peers import PeerInfo
 from .actions import Outcome
 from .agent import Agent
-from .agent_links import AgentLinks
+from .agent_links import CALL_S, AgentLinks
 from .coordinator import Coordinator
+from .followers import FENCE_S, Followers
 from .job import Job, JobPlan
 from .layout import AgentInfo
 from .notes import (
@@ -31,7 +32,6 @@ from .notes import (
     outcome_from_fields,
     outcome_to_fields,
     roster_from_fields,
-    roster_to_fields,
 )
 from .rendezvous.base import Address, Rendezvous
 from .succession import Roster, RosterEntry, has_quorum, line_of_succession
@@ -40,13 +40,10 @@ __all__ = ["CutOffError", "Leadership", "MeetingError", "Role"]
 
 logger = logging.getLogger(__name__)
 
-CALL_S = 1.0
 WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
 RETRY_S = 0.05
 STRANGE_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
-BEACON_S = 0.1  # so long two coordinators may not know of each other
 MAX_HOPS = 8
-FENCE_S = 0.5  # an agent that is cut off from most others ends its workers so long after it has noticed
 
 
 class Role(enum.Enum):
@@ -117,11 +114,8 @@ class Leadership:
         self._roster: Roster | None = None  # the last that we were told, or told others
         self._superior: Link | None = None
         self._answer: Operation[dict[str, Any]] | None = None  # to our call
-        self._subordinates: dict[str, Link] = {}
-        self._doors: dict[str, list[Address]] = {}  # where subordinates listen
+        self._followers: Followers | None = None
         self._parked: dict[Link, dict[str, Any]] = {}  # callers that wait until we know who leads
-        self._silent: dict[str, str] = {}  # subordinates that may still be alive, and why they are lost
-        self._patience: dict[str, Timer] = {}  # when those are given up
         self._signum: int | None = None  # somebody wants the job to end
         self._is_meeting = False
         self._store: TCPStoreServer | None = None
@@ -180,6 +174,8 @@ class Leadership:
         self.role = Role.OVER
         if self._search is not None:
             self._search.cancel(StepsCancelled())
+        if self._followers is not None:
+            self._followers.close()
         if self.coordinator is not None:
             self.on_leading(None)
             self.coordinator.close()
@@ -324,119 +320,41 @@ class Leadership:
         self._store = TCPStoreServer(self._loop, me.host, 0, self._token)
         shown = f"[{me.host}]" if ":" in me.host else me.host
         store = f"tcp://{shown}:{self._store.port}"
-        self.coordinator = Coordinator(
+        self.coordinator = coordinator = Coordinator(
             self._loop, job, term=term, agent_id=self._info.id, store=store, send=self._send, on_over=self._ended
+        )
+        self._followers = followers = Followers(
+            self._loop,
+            self._links,
+            coordinator,
+            digest=self._digest,
+            lease_s=self._lease_s,
+            lookouts=self._rendezvous.lookouts,
+            on_cut_off=self._cut_off,
         )
         self.role = Role.LEADING
         self._is_fenced = False
         logger.info("this agent coordinates the job (term %d)", term)
         self._agent.use_store(store)
-        self.coordinator.attach(self._info, self._agent.introduction())
+        coordinator.attach(self._info, self._agent.introduction())
         self._loop.call_soon(self._agent.repeat)
         self._loop.call_soon(self._interrupt_again)
-        self.coordinator.start()
+        coordinator.start()
         parked, self._parked = self._parked, {}
         for link, note in parked.items():
-            self._attach(link, note)
-        self.on_leading(self.coordinator)
+            followers.admit(link, note)
+        self.on_leading(coordinator)
         self._rendezvous.announce(Address(me.host, me.port), term)
-        self._beacon()
+        followers.look_out()
 
     def _send(self, agent_id: str, note: dict[str, Any]) -> None:
         if agent_id == self._info.id:
             self._loop.call_soon(partial(self._obey, note))
-        elif agent_id in self._subordinates:
-            self._links.tell(self._subordinates[agent_id], note)
+        elif self._followers is not None:
+            self._followers.tell(agent_id, note)
 
     def _ended(self, outcome: Outcome) -> None:
         self._loop.call_soon(partial(self.end, outcome))
-
-    def _attach(self, link: Link, note: dict[str, Any]) -> None:
-        """Another agent reports for duty here."""
-        me, coordinator = self._links.me, self.coordinator
-        assert me is not None
-        assert coordinator is not None
-        reason = self._disagreement(note)
-        if reason is not None:
-            self._refuse(link, reason)
-            return
-        try:
-            info = agent_from_fields(note["agent"])
-        except (TypeError, KeyError) as error:
-            self._refuse(link, f"the agent's introduction cannot be read: {error}")
-            return
-        reason = self._objection(info)
-        if reason is not None:
-            self._refuse(link, reason)
-            return
-        self._not_silent(info.id)
-        old = self._subordinates.pop(info.id, None)
-        if old is not None:
-            self._links.drop(old)
-        self._links.watch(link)
-        self._doors[info.id] = [Address(str(host), int(port)) for host, port in note.get("doors", [])]
-        is_known = coordinator.knows(info.id, note)  # it lost its connection to us, and nothing else
-        if not is_known:
-            coordinator.lose(info.id, "it came again")
-        self._subordinates[info.id] = link
-        welcome = {
-            "say": "welcome",
-            "peer": me.to_json().decode(),
-            "heartbeat_s": self._links.heartbeat_s,
-            "roster": roster_to_fields(coordinator.roster_with(info)),
-        }
-        self._links.tell(link, welcome)
-        if is_known:
-            coordinator.welcome_back(info.id, note)
-        else:
-            coordinator.attach(info, note)
-
-    def _disagreement(self, note: dict[str, Any]) -> str | None:
-        theirs = note.get("digest")
-        there = theirs if isinstance(theirs, dict) else {}
-        differing = [name for name, value in self._digest.items() if there.get(name) != value]
-        if differing:
-            shown = ", ".join(f"{name} is {self._digest[name]} here and {there.get(name)} there" for name in differing)
-            return f"the agents of a job must agree, but {shown}"
-        return None
-
-    def _objection(self, info: AgentInfo) -> str | None:
-        assert self.coordinator is not None
-        twins = [
-            each
-            for each in self.coordinator.job.agents
-            if info.node_rank is not None and each.node_rank == info.node_rank and each.id != info.id
-        ]
-        if twins:
-            return f"--node-rank {info.node_rank} is taken by the agent on {twins[0].hostname}: give each host its own"
-        return None
-
-    def _refuse(self, link: Link, reason: str) -> None:
-        logger.warning("refused the agent at %s: %s", link.peer, reason)
-        self._links.tell(link, {"say": "refuse", "reason": reason})
-
-    def _beacon(self) -> None:
-        """Look whether somebody has started an agent anew at the endpoint: it does not know where the job is now."""
-        if self.role is not Role.LEADING:
-            return
-        self._loop.call_later(BEACON_S, self._beacon)
-        doors = [door for agent in self._subordinates for door in self._doors.get(agent, [])]
-        taken = {*doors, *self._links.addresses}
-        for address in self._rendezvous.lookouts():
-            if address not in taken:
-                self._links.call(address.host, address.port, CALL_S).add_callback(self._summon)
-
-    def _summon(self, calling: Operation[Link]) -> None:
-        if calling.error is not None or self._links.me is None:
-            return
-        link, me = calling.result(), self._links.me
-        if self.coordinator is None:
-            self._links.drop(link)
-            return
-        rank = [self.coordinator.term, self.coordinator.job.generation]
-        note = {"say": "summon", "host": me.host, "port": me.port, "id": self._info.id, "rank": rank}
-        self._links.tell(link, note)
-        self._loop.call_later(CALL_S, partial(self._links.drop, link))
 
     def _summoned(self, note: dict[str, Any]) -> None:
         """There is another coordinator of this job: the one with the higher term, or the older job, goes on."""
@@ -468,17 +386,16 @@ class Leadership:
         if self._store is not None:
             self._store.close()
             self._store = None
-        for link in self._subordinates.values():
-            self._links.drop(link)
-        self._subordinates.clear()
-        for agent_id in list(self._silent):
-            self._not_silent(agent_id)
+        if self._followers is not None:
+            self._followers.close()
+            self._followers = None
 
-    def _not_silent(self, agent_id: str) -> None:
-        self._silent.pop(agent_id, None)
-        timer = self._patience.pop(agent_id, None)
-        if timer is not None:
-            timer.cancel()
+    def _cut_off(self) -> None:
+        """Most of the agents that followed us may go on without us."""
+        self._step_down()
+        self._fence()
+        assert self._roster is not None
+        self._look_for(self._succeed(self._roster, set()))
 
     # ---- losing the coordinator
 
@@ -534,7 +451,7 @@ class Leadership:
             await pause(self._loop, RETRY_S)
 
     async def _dead_among(self, members: Sequence[RosterEntry]) -> set[str]:
-        calls = [(each.id, drive(self._is_dead(each.host, each.port))) for each in members]  # all at once
+        calls = [(each.id, drive(self._links.is_dead(each.host, each.port))) for each in members]  # all at once
         return {agent_id for agent_id, is_dead in calls if await is_dead}
 
     def _may_lead(self, roster: Roster, dead: set[str]) -> bool:
@@ -587,10 +504,8 @@ class Leadership:
             self._links.drop(link)
         elif link is self._superior and self.role is Role.FOLLOWING:
             self._obey(note)
-        elif self.role is Role.LEADING and self.coordinator is not None:
-            agent_id = next((agent for agent, other in self._subordinates.items() if other is link), None)
-            if agent_id is not None:
-                self.coordinator.hear(agent_id, note)
+        elif self._followers is not None:
+            self._followers.heard(link, note)
 
     def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
         self._parked.pop(link, None)
@@ -600,82 +515,16 @@ class Leadership:
             elif self.role is Role.FOLLOWING:
                 self._superior_lost(cause, detail)
             return
-        agent_id = next((agent for agent, other in self._subordinates.items() if other is link), None)
-        if agent_id is None or self.coordinator is None:
-            return
-        del self._subordinates[agent_id]
-        if cause is Cause.LEFT:
-            self.coordinator.lose(agent_id, detail)
-        elif cause is Cause.DIED:
-            self._silent[agent_id] = detail
-            ascertaining = drive(self._ascertain(agent_id, link.peer, detail))
-            ascertaining.add_callback(partial(self._ascertained, agent_id, detail))
-        else:
-            self._fell_silent(agent_id, detail)
-
-    async def _ascertain(self, agent_id: str, peer: PeerInfo, detail: str) -> None:
-        """Its end of the link is closed. That is its death, or its verdict on us: whom nobody answers to is dead."""
-        is_dead = await self._is_dead(peer.host, peer.port)
-        if agent_id not in self._silent or self.coordinator is None:
-            return  # it has come again
-        if is_dead:
-            self._not_silent(agent_id)
-            self.coordinator.lose(agent_id, detail)
-        else:
-            self._fell_silent(agent_id, f"{detail}, though its process is there")
-
-    def _ascertained(self, agent_id: str, detail: str, ascertaining: Operation[None]) -> None:
-        if ascertaining.error is not None and agent_id in self._silent:
-            logger.error("whether %s is dead cannot be found out", detail, exc_info=ascertaining.error)
-            self._fell_silent(agent_id, detail)
-
-    async def _is_dead(self, host: str, port: int) -> bool:
-        deadline = time.monotonic() + CALL_S
-        while True:
-            try:
-                link = await self._links.call(host, port, CALL_S)
-            except DialError as error:
-                if error.is_refused or time.monotonic() > deadline:
-                    return error.is_refused
-                await pause(self._loop, RETRY_S)  # a dying process may close its links before its listener
-            except HandshakeError:  # somebody else's by now
-                return True
-            else:
-                self._links.drop(link)
-                return False
-
-    def _fell_silent(self, agent_id: str, detail: str) -> None:
-        """It may be alive, and cut off: then it ends its workers by itself, if it is not we who are."""
-        self._silent[agent_id] = detail
-        patience_s = self._lease_s + 2 * FENCE_S
-        self._patience[agent_id] = self._loop.call_later(patience_s, partial(self._give_up_silent, agent_id))
-        coordinator = self.coordinator
-        assert coordinator is not None
-        members = coordinator.attached
-        votes = set(self._subordinates) | {self._info.id}
-        before_the_cut = time.monotonic() - patience_s  # who has come since then does not outvote the others
-        elders = [each for each in members if each == self._info.id or coordinator.attached_at[each] < before_the_cut]
-        sides = (members, elders)
-        if not all(has_quorum(each, votes=votes, dead=set(), coordinated=True) for each in sides):
-            logger.error("cut off from %d of %d agents", len(members) - len(votes), len(members))
-            roster = coordinator.roster
-            self._step_down()
-            self._fence()
-            self._look_for(self._succeed(roster, set()))
-
-    def _give_up_silent(self, agent_id: str) -> None:
-        detail = self._silent.get(agent_id)
-        self._not_silent(agent_id)
-        if detail is not None and self.coordinator is not None and agent_id not in self._subordinates:
-            self.coordinator.lose(agent_id, detail)
+        if self._followers is not None:
+            self._followers.lost(link, cause, detail)
 
     def _wants_to_attach(self, link: Link, note: dict[str, Any]) -> None:
         if self.role is Role.OVER:
             if self._outcome is not None:
                 self._links.tell(link, {"say": "end", "outcome": outcome_to_fields(self._outcome)})
             return
-        if self.role is Role.LEADING:
-            self._attach(link, note)
+        if self.role is Role.LEADING and self._followers is not None:
+            self._followers.admit(link, note)
             return
         roster = self._roster
         has_lost_ours = roster is not None and note.get("lost") == roster.coordinator
