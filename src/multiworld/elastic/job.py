@@ -10,15 +10,16 @@ import enum
 import itertools
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, Stop, WorkerReport
-from .assignment import Assignment
+from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, WorkerReport
 from .layout import AgentInfo, Slot, lay_out
 from .options import RestartBudget, RestartPolicy
+from .posts import Post, Posts, PostState
 from .restart import DEFAULT_BUDGET, RestartLedger, fault_domain
+from .seats import candidates, fill, leaving
 
 __all__ = ["Job", "JobPlan", "Phase"]
 
@@ -54,26 +55,6 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
-class _State(enum.Enum):
-    IDLE = "idle"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    SUCCEEDED = "succeeded"
-
-
-@dataclass
-class _Worker:
-    """What stands in a slot."""
-
-    state: _State = _State.IDLE
-    id: str = ""
-    assignment: Assignment | None = None
-    started_at: float = 0.0
-    not_before: float = 0.0
-    uses_multiworld: bool = False
-    worlds: set[str] = field(default_factory=set)
-
-
 class Job:
     """One job. Every method that takes ``now`` returns what has to be done, in that order."""
 
@@ -92,7 +73,7 @@ class Job:
         self._agents: dict[str, AgentInfo] = {}  # attached, in the order in which they came
         self._active: list[str] = []  # in the order of their node ranks; may name lost ones while resuming
         self._known: dict[str, AgentInfo] = {}  # also those that are gone
-        self._workers: dict[Slot, _Worker] = {}
+        self._posts = Posts()
         self._ledger = RestartLedger()
         self._master: tuple[int, str, int] | None = None  # generation, address, port
         self._master_host: str | None = None  # the agent that was asked to serve it
@@ -137,7 +118,7 @@ class Job:
         job._known = {info.id: info for info in known}
         job.uses_multiworld = uses_multiworld
         for slot in job._slots([each for each in finished if each in job._known]):
-            job._workers[slot] = _Worker(state=_State.SUCCEEDED)
+            job._posts[slot] = Post(state=PostState.SUCCEEDED)
         job.generation, job._active = generation, list(active)
         job.wanted_nodes = plan.max_nodes if wanted_nodes is None else wanted_nodes
         job._draining = set(draining)
@@ -165,12 +146,12 @@ class Job:
     @property
     def finished(self) -> list[str]:
         """The active hosts whose workers have all ended well."""
-        return [agent for agent in self._active if self._has_succeeded(agent)]
+        return [agent for agent in self._active if self._posts.has_succeeded(agent)]
 
     @property
     def vacant(self) -> list[str]:
         """The hosts among them that are gone, and in whose place another is awaited."""
-        return [agent for agent in self._active if agent not in self._agents and not self._has_succeeded(agent)]
+        return [agent for agent in self._active if agent not in self._agents and not self._posts.has_succeeded(agent)]
 
     @property
     def draining(self) -> list[str]:
@@ -202,12 +183,12 @@ class Job:
 
     def running_on(self, agent_id: str) -> set[str]:
         """Return the ids of the workers that run on a host, as far as we have heard."""
-        return {self._workers[slot].id for slot in self._running() if slot.agent == agent_id}
+        return {self._posts[slot].id for slot in self._posts.alive() if slot.agent == agent_id}
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what is known of every worker, for people: rank, host, state, restarts, worlds."""
         rows = []
-        for slot, worker in self._workers.items():
+        for slot, worker in self._posts.items():
             assignment = worker.assignment
             rows.append(
                 {
@@ -235,8 +216,8 @@ class Job:
         elif self.phase is Phase.RUNNING:
             if self._open_master is not None:  # else the store's coming is what starts them
                 leaving = self._leaving()
-                idle = [slot for slot, worker in self._workers.items() if worker.state is _State.IDLE]
-                deadlines += [self._workers[slot].not_before for slot in idle if slot.agent not in leaving]
+                idle = [slot for slot, worker in self._posts.items() if worker.state is PostState.IDLE]
+                deadlines += [self._posts[slot].not_before for slot in idle if slot.agent not in leaving]
             if self._is_short:
                 deadlines.append(self._short_since + self.plan.join_timeout_s)
         elif self.phase is Phase.STOPPING:
@@ -274,7 +255,7 @@ class Job:
     ) -> list[Action]:
         """An agent has a new connection, and the workers that we know of: say again what may have been lost."""
         for report in reports:
-            worker = self._find(agent_id, report.worker)
+            worker = self._posts.find(agent_id, report.worker)
             if worker is not None:
                 worker.uses_multiworld |= report.uses_multiworld
                 self.uses_multiworld |= report.uses_multiworld
@@ -284,9 +265,9 @@ class Job:
         if self._master_host == agent_id and self._open_master is None:
             self._master_host = None  # so it is asked again
         actions: list[Action] = []
-        for slot in [slot for slot in self._running() if slot.agent == agent_id]:
-            worker = self._workers[slot]
-            if worker.state is _State.STOPPING:
+        for slot in [slot for slot in self._posts.alive() if slot.agent == agent_id]:
+            worker = self._posts[slot]
+            if worker.state is PostState.STOPPING:
                 actions += self._stop([slot], self._signal or signal.SIGTERM, forced=True)
             elif worker.assignment is not None:
                 actions.append(Reassign(agent=agent_id, worker=worker.id, assignment=worker.assignment))
@@ -311,12 +292,12 @@ class Job:
 
     def worker_greeted(self, agent_id: str, worker_id: str) -> None:
         """A worker connected to its agent, so it uses multiworld."""
-        worker = self._find(agent_id, worker_id)
+        worker = self._posts.find(agent_id, worker_id)
         if worker is not None:
             worker.uses_multiworld = self.uses_multiworld = True
 
     def worker_in_world(self, agent_id: str, worker_id: str, world: str, *, left: bool = False) -> None:
-        worker = self._find(agent_id, worker_id)
+        worker = self._posts.find(agent_id, worker_id)
         if worker is not None:
             worker.worlds.discard(world) if left else worker.worlds.add(world)
 
@@ -334,15 +315,15 @@ class Job:
 
         ``ordered``: a coordinator had it stopped, this one or the one before.
         """
-        slot = self._slot_of(agent_id, worker_id)
+        slot = self._posts.slot_of(agent_id, worker_id)
         if slot is None:
             return []
-        worker = self._workers[slot]
-        was_stopping = worker.state is _State.STOPPING or ordered
+        worker = self._posts[slot]
+        was_stopping = worker.state is PostState.STOPPING or ordered
         if returncode == 0 and not (was_stopping and self.phase is not Phase.ENDING):
-            worker.state = _State.SUCCEEDED
+            worker.state = PostState.SUCCEEDED
             return self._settle(now)
-        worker.state = _State.IDLE
+        worker.state = PostState.IDLE
         worker.not_before = now
         actions: list[Action] = []
         if returncode and not was_stopping:
@@ -350,8 +331,8 @@ class Job:
             actions.append(
                 Record(
                     kind="worker failed",
-                    text=f"rank {self._rank(worker)} failed: {failure.get('text', f'exit status {returncode}')}",
-                    fields={"worker": worker_id, "agent": agent_id, "rank": self._rank(worker)},
+                    text=f"rank {worker.rank} failed: {failure.get('text', f'exit status {returncode}')}",
+                    fields={"worker": worker_id, "agent": agent_id, "rank": worker.rank},
                 )
             )
             if self.phase is Phase.RUNNING:
@@ -370,7 +351,7 @@ class Job:
         name = signal.Signals(signum).name
         actions: list[Action] = [Record(kind="interrupted", text=f"{name}: all workers are asked to end")]
         self._begin_to_end(now)
-        return actions + self._stop(self._running(), signum, forced=True) + self._settle(now)
+        return actions + self._stop(self._posts.alive(), signum, forced=True) + self._settle(now)
 
     def poll(self, now: float) -> list[Action]:
         return self._settle(now)
@@ -416,9 +397,9 @@ class Job:
     def kill(self, rank: int) -> list[Action]:
         """Kill the worker of that rank, and take it as any other failure. Raises ValueError if none runs."""
         self._check_running()
-        for slot in self._running():
-            worker = self._workers[slot]
-            if self._rank(worker) == rank:
+        for slot in self._posts.alive():
+            worker = self._posts[slot]
+            if worker.rank == rank:
                 record = Record(kind="killed", text=f"rank {rank} is killed, as asked", fields={"worker": worker.id})
                 return [record, Kill(agent=slot.agent, worker=worker.id)]
         raise ValueError(f"no worker of rank {rank} runs now")
@@ -430,29 +411,29 @@ class Job:
     # ---- decisions
 
     def _worker_failed(self, slot: Slot, now: float, is_fault_of_its_own: bool) -> list[Action]:
-        policy, worker = self.policy, self._workers[slot]
+        policy, worker = self.policy, self._posts[slot]
         key: Slot | str = JOB if policy is RestartPolicy.ALL else slot
         if not self._ledger.allows(key, self.budget, now):
             return self._fail(self._why_given_up(key, worker), now)
         self._ledger.note(key, now)
         delay_s = self._ledger.delay_s(key, now - worker.started_at) if is_fault_of_its_own else 0.0
         worker.not_before = self._not_before = now + delay_s
-        running = self._running()
-        worlds = {each: frozenset(self._workers[each].worlds) for each in self._workers}
+        running = self._posts.alive()
+        worlds = {each: frozenset(self._posts[each].worlds) for each in self._posts}
         domain = fault_domain(policy, slot, worlds, {slot, *running})
         worker.worlds.clear()
         if policy is RestartPolicy.ALL:
             self._begin_to_stop(now)
         others = [each for each in running if each in domain]
-        what = "all workers are" if policy is RestartPolicy.ALL else f"rank {self._rank(worker)} is"
+        what = "all workers are" if policy is RestartPolicy.ALL else f"rank {worker.rank} is"
         also = f", and {len(others)} that share a world with it" if others and policy is RestartPolicy.WORLD else ""
         when = f" in {delay_s:g} s" if delay_s else ""
         text = f"{what} started again{also}{when}"
         return [Record(kind="restart", text=text, fields={"worker": worker.id}), *self._stop(others, signal.SIGTERM)]
 
-    def _why_given_up(self, key: Slot | str, worker: _Worker) -> str:
+    def _why_given_up(self, key: Slot | str, worker: Post) -> str:
         budget, count = self.budget, self._ledger.count(key)
-        who = "the job" if key == JOB else f"rank {self._rank(worker)}"
+        who = "the job" if key == JOB else f"rank {worker.rank}"
         if not budget.max_restarts:
             return f"{who} may not be started again (--max-restarts 0)"
         within = f" in {budget.per_s:g} s" if budget.per_s is not None else ""
@@ -463,7 +444,7 @@ class Job:
         self._failures = [(at, failure) for at, failure in self._failures if now - at <= INCIDENT_S]
         self._failing = Outcome(status=1, text=reason)
         self._begin_to_end(now)
-        return [Record(kind="giving up", text=reason), *self._stop(self._running(), signal.SIGTERM)]
+        return [Record(kind="giving up", text=reason), *self._stop(self._posts.alive(), signal.SIGTERM)]
 
     def _settle(self, now: float) -> list[Action]:
         """Take every step that is due; each may make the next one possible."""
@@ -483,7 +464,7 @@ class Job:
                 return actions + self._release()
 
     def _gather(self, now: float) -> list[Action]:
-        come = self._candidates()
+        come = candidates(self._agents, self._active, self._draining)
         if len(come) < self.plan.min_nodes:
             self._enough_since = None
             if now - self._short_since >= self.plan.join_timeout_s:
@@ -498,18 +479,9 @@ class Job:
             return []
         self._active = come[: self.wanted_nodes]
         self._enough_since, self._formed_before = None, True
-        self._workers = {slot: _Worker(not_before=self._not_before) for slot in self._slots()}
+        self._posts = Posts({slot: Post(not_before=self._not_before) for slot in self._slots()})
         self.phase, self._is_short = Phase.RUNNING, False
         return self._next_generation()
-
-    def _candidates(self) -> list[str]:
-        """Return the attached hosts in the order in which they get node ranks."""
-        come = {name: agent for name, agent in self._agents.items() if name not in self._draining}
-        given = {agent.node_rank: agent.id for agent in come.values() if agent.node_rank is not None}
-        if given:
-            return [given[rank] for rank in sorted(given) if rank is not None]
-        staying = [agent for agent in self._active if agent in come]
-        return staying + [agent for agent in come if agent not in staying]
 
     def _next_generation(self) -> list[Action]:
         self.generation += 1
@@ -541,14 +513,14 @@ class Job:
         self.phase = Phase.RUNNING
         if self._signal is not None or self._failing is not None:
             self._begin_to_end(now)
-            return self._stop(self._running(), self._signal or signal.SIGTERM)
+            return self._stop(self._posts.alive(), self._signal or signal.SIGTERM)
         present = [agent for agent in self._active if agent in self._agents]
         for slot in self._slots(present):
-            self._workers.setdefault(slot, _Worker())
+            self._posts.setdefault(slot, Post())
         if self.policy is not RestartPolicy.ALL:
             return []
-        self._ledger.merge(self._workers, JOB)
-        torn = any(worker.state is _State.IDLE for worker in self._workers.values())
+        self._ledger.merge(self._posts, JOB)
+        torn = any(worker.state is PostState.IDLE for worker in self._posts.values())
         return self._stop_all(now) if torn else []
 
     def _run(self, now: float) -> list[Action]:
@@ -562,8 +534,8 @@ class Job:
             reason = f"{left} of {self.plan.min_nodes} hosts are left, and none came in their place"
             return actions + self._fail(f"{reason} within {self.plan.join_timeout_s:g} s", now)
         is_complete = all(agent in self._known for agent in self._active)
-        is_complete = is_complete and all(slot in self._workers for slot in self._slots())
-        if is_complete and all(worker.state is _State.SUCCEEDED for worker in self._workers.values()):
+        is_complete = is_complete and all(slot in self._posts for slot in self._slots())
+        if is_complete and self._posts.all_succeeded():
             self._begin_to_end(now)
             return actions
         return actions + self._provide_master() + self._start_idle(now)
@@ -576,26 +548,24 @@ class Job:
         self.phase, self._stop_by = Phase.STOPPING, now + self.plan.shutdown_s + LATE_S
 
     def _leaving(self) -> set[str]:
-        """Return the hosts that have ranks and are to have none: drained ones, and the last ones beyond the wanted."""
-        there = set(self._agents) | set(self.finished)
-        staying = [agent for agent in self._active if agent not in self._draining and agent in there]
-        return {agent for agent in self._active if agent in self._draining} | set(staying[self.wanted_nodes :])
+        there = {*self._agents, *self.finished}
+        return leaving(self._active, there, self._draining, self.wanted_nodes)
 
     def _retire(self, now: float) -> list[Action]:
         """Ask the workers of hosts that leave to end."""
         leaving = self._leaving()
-        leaving -= {agent for agent in leaving if self._has_succeeded(agent)}
+        leaving -= {agent for agent in leaving if self._posts.has_succeeded(agent)}
         if leaving and self.policy is RestartPolicy.ALL:
             return self._stop_all(now)
-        return self._stop([slot for slot in self._running() if slot.agent in leaving], signal.SIGTERM)
+        return self._stop([slot for slot in self._posts.alive() if slot.agent in leaving], signal.SIGTERM)
 
     def _release(self) -> list[Action]:
         """Let go of drained hosts that have nothing to do any more."""
         if self.phase in (Phase.RESUMING, Phase.ENDING, Phase.OVER):
             return []
-        busy = {slot.agent for slot in self._running()}
+        busy = {slot.agent for slot in self._posts.alive()}
         if self.phase is Phase.RUNNING:
-            busy |= {agent for agent in self._active if not self._has_succeeded(agent)}
+            busy |= {agent for agent in self._active if not self._posts.has_succeeded(agent)}
         actions: list[Action] = []
         for agent in [each for each in self._agents if each in self._draining and each not in busy]:
             info = self._agents.pop(agent)
@@ -606,23 +576,23 @@ class Job:
 
     def _change_membership(self, now: float) -> list[Action]:
         """Let go of hosts that are lost, and take in those that wait, if the policy allows it while workers run."""
-        done = {slot.agent for slot in self._workers if self._has_succeeded(slot.agent)}
-        busy = {slot.agent for slot in self._running()}
+        done = {slot.agent for slot in self._posts if self._posts.has_succeeded(slot.agent)}
+        busy = {slot.agent for slot in self._posts.alive()}
         gone = {agent for agent in self._leaving() if agent not in busy}
         present = [agent for agent in self._active if agent in self._agents and agent not in gone]
         staying = [agent for agent in self._active if agent in present or agent in done]
         room = self.wanted_nodes - len(staying)
-        waiting = [agent for agent in self._candidates() if agent not in staying]
+        waiting = [agent for agent in candidates(self._agents, self._active, self._draining) if agent not in staying]
         coming = waiting[: max(0, room)]
         vacant = [agent for agent in self._active if agent not in staying]
         if not vacant and not coming:
             return []
-        newly = [slot for slot in self._workers if slot.agent in vacant]
+        newly = [slot for slot in self._posts if slot.agent in vacant]
         for slot in newly:
-            del self._workers[slot]
+            del self._posts[slot]
             self._ledger.forget(slot)
         if self.policy is RestartPolicy.ALL:
-            if coming and not vacant and not self._has_begun():  # nothing runs yet: they are in time
+            if coming and not vacant and not self._posts.has_begun():  # nothing runs yet: they are in time
                 return self._admit(staying, vacant, coming)
             return self._stop_all(now)
         if len(staying) + len(coming) >= self.plan.min_nodes:
@@ -637,28 +607,16 @@ class Job:
     def _admit(self, staying: list[str], vacant: list[str], coming: list[str]) -> list[Action]:
         """Give those that come the ranks of those that are lost, as far as there are as many; others move up."""
         coming = [agent for agent in coming if agent not in self._active]
-        replaced = dict(zip(vacant, coming, strict=False))
-        kept = [replaced.get(agent, agent) for agent in self._active]
-        members = [agent for agent in kept if agent in staying or agent in coming]
-        self._active = members + [agent for agent in coming if agent not in members]
-        if all(self._known[agent].node_rank is not None for agent in self._active):
-            self._active.sort(key=lambda agent: self._known[agent].node_rank or 0)
+        self._active = fill(self._active, staying=staying, vacant=vacant, coming=coming, known=self._known)
         self._is_short = False
         for slot in self._slots(coming):
-            self._workers[slot] = _Worker()
+            self._posts[slot] = Post()
         return self._next_generation()
 
     def _stop_all(self, now: float) -> list[Action]:
         """Everything is started again together, with the hosts that are there then."""
         self._begin_to_stop(now)
-        return self._stop(self._running(), signal.SIGTERM)
-
-    def _has_begun(self) -> bool:
-        return any(worker.state is not _State.IDLE for worker in self._workers.values())
-
-    def _has_succeeded(self, agent: str) -> bool:
-        states = [worker.state for slot, worker in self._workers.items() if slot.agent == agent]
-        return bool(states) and all(state is _State.SUCCEEDED for state in states)
+        return self._stop(self._posts.alive(), signal.SIGTERM)
 
     @property
     def _open_master(self) -> tuple[str, int] | None:
@@ -673,7 +631,7 @@ class Job:
         if master is None or any(agent not in self._known for agent in self._active):  # the latter after a takeover
             return []
         actions: list[Action] = []
-        restarts = {slot: self._ledger.count(slot) + self._ledger.count(JOB) for slot in self._workers}
+        restarts = {slot: self._ledger.count(slot) + self._ledger.count(JOB) for slot in self._posts}
         layout = lay_out(
             [self._known[agent] for agent in self._active],
             generation=self.generation,
@@ -682,25 +640,25 @@ class Job:
         )
         leaving = self._leaving()
         for slot, assignment in layout.items():
-            if slot.agent in leaving or slot not in self._workers:  # the latter: of a host that others are awaited for
+            if slot.agent in leaving or slot not in self._posts:  # the latter: of a host that others are awaited for
                 continue
-            worker = self._workers[slot]
-            if worker.state is _State.RUNNING and worker.assignment != assignment:
+            worker = self._posts[slot]
+            if worker.state is PostState.RUNNING and worker.assignment != assignment:
                 worker.assignment = assignment
                 actions.append(Reassign(agent=slot.agent, worker=worker.id, assignment=assignment))
-            elif worker.state is _State.IDLE and worker.not_before <= now:
+            elif worker.state is PostState.IDLE and worker.not_before <= now:
                 worker.id = f"{self._term}.{next(self._ids)}"
-                worker.state, worker.assignment, worker.started_at = _State.RUNNING, assignment, now
+                worker.state, worker.assignment, worker.started_at = PostState.RUNNING, assignment, now
                 worker.worlds.clear()
                 actions.append(Start(agent=slot.agent, worker=worker.id, assignment=assignment))
         return actions
 
     def _wait_for_stop(self, now: float) -> list[Action]:
-        self._drop_lost()
-        if self._running() and now < self._stop_by:
+        self._posts.drop_lost(self._agents)
+        if self._posts.alive() and now < self._stop_by:
             return []
         actions: list[Action] = []
-        for agent in {slot.agent for slot in self._running()}:
+        for agent in {slot.agent for slot in self._posts.alive()}:
             info = self._agents.pop(agent)
             text = f"host {info.hostname} ({info.host}:{info.port}) cannot end its workers, and is given up"
             actions += [Record(kind="stuck", text=text, fields={"agent": agent}), Reset(agent=agent)]
@@ -708,8 +666,8 @@ class Job:
         return actions
 
     def _wait_for_end(self, now: float) -> list[Action]:
-        self._drop_lost()
-        if self._running() and now < self._end_by:
+        self._posts.drop_lost(self._agents)
+        if self._posts.alive() and now < self._end_by:
             return []
         self.phase = Phase.OVER
         self.outcome = self._outcome()
@@ -719,12 +677,10 @@ class Job:
         failures = tuple(failure for _, failure in self._failures)
         if self._failing is not None:
             return replace(self._failing, failures=failures)
-        states = [worker.state for worker in self._workers.values()]
-        ended_well = bool(states) and all(state is _State.SUCCEEDED for state in states)
         if self._signal is None:
             return Outcome(status=0, text="all workers have ended well")
         name = signal.Signals(self._signal).name
-        if ended_well:
+        if self._posts.all_succeeded():
             return Outcome(status=0, text=f"ended by {name}: all workers have ended well")
         return Outcome(status=128 + self._signal, text=f"ended by {name}", failures=failures, signum=self._signal)
 
@@ -734,51 +690,11 @@ class Job:
         chosen = self._active if agents is None else agents
         return [Slot(agent, rank) for agent in chosen for rank in range(self._known[agent].num_workers)]
 
-    def _running(self) -> list[Slot]:
-        alive = (_State.RUNNING, _State.STOPPING)
-        return [slot for slot, worker in self._workers.items() if worker.state in alive]
-
-    def _drop_lost(self) -> None:
-        for slot in [slot for slot in self._workers if slot.agent not in self._agents]:
-            if self._workers[slot].state is not _State.SUCCEEDED:
-                del self._workers[slot]
-
     def _stop(self, slots: Iterable[Slot], signum: int, *, forced: bool = False) -> list[Action]:
-        """Order the stop of those that run; ``forced``: also of those that are being stopped already."""
-        by_agent: dict[str, list[str]] = {}
-        for slot in slots:
-            worker = self._workers[slot]
-            if worker.state is _State.RUNNING or forced:
-                worker.state = _State.STOPPING
-                by_agent.setdefault(slot.agent, []).append(worker.id)
-        return [
-            Stop(agent=agent, workers=tuple(workers), signum=int(signum), grace_s=self.plan.shutdown_s)
-            for agent, workers in by_agent.items()
-        ]
-
-    def _slot_of(self, agent_id: str, worker_id: str) -> Slot | None:
-        for slot, worker in self._workers.items():
-            if slot.agent == agent_id and worker.id == worker_id:
-                return slot if worker.state in (_State.RUNNING, _State.STOPPING) else None
-        return None
-
-    def _find(self, agent_id: str, worker_id: str) -> _Worker | None:
-        slot = self._slot_of(agent_id, worker_id)
-        return None if slot is None else self._workers[slot]
-
-    def _rank(self, worker: _Worker) -> int | None:
-        return None if worker.assignment is None else worker.assignment.rank
+        return [*self._posts.stop(slots, signum, self.plan.shutdown_s, forced=forced)]
 
     def _take_over(self, slot: Slot, report: WorkerReport, now: float) -> None:
         self.generation = max(self.generation, report.assignment.generation)  # the roster may be older
         self.uses_multiworld |= report.uses_multiworld
-        running = _State.STOPPING if report.stopping else _State.RUNNING
-        self._workers[slot] = _Worker(
-            state=_State.SUCCEEDED if report.succeeded else running,
-            id=report.worker,
-            assignment=report.assignment,
-            started_at=now,
-            uses_multiworld=report.uses_multiworld,
-            worlds=set(report.worlds),
-        )
+        self._posts[slot] = Post.of_report(report, now)
         self._ledger.restore(slot, [now - age for age in report.restart_ages_s])
