@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ..wire.addresses import address_of, family_of
+from ..wire.addresses import family_of, listen_at
 from ..wire.progress import ProgressThread
 
 __all__ = ["FrontDoor"]
@@ -39,14 +39,7 @@ class FrontDoor:
         self.store: tuple[str, int] | None = None
         """Where the others are led to; while there is none they are shown out."""
         self._guests: set[_Guest | _Relay] = set()
-        self._sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._sock.bind(address_of(host, port))
-            self._sock.listen(BACKLOG)
-        except OSError:
-            self._sock.close()
-            raise
+        self._sock = listen_at(host, port, BACKLOG)
         self.port = int(self._sock.getsockname()[1])
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 

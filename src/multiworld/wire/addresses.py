@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 
-__all__ = ["address_of", "family_of", "is_local", "is_ours", "local_name", "show"]
+__all__ = ["address_of", "family_of", "is_local", "is_ours", "listen_at", "local_name", "show"]
 
 CREDENTIALS = struct.Struct("=iii")  # struct ucred: pid, uid, gid
 
@@ -33,6 +33,19 @@ def family_of(host: str) -> socket.AddressFamily:
 def address_of(host: str, port: int) -> tuple[str, int] | str:
     """Return what ``bind`` and ``connect`` take; a name has no port."""
     return host if is_local(host) else (host, port)
+
+
+def listen_at(host: str, port: int, backlog: int) -> socket.socket:
+    """Return a socket that listens there, and does not block; port 0 picks a free one. Raises OSError."""
+    sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address_of(host, port))
+        sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def is_ours(sock: socket.socket) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import HandshakeError, ProtocolError
-from .addresses import address_of, family_of, is_local, is_ours, show
+from .addresses import is_local, is_ours, listen_at, show
 from .connection import Connection, ConnectionSink
 from .frames import Header, Kind, pack_frame
 from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, derive_key, encode_fields, prove
@@ -49,14 +49,7 @@ class Listener:
         """Bind and listen; raises OSError. ``host`` is an address (see ``addresses``), port 0 picks a free one."""
         self._loop, self._routes = loop, routes
         self.token, self.key_of = token, key_of
-        self._sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._sock.bind(address_of(host, port))
-            self._sock.listen(BACKLOG)
-        except OSError:
-            self._sock.close()
-            raise
+        self._sock = listen_at(host, port, BACKLOG)
         self.host, self.port = host, 0
         if not is_local(host):
             self.host, self.port = self._sock.getsockname()[:2]

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ...wire.addresses import address_of, family_of
+from ...wire.addresses import listen_at
 from .access import is_loopback, may_read, names_loopback
 from .document import document
 from .metrics import CONTENT_TYPE, metrics_text
@@ -44,14 +44,8 @@ class PageServer:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
-        self._sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._sock.bind(address_of(host, port))
-            self._sock.listen(BACKLOG)
-        except OSError:
-            self._sock.close()
-            raise
+        self._sock = listen_at(host, port, BACKLOG)
+        self._sock.setblocking(True)
         self.port: int = self._sock.getsockname()[1]
         self._threads: set[threading.Thread] = set()
         self._start(threading.Thread(target=self._serve, name="multiworld-page", daemon=True))
