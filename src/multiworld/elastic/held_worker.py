@@ -14,10 +14,11 @@ from typing import Any
 
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
+from ..wire.waiting import run_in_thread
 from ..world.liveness import Vital
 from ..world.vitals import observe_process, process_start_time
 from .assignment import Assignment
-from .autopsy import Remains, examine
+from .autopsy import Remains, dump_stacks, examine
 from .clock import now_us
 from .environment import local_arguments, worker_variables
 from .failure import FailureCause
@@ -152,10 +153,23 @@ class HeldWorker:
     def _condemn(self, cause: FailureCause, clause: str) -> None:
         assert self.process is not None
         self.verdict = (cause, clause)
-        if cause is FailureCause.HUNG and self.process.dump_stacks():
-            self._loop.call_later(DRAIN_S, lambda: self.kill(f"{cause.value} {clause}"))
-        else:
-            self.kill(f"{cause.value} {clause}")
+        why = f"{cause.value} {clause}"
+        if cause is not FailureCause.HUNG:
+            self.kill(why)
+            return
+        looking = run_in_thread(partial(dump_stacks, self.process.pid), "multiworld-stacks")
+        looking.add_callback(lambda _: self._loop.call_soon(partial(self._looked, looking, why)))
+
+    def _looked(self, looking: Operation[bytes | None], why: str) -> None:
+        """Put the stacks of a hung worker into its log, from outside or by its own hand, then kill it."""
+        assert self.process is not None
+        stacks = looking.result() if looking.error is None else None
+        if stacks and self.streams is not None:
+            self.streams.note(stacks)
+        elif self.process.dump_stacks():
+            self._loop.call_later(DRAIN_S, partial(self.kill, why))
+            return
+        self.kill(why)
 
 
 class Starter:
