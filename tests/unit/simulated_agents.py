@@ -119,6 +119,10 @@ class EntryAgent:
         self._loop.call_soon(then)
 
     @property
+    def running(self) -> list[str]:
+        return [entry.id for entry in self.entries.values() if entry.returncode is None]
+
+    @property
     def num_running(self) -> int:
         return sum(entry.returncode is None for entry in self.entries.values())
 

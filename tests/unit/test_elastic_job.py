@@ -751,3 +751,18 @@ def test_a_job_that_was_ending_ends_under_the_next_coordinator_too(how: str) -> 
     assert len(after.stopped) == 1
     assert after.outcome is not None
     assert after.outcome.status == (143 if how == "signal" else 1)
+
+
+def test_a_worker_that_should_run_and_does_not_is_started_again_once_its_order_must_have_come() -> None:
+    some = hosts(greets=True)
+    some.attach(agent("a", num_workers=1))
+    first = some.at(0)
+    del some.running[first]  # the order was lost
+    some.carry_out(some.job.agent_runs("a", [], some.now))
+    assert not some.running
+    some.pass_time(5.0)
+    some.carry_out(some.job.agent_runs("a", [], some.now))
+    assert some.ranks == {0: "a"}
+    some.pass_time(5.0)
+    assert some.job.agent_runs("a", list(some.running), some.now) == []
+    assert "missing" in some.records

@@ -146,6 +146,11 @@ class Agent:
         return list(self._held.values())
 
     @property
+    def running(self) -> list[str]:
+        """The ids of the workers that run, or are about to."""
+        return [held.id for held in self._held.values() if held.returncode is None and not held.given_up]
+
+    @property
     def num_running(self) -> int:
         return sum(held.returncode is None for held in self._held.values())
 

@@ -21,7 +21,7 @@ __all__ = ["Coordinator"]
 logger = logging.getLogger(__name__)
 
 MAX_RECORDS = 10_000
-NOTABLE = {"worker failed", "restart", "agent lost", "waiting", "giving up", "interrupted"}
+NOTABLE = {"worker failed", "restart", "agent lost", "missing", "waiting", "giving up", "interrupted"}
 URGENT = {"generation", "giving up", "interrupted"}  # whoever takes over must know of it
 ROSTER_S = 0.05  # how long changes of the roster are gathered before everybody is told
 
@@ -131,6 +131,8 @@ class Coordinator:
         elif say == "master":
             actions = self.job.master_opened(int(note["generation"]), str(note["address"]), int(note["port"]), now)
             self._carry_out(actions)
+        elif say == "runs":
+            self._carry_out(self.job.agent_runs(agent_id, [str(worker) for worker in note["workers"]], now))
         elif say == "interrupted":
             self._carry_out(self.job.interrupted(int(note["signum"]), now))
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -26,6 +26,7 @@ __all__ = ["Job", "JobPlan", "Phase"]
 LATE_S = 5.0  # after the grace, for an agent to report that it has killed its workers
 JOB = "job"  # whose budget it is when everything is started again together
 OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
+ORDER_S = 3.0  # an order has come, or is lost
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
 
 
@@ -272,6 +273,19 @@ class Job:
             elif worker.assignment is not None:
                 actions.append(Reassign(agent=agent_id, worker=worker.id, assignment=worker.assignment))
         return actions + self._settle(now)
+
+    def agent_runs(self, agent_id: str, workers: Collection[str], now: float) -> list[Action]:
+        """An agent says which workers it runs. One that it should run for long, and does not, is started again."""
+        missing = [
+            self._posts[slot]
+            for slot in self._posts.alive()
+            if slot.agent == agent_id and self._posts[slot].id not in workers
+        ]
+        missing = [post for post in missing if now - post.started_at > ORDER_S]
+        for post in missing:  # the order to start it was lost, or the report of its end
+            post.state, post.not_before = PostState.IDLE, now
+        text = f"{len(missing)} workers of host {agent_id} are not there, though they were started"
+        return [Record(kind="missing", text=text, fields={"agent": agent_id}), *self._settle(now)] if missing else []
 
     def agent_lost(self, agent_id: str, cause: str, now: float) -> list[Action]:
         """A host is gone, with its workers: ``cause`` is one clause."""

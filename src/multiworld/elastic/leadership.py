@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
 RETRY_S = 0.05
+STOCK_S = 1.0
 STRANGE_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
 MAX_HOPS = 8
 
@@ -131,6 +132,7 @@ class Leadership:
         """Look for the job's coordinator, or become it."""
         self._links, self._agent, self._info = links, agent, info
         self._look_for(self._meet())
+        self._take_stock()
 
     @property
     def superior(self) -> Link | None:
@@ -155,6 +157,12 @@ class Leadership:
         else:
             outcome = Outcome(status=128 + signum, text="ended while it looked for the other agents", signum=signum)
             self._agent.fence(partial(self.end, outcome, of_job=False))
+
+    def _take_stock(self) -> None:
+        """Say from time to time what runs here, so that no lost order or report is lost for ever."""
+        if self.role is not Role.OVER:
+            self._loop.call_later(STOCK_S, self._take_stock)
+            self.report({"say": "runs", "workers": self._agent.running})
 
     def _interrupt_again(self) -> None:
         """Whoever was told before may be gone."""
