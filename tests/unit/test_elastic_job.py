@@ -766,3 +766,11 @@ def test_a_worker_that_should_run_and_does_not_is_started_again_once_its_order_m
     some.pass_time(5.0)
     assert some.job.agent_runs("a", list(some.running), some.now) == []
     assert "missing" in some.records
+
+
+def test_a_store_that_does_not_come_is_asked_for_again() -> None:
+    job = Job(JobPlan(min_nodes=1, max_nodes=1), now=0.0)
+    assert any(isinstance(each, OpenMaster) for each in job.agent_attached(agent("a"), [], 0.0))
+    assert job.agent_runs("a", [], 1.0) == []
+    assert [type(each) for each in job.agent_runs("a", [], 5.0)] == [OpenMaster]
+    assert job.agent_runs("a", [], 6.0) == []

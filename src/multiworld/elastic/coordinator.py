@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 MAX_RECORDS = 10_000
 NOTABLE = {"worker failed", "restart", "agent lost", "missing", "waiting", "giving up", "interrupted"}
 URGENT = {"generation", "giving up", "interrupted"}  # whoever takes over must know of it
+SMALL = 16
 ROSTER_S = 0.05  # how long changes of the roster are gathered before everybody is told
 
 
@@ -215,7 +216,9 @@ class Coordinator:
             self._carry_out(self.job.poll(time.monotonic()))
 
     def _tell_roster(self) -> None:
-        if not self._roster_due and not self._closed:
+        if len(self._attached) <= SMALL:  # each must know the others should this agent die in the next moment
+            self._tell_roster_now()
+        elif not self._roster_due and not self._closed:
             self._roster_due = True
             self._loop.call_later(ROSTER_S, self._tell_roster_now)
 

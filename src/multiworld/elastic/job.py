@@ -78,6 +78,7 @@ class Job:
         self._ledger = RestartLedger()
         self._master: tuple[int, str, int] | None = None  # generation, address, port
         self._master_host: str | None = None  # the agent that was asked to serve it
+        self._master_asked_at = now
         self._expected: set[str] = set()
         self._enough_since: float | None = None
         self._short_since = now
@@ -275,7 +276,7 @@ class Job:
         return actions + self._settle(now)
 
     def agent_runs(self, agent_id: str, workers: Collection[str], now: float) -> list[Action]:
-        """An agent says which workers it runs. One that it should run for long, and does not, is started again."""
+        """An agent says which workers it runs. What it was ordered to do, and has not done for long, is ordered again."""
         missing = [
             self._posts[slot]
             for slot in self._posts.alive()
@@ -284,8 +285,14 @@ class Job:
         missing = [post for post in missing if now - post.started_at > ORDER_S]
         for post in missing:  # the order to start it was lost, or the report of its end
             post.state, post.not_before = PostState.IDLE, now
+        is_overdue = self._open_master is None and now - self._master_asked_at > ORDER_S
+        if self._master_host == agent_id and is_overdue:
+            self._master_host = None  # so it is asked again
+        elif not missing:
+            return []
         text = f"{len(missing)} workers of host {agent_id} are not there, though they were started"
-        return [Record(kind="missing", text=text, fields={"agent": agent_id}), *self._settle(now)] if missing else []
+        records: list[Action] = [Record(kind="missing", text=text, fields={"agent": agent_id})] if missing else []
+        return records + self._settle(now)
 
     def agent_lost(self, agent_id: str, cause: str, now: float) -> list[Action]:
         """A host is gone, with its workers: ``cause`` is one clause."""
@@ -505,7 +512,7 @@ class Job:
         fields = {"generation": self.generation, "active": list(self._active)}
         return [Record(kind="generation", text=text, fields=fields)]
 
-    def _provide_master(self) -> list[Action]:
+    def _provide_master(self, now: float) -> list[Action]:
         """Have the store of this generation served by a host that is there: the first, if it is."""
         if self._open_master is not None and (self._master_host is None or self._master_host in self._agents):
             return []
@@ -514,7 +521,7 @@ class Job:
         host = next((agent for agent in self._active if agent in self._agents), None)
         if host is None:
             return []
-        self._master, self._master_host = None, host
+        self._master, self._master_host, self._master_asked_at = None, host, now
         return [OpenMaster(agent=host, generation=self.generation)]
 
     def _resume(self, now: float) -> list[Action]:
@@ -552,7 +559,7 @@ class Job:
         if is_complete and self._posts.all_succeeded():
             self._begin_to_end(now)
             return actions
-        return actions + self._provide_master() + self._start_idle(now)
+        return actions + self._provide_master(now) + self._start_idle(now)
 
     def _begin_to_end(self, now: float) -> None:
         self.phase, self._end_by = Phase.ENDING, now + self.plan.shutdown_s + LATE_S
