@@ -276,7 +276,7 @@ class Job:
         return actions + self._settle(now)
 
     def agent_runs(self, agent_id: str, workers: Collection[str], now: float) -> list[Action]:
-        """An agent says which workers it runs. What it was ordered to do, and has not done for long, is ordered again."""
+        """An agent says which workers it runs. What it was ordered to do long ago, and has not, is ordered again."""
         missing = [
             self._posts[slot]
             for slot in self._posts.alive()
