@@ -55,10 +55,6 @@ class WorkerFailure:
     caused_by_world: str | None = None
 
     @property
-    def is_consequence(self) -> bool:
-        return self.caused_by_rank is not None
-
-    @property
     def exit_status(self) -> int:
         """The launcher's exit status if this is what ended the job: 128 + signal, or the worker's own."""
         if self.returncode is None or self.returncode == 0:

@@ -142,8 +142,3 @@ class JobOptions:
                 f"--lease-s {self.lease_s:g} is impossible: expected 0.3 to 60 seconds, as a shorter lease takes "
                 "scheduling delays for faults, and a longer one is no detection"
             )
-
-    @property
-    def is_elastic(self) -> bool:
-        """Whether hosts may come and go while workers run."""
-        return self.min_nodes < self.max_nodes

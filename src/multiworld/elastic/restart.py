@@ -41,9 +41,6 @@ class RestartLedger:
     def count(self, who: Hashable) -> int:
         return len(self._times.get(who, ()))
 
-    def times(self, who: Hashable) -> list[float]:
-        return list(self._times.get(who, ()))
-
     def allows(self, who: Hashable, budget: RestartBudget, now: float) -> bool:
         """Whether one more restart is within the budget."""
         times = self._times.get(who, [])
