@@ -145,6 +145,12 @@ def test_times_of_the_rendezvous_come_from_its_configuration_even_in_quotes() ->
     assert (plan.join_timeout_s, plan.last_call_s) == (5.0, 1.0)
 
 
+def test_a_host_that_is_cut_off_waits_as_long_as_for_hosts_at_first_unless_told_otherwise() -> None:
+    conf = {"join_timeout": "5"}
+    plans = [plan_of(options(rdzv_config=conf, cut_off_s=given)) for given in (None, 0.0, 7.0)]
+    assert [plan.cut_off_s for plan in plans] == [5.0, 0.0, 7.0]
+
+
 def test_a_time_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="join_timeout=soon: expected a number of seconds"):
         plan_of(options(rdzv_config={"join_timeout": "soon"}))

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any, Protocol
 
-from ..errors import HandshakeError, ProtocolError
+from ..errors import HandshakeError
 from ..wire.dialer import DialError, dial
 from ..wire.frames import Kind
 from ..wire.listener import Listener, Pending, Route
@@ -14,7 +14,7 @@ from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.waiting import pause
 from ..world.detector import Detector
-from ..world.link import Link
+from ..world.link import Link, accept_link
 from ..world.liveness import Cause, LivenessPolicy, Lost
 from ..world.peers import PeerInfo
 from .front_door import FrontDoor
@@ -187,16 +187,9 @@ class AgentLinks:
                 "give the agents of one job the same --rdzv-id, and those of another another endpoint"
             )
             return
-        try:
-            peer = PeerInfo.from_json(str(fields["peer"]).encode())
-            heartbeat_s = max(0.02, float(fields["heartbeat_s"]))
-        except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            pending.refuse(f"the HELLO cannot be read: {error}")
-            return
-        link = Link(self, peer, heartbeat_s=heartbeat_s)
-        link.attach(pending.connection, unreachable_s=self._policy.unreachable_s)
-        pending.accept(link)
-        self._links.add(link)  # watched once it is known to be more than a call
+        link = accept_link(self, pending, unreachable_s=self._policy.unreachable_s)
+        if link is not None:
+            self._links.add(link)  # watched once it is known to be more than a call
 
     # ---- link owner
 

@@ -15,12 +15,14 @@ JOIN_S, LAST_CALL_S = 600.0, 3.0
 
 def plan_of(options: JobOptions) -> JobPlan:
     """Return the plan. Raises ValueError for a time in ``--rdzv-conf`` that is none."""
+    join_s = _seconds(options, "join_timeout", JOIN_S)
     return JobPlan(
         min_nodes=options.min_nodes,
         max_nodes=options.max_nodes,
         policy=options.restart,
         budget=options.budget,
-        join_timeout_s=_seconds(options, "join_timeout", JOIN_S),
+        join_timeout_s=join_s,
+        cut_off_s=join_s if options.cut_off_s is None else options.cut_off_s,
         last_call_s=_seconds(options, "last_call_timeout", LAST_CALL_S),
         shutdown_s=options.shutdown_s,
         resume_s=options.lease_s + 1.0,

@@ -66,6 +66,7 @@ def options_from(namespace: argparse.Namespace, environ: Mapping[str, str] = os.
         virtual_local_rank=virtual_local_rank,
         omp_num_threads=1 if num_workers > 1 and "OMP_NUM_THREADS" not in environ else None,
         lease_s=namespace.lease_s,
+        cut_off_s=namespace.cut_off_timeout,
         progress_timeout_s=namespace.progress_timeout,
         page=namespace.page,
         token=environ.get(TOKEN_VARIABLE) or None,

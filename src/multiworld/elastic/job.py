@@ -40,6 +40,8 @@ class JobPlan:
     budget: RestartBudget | None = None
     join_timeout_s: float = 600.0
     """How long to wait for hosts while there are fewer than ``min_nodes``."""
+    cut_off_s: float = 600.0
+    """How long a host that is cut off from most others waits for them, without workers."""
     last_call_s: float = 3.0
     """How long to wait for more than ``min_nodes`` at first."""
     shutdown_s: float = 30.0

@@ -70,12 +70,15 @@ class MeetingError(MultiworldError):
 class CutOffError(MultiworldError):
     """The other agents cannot be reached, and may go on without this one."""
 
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(timeout_s)
-        self.timeout_s = timeout_s
+    def __init__(self, silent_s: float) -> None:
+        super().__init__(silent_s)
+        self.silent_s = silent_s
 
     def __str__(self) -> str:
-        return f"cut off from the job's other agents for {self.timeout_s:g} s, and they may go on without this host"
+        return (
+            f"cut off from most of the job's other agents for {self.silent_s:.1f} s, and they may go on without this "
+            "host. Start an agent here again when they can be reached; --cut-off-timeout says how long it waits"
+        )
 
 
 class _Call(enum.Enum):
@@ -454,8 +457,8 @@ class Leadership:
                 is_other = lost is not None and lost.id != self._info.id
                 if lost is not None and is_other and await self._follow(lost.host, lost.port) is _Call.FOLLOWED:
                     return
-            if time.monotonic() - began > self._plan.join_timeout_s:
-                raise CutOffError(self._plan.join_timeout_s)
+            if self._is_fenced and time.monotonic() - began > self._plan.cut_off_s:
+                raise CutOffError(time.monotonic() - began)
             await pause(self._loop, RETRY_S)
 
     async def _dead_among(self, members: Sequence[RosterEntry]) -> set[str]:

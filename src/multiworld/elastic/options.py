@@ -116,6 +116,8 @@ class JobOptions:
     omp_num_threads: int | None = None
     """``OMP_NUM_THREADS`` for workers whose environment does not set it; None: leave it unset."""
     lease_s: float = 2.0
+    cut_off_s: float | None = None
+    """How long to wait, without workers, for most of the other hosts; None: as long as for hosts at first."""
     page: tuple[str, int] | None = DEFAULT_PAGE
     """Where the coordinator serves its page (a numeric address; port 0: a free one), or None for nowhere."""
     progress_timeout_s: float | None = None

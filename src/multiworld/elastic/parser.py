@@ -158,6 +158,15 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="How long a worker or a host may be stopped or unreachable before it is given up (default: 2).",
     )
     group.add_argument(
+        "--cut-off-timeout",
+        "--cut_off_timeout",
+        action=env,
+        type=_seconds_or_none_at_all,
+        metavar="SECONDS",
+        help="How long a host that is cut off from most others waits for them, its workers ended, before it gives up; "
+        "0: it ends as soon as it is known to be cut off (default: join_timeout of --rdzv-conf, 600).",
+    )
+    group.add_argument(
         "--page",
         action=env,
         type=_page,
@@ -198,6 +207,10 @@ def _page(text: str) -> tuple[str, int]:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
+def _seconds_or_none_at_all(text: str) -> float:
+    return 0.0 if text.strip() in ("0", "0.0") else _seconds(text)
 
 
 def _seconds(text: str) -> float:

@@ -14,13 +14,15 @@ from ..errors import ProtocolError
 from ..wire.connection import Connection
 from ..wire.frames import Header, Kind, pack_frame
 from ..wire.handshake import decode_fields, encode_fields
+from ..wire.listener import Pending
 from .peers import PeerInfo
 
-__all__ = ["Link", "LinkOwner"]
+__all__ = ["Link", "LinkOwner", "accept_link"]
 
 UNREACHABLE_ERRNOS = frozenset(
     {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ENONET}
 )
+HEARTBEAT_AT_LEAST_S = 0.02  # whatever the peer wants
 KEEPALIVE_IDLE_S = 1
 KEEPALIVE_INTERVAL_S = 1
 KEEPALIVE_PROBES = 2
@@ -163,3 +165,17 @@ def _checked(kind: int, fields: dict[str, Any]) -> dict[str, Any]:
         if type(fields.get(name)) is not kind_of_value:
             raise ProtocolError(f"news of kind {kind} on a link, whose {name} is {fields.get(name)!r}")
     return fields
+
+
+def accept_link(owner: LinkOwner, pending: Pending, *, unreachable_s: float) -> Link | None:
+    """Make a link of a call for one; None if it was refused, as its HELLO cannot be read."""
+    try:
+        peer = PeerInfo.from_json(str(pending.fields["peer"]).encode())
+        heartbeat_s = max(HEARTBEAT_AT_LEAST_S, float(pending.fields["heartbeat_s"]))
+    except (ProtocolError, KeyError, TypeError, ValueError) as error:
+        pending.refuse(f"the HELLO cannot be read: {error}")
+        return None
+    link = Link(owner, peer, heartbeat_s=heartbeat_s)
+    link.attach(pending.connection, unreachable_s=unreachable_s)
+    pending.accept(link)
+    return link

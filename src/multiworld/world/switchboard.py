@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..errors import MultiworldError, ProtocolError
+from ..errors import MultiworldError
 from ..wire.addresses import local_name
 from ..wire.connection import Connection, ConnectionSink
 from ..wire.dialer import dial
@@ -16,7 +16,7 @@ from ..wire.handshake import Voucher
 from ..wire.listener import Listener, Pending, Route
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread, Timer
-from .link import Link, LinkOwner
+from .link import Link, LinkOwner, accept_link
 from .liveness import LivenessPolicy
 from .peers import PeerInfo
 
@@ -165,16 +165,9 @@ class Switchboard:
         if fields.get("to") != self._manager_id:
             pending.refuse("the process that had this address before is gone")
             return
-        try:
-            peer = PeerInfo.from_json(str(fields["peer"]).encode())
-            heartbeat_s = max(0.02, float(fields["heartbeat_s"]))
-        except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            pending.refuse(f"the HELLO cannot be read: {error}")
-            return
-        link = Link(self._owner, peer, heartbeat_s=heartbeat_s)
-        link.attach(pending.connection, unreachable_s=self._policy.unreachable_s)
-        pending.accept(link)
-        self._add_link(link)
+        link = accept_link(self._owner, pending, unreachable_s=self._policy.unreachable_s)
+        if link is not None:
+            self._add_link(link)
 
     def _add_link(self, link: Link) -> None:
         if self._closed:
