@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from typing import Any, NoReturn
 
 from torch.distributed.argparse_util import check_env, env
@@ -161,7 +162,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         "--cut-off-timeout",
         "--cut_off_timeout",
         action=env,
-        type=_seconds_or_none_at_all,
+        type=partial(_seconds, or_none=True),
         metavar="SECONDS",
         help="How long a host that is cut off from most others waits for them, its workers ended, before it gives up; "
         "0: it ends as soon as it is known to be cut off (default: join_timeout of --rdzv-conf, 600).",
@@ -209,15 +210,12 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
 
 
-def _seconds_or_none_at_all(text: str) -> float:
-    return 0.0 if text.strip() in ("0", "0.0") else _seconds(text)
-
-
-def _seconds(text: str) -> float:
+def _seconds(text: str, *, or_none: bool = False) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a positive number of seconds")
+        seconds = -1.0
+    if not 0 <= seconds < float("inf") or (seconds == 0 and not or_none):
+        expected = "a number of seconds, 0 or more" if or_none else "a positive number of seconds"
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
     return seconds
