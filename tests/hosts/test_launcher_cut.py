@@ -61,3 +61,21 @@ def test_a_host_that_is_told_not_to_wait_ends_when_it_is_cut_off(network: Networ
         assert [node.returncode for node in job.nodes[:2]] == [None, None]
         assert job.journal.overlaps() == []
         job.end()
+
+
+def test_a_job_that_has_ended_is_not_begun_anew_by_a_host_that_was_cut_off(network: Network) -> None:
+    with job_on(network) as job:
+        begin(job, network)
+        lost, others = job.nodes[2], job.nodes[:2]
+        at = network.hosts[2].cut()
+        job.await_world(NUM_HOSTS - 1, at, scaled(10))
+        assert job.journal.wait(lambda: "the workers of this host are ended" in lost.output, scaled(10))
+        assert others[0].end(scaled(10))
+        assert job.journal.wait(lambda: others[1].returncode is not None, scaled(10))
+        network.hosts[2].restore()
+        assert job.journal.wait(lambda: lost.returncode is not None, scaled(10))
+        assert lost.returncode == 1
+        assert "either the job has ended without it" in lost.output
+        begun = [entry for entry in job.journal.entries if entry.event == "begun" and entry["node"] == lost.name]
+        assert len(begun) == 1
+        assert job.journal.overlaps() == []

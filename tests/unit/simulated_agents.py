@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from multiworld.wire.progress import ProgressThread
 from multiworld.world.liveness import LivenessPolicy
 
 LEASE_S = 0.6
+HANG_S = LivenessPolicy().hang_s
 NUM_WORKERS = 2
 CLOSE_S = 5.0
 
@@ -130,7 +132,7 @@ class EntryAgent:
 class SimulatedAgent:
     """One host of the job."""
 
-    def __init__(self, port: int, plan: JobPlan) -> None:
+    def __init__(self, port: int, plan: JobPlan, *, hang_s: float = HANG_S) -> None:
         self.id = secrets.token_hex(4)
         self.outcome: Outcome | None = None
         self.is_dead = False
@@ -145,7 +147,8 @@ class SimulatedAgent:
             rendezvous=rendezvous,
             on_over=self._ended,
         )
-        policy = LivenessPolicy(lease_s=LEASE_S)
+        # all are one process, which runs: so whoever says nothing is given up for that
+        policy = LivenessPolicy(lease_s=LEASE_S, hang_s=hang_s)
         self.links = AgentLinks(self.loop, self.leadership, policy, b"secret", "simulated", self.id)
         self.agent = EntryAgent(self.loop, self.leadership.report)
         self.loop.call_soon(self._begin)
@@ -165,6 +168,19 @@ class SimulatedAgent:
                 self.agent.exit(entry.id, -9)
 
         self.loop.call_soon(fail)
+
+    def pause(self, seconds: float) -> None:
+        """Let it do nothing for a while, as if it was stopped; returns at once."""
+        self.loop.call_soon(partial(time.sleep, seconds))
+
+    def finish(self) -> None:
+        """Let all its workers end well."""
+
+        def finish() -> None:
+            for entry in self.running:
+                self.agent.exit(entry.id, 0)
+
+        self.loop.call_soon(finish)
 
     def kill(self) -> None:
         """Let it die with all that it runs, as far as the others can see."""

@@ -54,6 +54,11 @@ class Followers:
         self._patience: dict[str, Timer] = {}  # when those are given up
         self._closed = False
 
+    @property
+    def any_hung_up(self) -> bool:
+        """Whether one of them has closed its link, though we have not been told yet."""
+        return any(link.is_hung_up for link in self._by_agent.values())
+
     def tell(self, agent_id: str, note: dict[str, Any]) -> None:
         """Dropped if it is away: it is told again when it comes back."""
         if agent_id in self._by_agent:

@@ -19,6 +19,7 @@ from ..wire.waiting import pause
 from ..world.link import Link
 from ..world.liveness import Cause
 from ..world.peers import PeerInfo
+from .absence import Absence
 from .actions import Outcome
 from .agent import Agent
 from .agent_links import CALL_S, AgentLinks
@@ -34,15 +35,14 @@ from .notes import (
     roster_from_fields,
 )
 from .rendezvous.base import Address, Rendezvous
-from .succession import Roster, RosterEntry, has_quorum, line_of_succession
+from .succession import Roster, RosterEntry, has_quorum, line_of_succession, may_have_gone_on
 
-__all__ = ["CutOffError", "Leadership", "MeetingError", "Role"]
+__all__ = ["CutOffError", "Leadership", "LeftBehindError", "MeetingError", "Role"]
 
 logger = logging.getLogger(__name__)
 
 WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
 RETRY_S = 0.05
-STOCK_S = 1.0
 STRANGE_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
 MAX_HOPS = 8
 
@@ -78,6 +78,20 @@ class CutOffError(MultiworldError):
         return (
             f"cut off from most of the job's other agents for {self.silent_s:.1f} s, and they may go on without this "
             "host. Start an agent here again when they can be reached; --cut-off-timeout says how long it waits"
+        )
+
+
+class LeftBehindError(MultiworldError):
+    """The other agents are gone, and may have ended the job while this one was away."""
+
+    def __init__(self, num_others: int) -> None:
+        super().__init__(num_others)
+        self.num_others = num_others
+
+    def __str__(self) -> str:
+        return (
+            "this host was stopped, or cut off from the job's other agents, and they are gone now: either the job has "
+            f"ended without it, or all {self.num_others} of them died. See their logs; to go on, start the job again"
         )
 
 
@@ -125,6 +139,9 @@ class Leadership:
         self._store: TCPStoreServer | None = None
         self._outcome: Outcome | None = None  # how the job has ended
         self._is_fenced = False
+        self._is_stale = False  # the others may have gone on without us, and to the end
+        self._dead_before: set[str] = set()  # those that had died when that began
+        self._absence = Absence(lease_s=lease_s, now=time.monotonic())
         self._search: Operation[None] | None = None
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
         """Told when this agent begins to coordinate, and, with None, when it does no longer."""
@@ -147,6 +164,7 @@ class Leadership:
 
     def report(self, note: dict[str, Any]) -> None:
         """Pass on what this host's agent reports; what nobody hears now is told again by its introduction."""
+        self._look_at_the_clock()
         if self.role is Role.LEADING and self.coordinator is not None:
             self._loop.call_soon(partial(self.coordinator.hear, self._info.id, note))
         elif self.role is Role.FOLLOWING and self._superior is not None:
@@ -164,8 +182,18 @@ class Leadership:
     def _take_stock(self) -> None:
         """Say from time to time what runs here, so that no lost order or report is lost for ever."""
         if self.role is not Role.OVER:
-            self._loop.call_later(STOCK_S, self._take_stock)
+            self._loop.call_later(self._absence.every_s, self._take_stock)
             self.report({"say": "runs", "workers": self._agent.running})
+
+    def _look_at_the_clock(self) -> None:
+        """Called before anything is decided: whoever was away knows nothing of what the others did meanwhile."""
+        away_s = self._absence.looked(time.monotonic())
+        if not away_s:
+            return
+        logger.warning("this agent did not run for %.1f s", away_s)
+        self._goes_stale(set())
+        if self._followers is not None and self._followers.any_hung_up:  # they have another coordinator, or have died
+            self._cut_off()
 
     def _interrupt_again(self) -> None:
         """Whoever was told before may be gone."""
@@ -296,6 +324,7 @@ class Leadership:
             "digest": self._digest,
             "term": 0 if roster is None else roster.term,
             "lost": "" if roster is None else roster.coordinator,
+            "stale": self._is_stale,
             "doors": list(self._links.addresses),
             **self._agent.introduction(),
         }
@@ -315,7 +344,7 @@ class Leadership:
         self._links.introduce(link, peer, float(answer["heartbeat_s"]))
         self._take_roster(roster_from_fields(answer["roster"]))
         self.role = Role.FOLLOWING
-        self._is_fenced = False
+        self._is_fenced = self._is_stale = False
         logger.info("the coordinator is %s", peer)
         self._agent.repeat()
         self._interrupt_again()
@@ -344,7 +373,7 @@ class Leadership:
             on_cut_off=self._cut_off,
         )
         self.role = Role.LEADING
-        self._is_fenced = False
+        self._is_fenced = self._is_stale = False
         logger.info("this agent coordinates the job (term %d)", term)
         self._agent.use_store(store)
         coordinator.attach(self._info, self._agent.introduction())
@@ -380,7 +409,7 @@ class Leadership:
             return
         logger.warning("the job has a coordinator at %s:%d already", host, port)
         self._step_down()
-        self._fence()
+        self._fence(set())
         self._look_for(self._follow_or_meet(host, port))
 
     async def _follow_or_meet(self, host: str, port: int) -> None:
@@ -404,7 +433,7 @@ class Leadership:
     def _cut_off(self) -> None:
         """Most of the agents that followed us may go on without us."""
         self._step_down()
-        self._fence()
+        self._fence(set())
         assert self._roster is not None
         self._look_for(self._succeed(self._roster, set()))
 
@@ -441,6 +470,7 @@ class Leadership:
                     if not self._may_lead(roster, dead):  # those behind us may be dead too, and have no vote then
                         dead |= await self._dead_among(line[place + 1 :])
                     if self._may_lead(roster, dead):
+                        self._raise_if_left_behind(roster, dead)
                         self._take_over(roster, dead)
                         return
                     break
@@ -450,13 +480,15 @@ class Leadership:
                 if called is _Call.DEAD:
                     dead.add(heir.id)
             if not self._is_fenced and time.monotonic() - began > FENCE_S:
-                self._fence()
+                self._fence(dead)
                 if self._signum is not None:  # nobody is there to pass it on to
                     self.interrupt(self._signum)
-            if self._is_fenced:  # the one that we lost may be back
-                is_other = lost is not None and lost.id != self._info.id
-                if lost is not None and is_other and await self._follow(lost.host, lost.port) is _Call.FOLLOWED:
+            if self._is_fenced and lost is not None and lost.id not in {self._info.id, *dead}:  # it may be back
+                called = await self._follow(lost.host, lost.port, is_known=True)
+                if called is _Call.FOLLOWED:
                     return
+                if called is _Call.DEAD:
+                    dead.add(lost.id)
             if self._is_fenced and time.monotonic() - began > self._plan.cut_off_s:
                 raise CutOffError(time.monotonic() - began)
             await pause(self._loop, RETRY_S)
@@ -469,6 +501,11 @@ class Leadership:
         votes = {self._info.id} | {str(note["agent"]["id"]) for note in self._parked.values()}
         coordinated = roster.coordinator == self._info.id
         return has_quorum([each.id for each in roster.members], votes=votes, dead=dead, coordinated=coordinated)
+
+    def _raise_if_left_behind(self, roster: Roster, dead: set[str]) -> None:
+        is_stale = self._is_stale and all(note.get("stale") for note in self._parked.values())
+        if is_stale and may_have_gone_on(roster, dead, before=self._dead_before):
+            raise LeftBehindError(len(dead))
 
     def _take_over(self, roster: Roster, dead: set[str]) -> None:
         # a coordinator that is merely silent is waited for as well: until it has ended its workers, if it is cut off
@@ -490,15 +527,21 @@ class Leadership:
         )
         self._lead(roster.term + 1, job)
 
-    def _fence(self) -> None:
+    def _fence(self, dead: set[str]) -> None:
         self._is_fenced = True
+        self._goes_stale(dead)
         if self._agent.num_running:
             logger.error("cut off from the job's other agents: the workers of this host are ended")
         self._agent.fence(lambda: None)
 
+    def _goes_stale(self, dead: set[str]) -> None:
+        if not self._is_stale:
+            self._is_stale, self._dead_before = True, set(dead)
+
     # ---- owner of the links
 
     def agent_said(self, link: Link, note: dict[str, Any]) -> None:
+        self._look_at_the_clock()
         say = note["say"]
         if say == "attach":
             self._wants_to_attach(link, note)
@@ -519,6 +562,7 @@ class Leadership:
             self._followers.heard(link, note)
 
     def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
+        self._look_at_the_clock()
         self._parked.pop(link, None)
         if link is self._superior:
             if self._answer is not None:

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Roster", "RosterEntry", "has_quorum", "line_of_succession"]
+__all__ = ["Roster", "RosterEntry", "has_quorum", "line_of_succession", "may_have_gone_on"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +66,14 @@ def has_quorum(members: Sequence[str], *, votes: AbstractSet[str], dead: Abstrac
     may_live = [member for member in members if member not in dead]
     have = sum(member in votes for member in may_live)
     return 2 * have >= len(may_live) if coordinated else 2 * have > len(may_live)
+
+
+def may_have_gone_on(roster: Roster, gone: AbstractSet[str], *, before: AbstractSet[str]) -> bool:
+    """Whether those that are gone now may have led the job, to its end perhaps, while all others were away.
+
+    Then nobody who was away may begin it anew: what has ended well would run twice. ``before``: those that were known
+    to be dead when that began.
+    """
+    members = [member.id for member in roster.members]
+    since = gone - before
+    return bool(since) and has_quorum(members, votes=since, dead=before, coordinated=roster.coordinator in since)

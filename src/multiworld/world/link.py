@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import select
 import socket
 import struct
 import termios
@@ -75,6 +76,15 @@ class Link:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(unreachable_s * 1000))
+
+    @property
+    def is_hung_up(self) -> bool:
+        """Whether the peer has closed its end: the kernel knows before we have read so far. Progress thread only."""
+        if self._connection is None or self._connection.closed:
+            return True
+        poll = select.poll()
+        poll.register(self._connection.sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     @property
     def open(self) -> bool:

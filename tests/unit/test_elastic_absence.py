@@ -1,0 +1,125 @@
+"""An agent that was away does not begin a job anew that has ended without it; one that was not goes on alone."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from multiworld.elastic.absence import Absence
+from multiworld.elastic.job import JobPlan
+from multiworld.elastic.leadership import Role
+from multiworld.elastic.options import RestartBudget, RestartPolicy
+from multiworld.elastic.succession import Roster, RosterEntry, may_have_gone_on
+from multiworld.testing.deadlines import wait_until
+
+from .simulated_agents import LEASE_S, SimulatedAgent, disorder
+
+SETTLE_S = 15.0
+AWAY_S = 2 * LEASE_S + 2.0
+
+
+def roster(members: str, coordinator: str) -> Roster:
+    entries = tuple(RosterEntry(id=member, host="127.0.0.1", port=1) for member in members)
+    return Roster(term=1, coordinator=coordinator, generation=1, store="", members=entries, active=tuple(members))
+
+
+@pytest.mark.parametrize(
+    ("members", "coordinator", "gone", "before", "may"),
+    [
+        ("ac", "a", "a", "", True),  # the coordinator decides between two halves
+        ("ac", "a", "c", "", False),
+        ("abc", "a", "ab", "", True),
+        ("abc", "c", "ab", "", True),
+        ("abc", "a", "b", "", False),  # one of three cannot go on alone
+        ("abc", "a", "ab", "a", False),  # nor of the two that were left when the others went away
+        ("abc", "a", "", "", False),
+        ("abcde", "a", "abc", "", True),
+        ("abcde", "a", "bc", "", False),
+    ],
+)
+def test_most_of_those_that_lived_may_have_gone_on(
+    members: str, coordinator: str, gone: str, before: str, may: bool
+) -> None:
+    assert may_have_gone_on(roster(members, coordinator), set(gone), before=set(before)) is may
+
+
+def test_an_absence_is_a_gap_between_two_looks_that_is_longer_than_the_lease() -> None:
+    absence = Absence(lease_s=2.0, now=10.0)
+    assert absence.every_s == 1.0
+    assert absence.looked(11.0) == 0.0
+    assert absence.looked(13.0) == 0.0
+    assert absence.looked(15.5) == 2.5
+    assert absence.looked(16.0) == 0.0
+
+
+class Agents(list[SimulatedAgent]):
+    """Agents of a job that goes on with any number of hosts, in the order in which they came."""
+
+    def __init__(self, number: int) -> None:
+        self.plan = JobPlan(
+            min_nodes=1,
+            max_nodes=number,
+            policy=RestartPolicy.ALL,
+            budget=RestartBudget(max_restarts=1_000_000),
+            last_call_s=0.2,
+            resume_s=LEASE_S + 1.0,
+        )
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = int(sock.getsockname()[1])
+        for _ in range(number):
+            self.append(SimulatedAgent(port, self.plan, hang_s=LEASE_S))
+            self.settle()
+
+    def __enter__(self) -> Agents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self:
+            if not agent.is_dead:
+                agent.close()
+
+    def settle(self) -> None:
+        self.wait(lambda: disorder(self, self.plan) is None)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        assert wait_until(condition, SETTLE_S), disorder(self, self.plan)
+
+
+@pytest.mark.parametrize("away", [0, 2])
+def test_who_was_away_when_the_job_ended_does_not_begin_it_anew(away: int) -> None:
+    with Agents(3) as agents:
+        lost, others = agents[away], [agent for agent in agents if agent is not agents[away]]
+        lost.pause(AWAY_S)
+        agents.wait(lambda: disorder(others, agents.plan) is None)  # they go on without it
+        started = dict(lost.agent.entries)
+        for agent in others:
+            agent.finish()
+        agents.wait(lambda: all(agent.outcome is not None for agent in others))
+        assert [agent.outcome and agent.outcome.status for agent in others] == [0, 0]
+        for agent in others:
+            agent.close()
+        agents.wait(lambda: lost.outcome is not None)
+        assert lost.outcome is not None
+        assert lost.outcome.status == 1
+        assert "either the job has ended without it" in lost.outcome.text
+        assert [entry for entry in lost.agent.entries.values() if entry not in started.values()] == []
+
+
+def test_who_was_not_away_goes_on_alone_when_all_others_die() -> None:
+    with Agents(3) as agents:
+        for agent in agents[:2]:
+            agent.kill()
+        agents.settle()
+        assert agents[2].leadership.role is Role.LEADING
+
+
+def test_a_coordinator_that_was_away_comes_back_to_the_others_as_one_of_them() -> None:
+    with Agents(3) as agents:
+        agents[0].pause(AWAY_S)
+        agents.wait(lambda: disorder(agents[1:], agents.plan) is None)
+        agents.settle()
+        assert agents[0].leadership.role is Role.FOLLOWING
+        assert [agent.agent.twice for agent in agents] == [[], [], []]
