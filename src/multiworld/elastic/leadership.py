@@ -470,6 +470,8 @@ class Leadership:
                     if not self._may_lead(roster, dead):  # those behind us may be dead too, and have no vote then
                         dead |= await self._dead_among(line[place + 1 :])
                     if self._may_lead(roster, dead):
+                        if is_closed and lost is not None and lost.id not in dead:
+                            dead |= await self._dead_among([lost])  # a dying process may have taken our call
                         self._raise_if_left_behind(roster, dead)
                         self._take_over(roster, dead)
                         return
