@@ -16,6 +16,7 @@ from multiworld.bench.table import report_text
 from . import hosts, one_host
 from .crowd import crowd
 from .cut import cut
+from .etcd import etcd
 from .soak import soak
 
 RESULTS = Path(__file__).parents[1] / "RESULTS.md"
@@ -29,10 +30,11 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "agent": ("one of two agents killed alone", lambda o: hosts.agent_killed(o.alternations, o.cap_s)),
     "restarts": ("a random worker killed again and again", lambda o: one_host.restarts(o.restarts)),
     "cut": ("a host cut off from the others (needs root)", lambda o: cut(o.alternations)),
+    "etcd": ("etcd killed under two agents of two workers, and started again", lambda o: etcd(o.etcd_away_s)),
     "soak": ("random kills, three agents of two workers", lambda o: soak(o.kills, o.minutes, o.seed)),
     "crowd": ("a hundred simulated agents and five hundred worlds", lambda o: crowd(o.alternations)),
 }
-NOT_REPEATED = ("restarts", "soak")
+NOT_REPEATED = ("restarts", "etcd", "soak")
 
 
 def main() -> int:
@@ -81,6 +83,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help=f"append the figures to {RESULTS.name}")
     parser.add_argument("--cap-s", type=float, default=60.0, help="how long torchrun is waited for (default 60)")
     parser.add_argument("--restarts", type=int, default=100, help="restarts in a row (default 100)")
+    parser.add_argument("--etcd-away-s", type=float, default=20.0, help="until etcd is started again (default 20)")
     parser.add_argument("--kills", type=int, default=200, help="of the soak (default 200)")
     parser.add_argument("--minutes", type=float, default=10.0, help="of the soak (default 10)")
     parser.add_argument("--seed", type=int, default=0, help="of the soak (default 0)")

@@ -19,10 +19,14 @@ __all__ = ["Comparison", "Outcome"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one trial took, and how often something happened in it that must not, by name."""
+    """What one trial took, and how often something happened in it that must not, by name.
+
+    ``more``: what else was timed in it, by the name of its line.
+    """
 
     seconds: float
     wrong: Mapping[str, int] = field(default_factory=dict)
+    more: Mapping[str, float] = field(default_factory=dict)
 
 
 class Comparison:
@@ -36,6 +40,7 @@ class Comparison:
         self.seconds: dict[str, list[float]] = {side.name: [] for side in sides}
         self.wrong: dict[str, Counter[str]] = {side.name: Counter() for side in sides}
         self.failed: Counter[str] = Counter()
+        self._more: dict[tuple[str, str], list[float]] = {}  # by the name of the line and of the side
 
     def run(self, trial: Callable[[Side], Outcome], alternations: int) -> None:
         for number in range(alternations):
@@ -49,6 +54,8 @@ class Comparison:
                     print(f"{self.name}: {error}", file=sys.stderr)
                 self.seconds[side.name].append(outcome.seconds)
                 self.wrong[side.name].update(outcome.wrong)
+                for name, seconds in outcome.more.items():
+                    self._more.setdefault((name, side.name), []).append(seconds)
                 shown = ", ".join(f"{name}: {count}" for name, count in outcome.wrong.items() if count)
                 print(
                     f"  {self.name}, {side.name} {number + 1}/{alternations}: {outcome.seconds:.2f} s {shown} "
@@ -56,28 +63,33 @@ class Comparison:
                     flush=True,
                 )
 
-    def lines(self, bounds: Mapping[str, Bound]) -> list[Line]:
-        """Return a line for each of our sides, and one for each thing that must not happen."""
+    def lines(self, bounds: Mapping[str, Bound], more: Mapping[str, Bound] | None = None) -> list[Line]:
+        """Return a line for each of our sides, and one for each thing that must not happen.
+
+        ``bounds`` are by side; ``more`` has what else was timed, by the names of the lines, with the bounds for those.
+        """
+        ours = [side for side in self.sides if side.is_ours]
         found: list[Line] = []
-        for side in self.sides:
-            if not side.is_ours:
-                continue
+        for side in ours:
             found.append(self._line(side, bounds.get(side.name)))
             wrong = {"trials that failed": self.failed[side.name], **self.wrong[side.name]}
             found += [
                 Line(name=f"{self.name}, {side.name}: {what}", unit="", value=count, bound=Bound.at_most(0))
                 for what, count in wrong.items()
             ]
+        for name, bound in (more or {}).items():
+            found += [
+                _alone(f"{name}, {side.name}", self._more.get((name, side.name)) or [self.cap_s], bound)
+                for side in ours
+            ]
         return found
 
     def _line(self, side: Side, bound: Bound | None) -> Line:
         name, ours = f"{self.name}, {side.name}", self.seconds[side.name]
-        details = {"best": min(ours), "worst": max(ours)}
         if TORCHRUN.name not in self.seconds:
-            return Line(name=name, unit="s", value=median(ours), bound=bound, details=details)
-        return Line.of_pairs(
-            name, "s", Pairs(ours, self.seconds[TORCHRUN.name]), bound, details, self._their_failures()
-        )
+            return _alone(name, ours, bound)
+        pairs = Pairs(ours, self.seconds[TORCHRUN.name])
+        return Line.of_pairs(name, "s", pairs, bound, _extremes(ours), self._their_failures())
 
     def _their_failures(self) -> str:
         theirs = {"did not recover": self.failed[TORCHRUN.name], **self.wrong[TORCHRUN.name]}
@@ -88,3 +100,12 @@ class Comparison:
             if count
         ]
         return f"torchrun: {'; '.join(parts)}" if parts else ""
+
+
+def _alone(name: str, seconds: Sequence[float], bound: Bound | None) -> Line:
+    """Return the line of what torchrun has no counterpart of."""
+    return Line(name=name, unit="s", value=median(seconds), bound=bound, details=_extremes(seconds))
+
+
+def _extremes(seconds: Sequence[float]) -> dict[str, float]:
+    return {"best": min(seconds), "worst": max(seconds)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from multiworld.bench.bounds import Bound
 from multiworld.bench.report import Line
@@ -35,24 +36,17 @@ def cut(alternations: int) -> list[Line]:
 
 
 def _measure(name: str, num_hosts: int, index: int, alternations: int) -> list[Line]:
-    gone: list[float] = []
-    healed: list[float] = []
+    until_gone, until_healed = f"{name}, until its workers are gone", f"{name}, healed until all work again"
 
     def trial(side: Side) -> Outcome:
         with Network(num_hosts) as network:
             outcome, gone_s, healed_s = _cut_off(side, network, index)
-        gone.append(gone_s)
-        healed.append(healed_s)
-        return outcome
+        return replace(outcome, more={until_gone: gone_s, until_healed: healed_s})
 
     comparison = Comparison(name, [OURS], cap_s=KNOWN_S)
     comparison.run(trial, alternations)
-    found = comparison.lines({OURS.name: Bound.at_most(KNOWN_S)})
-    for what, seconds in (("until its workers are gone", gone), ("healed until all work again", healed)):
-        after = Comparison(f"{name}, {what}", [OURS], cap_s=KNOWN_S)
-        after.seconds = {OURS.name: seconds or [KNOWN_S]}
-        found += [line for line in after.lines({OURS.name: Bound.at_most(KNOWN_S)}) if line.unit]
-    return found
+    bound = Bound.at_most(KNOWN_S)
+    return comparison.lines({OURS.name: bound}, {until_gone: bound, until_healed: bound})
 
 
 def _cut_off(side: Side, network: Network, index: int) -> tuple[Outcome, float, float]:

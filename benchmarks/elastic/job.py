@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import secrets
 import shutil
 import socket
@@ -39,6 +40,7 @@ PLAIN, WORLDS = "benchmarks.elastic.plain_worker", "benchmarks.elastic.worlds_wo
 LAUNCH_S = 60.0
 LISTEN_S = 30.0
 STEADY_STEPS = 40  # of all ranks together
+TERM = re.compile(r"this agent coordinates the job \(term (\d+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,7 @@ class Job:
         nproc: int = 4,
         max_restarts: int | None = 3,
         options: Sequence[str] = (),
+        backend: str = "c10d",
         endpoint: str | None = None,
         pause_s: float = 0.02,
     ) -> None:
@@ -97,6 +100,7 @@ class Job:
         self.name = f"bench{secrets.token_hex(6)}"
         self.endpoint = endpoint or (None if nnodes == "1" else f"127.0.0.1:{free_port()}")
         self.nodes: list[Node] = []
+        self._backend = backend
         self.leftovers = 0
         self._options = list(options)
         if max_restarts is not None:
@@ -155,7 +159,7 @@ class Job:
     def _command(self, host: Host | None) -> list[str]:
         meeting = ["--standalone"]
         if self.endpoint is not None:
-            meeting = ["--nnodes", self.nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint]
+            meeting = ["--nnodes", self.nnodes, "--rdzv-backend", self._backend, "--rdzv-endpoint", self.endpoint]
             meeting += ["--rdzv-id", self.name]
             if host is None:
                 meeting += ["--local-addr", "127.0.0.1"]
@@ -184,6 +188,11 @@ class Job:
         self.leftovers = sum(len(node.wait_gone()) for node in self.nodes)
         if stuck or self.leftovers:
             raise TrialFailed(f"{self.side.name}: after SIGTERM {stuck} and {self.leftovers} processes are left")
+
+    def coordinator(self, nodes: Sequence[Node] | None = None) -> Node:
+        """Return the node that took over last, of all or of these."""
+        terms = {node: max([0, *map(int, TERM.findall(node.output))]) for node in nodes or self.nodes}
+        return max(terms, key=lambda node: terms[node])
 
     # ---- what its workers do
 

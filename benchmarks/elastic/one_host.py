@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
 from collections.abc import Sequence
 
 from multiworld.bench.bounds import Bound
 from multiworld.bench.report import Line
 
 from .comparison import Comparison, Outcome
-from .job import OURS, OURS_PLAIN, SPARES, TORCHRUN, Job, Side, TrialFailed, choose_rank, restarted
+from .job import OURS, OURS_PLAIN, SPARES, TORCHRUN, Job, Side
 from .journal import Formation
+from .recovery import Setting, recover, signal_worker, try_fault
 
 __all__ = ["kill", "launch", "restarts", "stop"]
 
@@ -22,7 +21,7 @@ LAUNCH_RATIO, RECOVERY_RATIO = 0.7, 0.6
 SPARE_S = 0.5
 SETTLE_S = 1.0  # a spare is forked when all that was ordered runs
 RECOVERY_CAP_S = 30.0
-RESTARTED = "healthy workers that were started again"
+ONE_OF_FOUR = Setting(per_node=SIZE, lost=1, left=SIZE, settle_s=SETTLE_S)
 
 
 def launch(alternations: int, cap_s: float) -> list[Line]:
@@ -73,11 +72,10 @@ def _again_and_again(side: Side, times: int) -> list[Line]:
 
         def again(_: Side) -> Outcome:
             nonlocal formation, recovered
-            before = formation
-            formation, at = _strike(job, before, signal.SIGKILL, RECOVERY_CAP_S)
+            recovery = recover(job, formation, signal_worker(signal.SIGKILL), lost=1, left=SIZE, cap_s=RECOVERY_CAP_S)
+            formation = recovery.after
             recovered += 1
-            wrong = {**_differences(formation), **_restarted(side, before, formation)}
-            return Outcome(formation.complete_at - at, wrong)
+            return Outcome(recovery.seconds, {**_differences(formation), **recovery.wrong})
 
         comparison.run(again, times)
         job.end()
@@ -87,32 +85,7 @@ def _again_and_again(side: Side, times: int) -> list[Line]:
 
 
 def _fault(side: Side, signum: int, cap_s: float) -> Outcome:
-    with Job(side) as job:
-        job.start()
-        formation = job.await_world(SIZE, 0.0)
-        time.sleep(SETTLE_S)
-        job.await_steps(formation)
-        after, at = _strike(job, formation, signum, cap_s)
-        job.await_steps(after)
-        outcome = Outcome(after.complete_at - at, _restarted(side, formation, after))
-        job.end()
-        return outcome
-
-
-def _strike(job: Job, formation: Formation, signum: int, cap_s: float) -> tuple[Formation, float]:
-    victim = formation.pids[choose_rank(SIZE)]
-    at = time.monotonic()
-    os.kill(victim, signum)
-    after = job.await_world(SIZE, at, cap_s)
-    if victim in after.pids.values():
-        raise TrialFailed(f"{job.side.name}: the victim of signal {signum} works on")
-    return after, at
-
-
-def _restarted(side: Side, before: Formation, after: Formation) -> dict[str, int]:
-    if side.program == OURS_PLAIN.program and side.is_ours:  # its policy starts all of them again
-        return {}
-    return {RESTARTED: restarted(before, after) - 1}
+    return try_fault(side, ONE_OF_FOUR, signal_worker(signum), cap_s).outcome()
 
 
 def _differences(formation: Formation) -> dict[str, int]:

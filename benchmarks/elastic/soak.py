@@ -23,7 +23,6 @@ HANG_S = 10.0
 ORPHAN_S = 1.0
 WHOLE_S = 30.0
 AGAIN_S = (0.2, 3.0)  # after which a dead agent is started again
-TERM = re.compile(r"this agent coordinates the job \(term (\d+)\)")
 
 
 def soak(num_kills: int, minutes: float, seed: int) -> list[Line]:
@@ -118,7 +117,7 @@ class _Soak:
         if what == "worker" or len(working) < 2:
             self._kill_worker(working or nodes)
             return
-        node = self._coordinator(working) if what == "coordinator" else self._chance.choice(working)
+        node = self._job.coordinator(working) if what == "coordinator" else self._chance.choice(working)
         self._kills[what] += 1
         if what == "host":
             node.kill()
@@ -138,11 +137,6 @@ class _Soak:
 
     def _works(self, node: Node) -> bool:
         return any(e.event == "step" and e["node"] == node.name for e in self._job.journal.entries[-2000:])
-
-    def _coordinator(self, nodes: list[Node]) -> Node:
-        """Return the one that took over last."""
-        terms = {node: max([0, *map(int, TERM.findall(node.output))]) for node in nodes}
-        return max(nodes, key=lambda node: terms[node])
 
     def _is_whole(self) -> bool:
         """Whether all ranks work together now."""

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -14,10 +13,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
+from benchmarks.elastic.etcd_server import EtcdServer, etcd_program
 from multiworld.elastic.rendezvous.base import Address, Advice
 from multiworld.elastic.rendezvous.etcd import EtcdRendezvous
 from multiworld.elastic.rendezvous.etcd_client import EtcdClient
@@ -33,63 +32,25 @@ from multiworld.wire.operation import drive
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
 
-PROGRAM = shutil.which("etcd")
 CONTROL = shutil.which("etcdctl")
 KEY = "multiworld/job/coordinator"
 WORKER = 'echo "rank $RANK of $WORLD_SIZE is $$$$"; exec sleep 100'  # in an argument, $$ stands for $
 
 pytestmark = [
     pytest.mark.usefixtures("no_leaks"),
-    pytest.mark.skipif(PROGRAM is None or CONTROL is None, reason="etcd is not installed: etcd-server, etcd-client"),
+    pytest.mark.skipif(
+        etcd_program() is None or CONTROL is None, reason="etcd is not installed: etcd-server, etcd-client"
+    ),
 ]
 
 
-class Etcd:
-    """A real server, which may be killed and started again with what it had on its disk."""
-
-    def __init__(self, directory: Path, *options: str, scheme: str = "http") -> None:
-        self._directory, self._options, self._scheme = directory, options, scheme
-        with socket.socket() as one, socket.socket() as two:
-            for each in (one, two):
-                each.bind(("127.0.0.1", 0))
-            self.port, self._peer_port = (int(each.getsockname()[1]) for each in (one, two))
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def __enter__(self) -> Etcd:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.kill()
+class Etcd(EtcdServer):
+    """A real server, and clients for it."""
 
     @property
     def certificate(self) -> Path:
         """What ``--auto-tls`` has made for itself."""
-        return self._directory / "data" / "fixtures" / "client" / "cert.pem"
-
-    def start(self) -> None:
-        own, peers = f"{self._scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
-        addresses = {
-            "--data-dir": str(self._directory / "data"),
-            "--listen-client-urls": own,
-            "--advertise-client-urls": own,
-            "--listen-peer-urls": peers,
-            "--initial-advertise-peer-urls": peers,
-            "--initial-cluster": f"default={peers}",
-            "--heartbeat-interval": "20",  # an election takes as long as ten, and so does the shortest lease
-            "--election-timeout": "200",
-        }
-        command = [str(PROGRAM), *(word for pair in addresses.items() for word in pair), *self._options]
-        with (self._directory / "etcd.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        return self.directory / "data" / "fixtures" / "client" / "cert.pem"
 
     def access(self, tls: ssl.SSLContext | None = None, **user: str) -> EtcdAccess:
         return EtcdAccess(endpoints=(("127.0.0.1", self.port),), tls=tls, timeout_s=scaled(2.0), **user)
@@ -105,7 +66,7 @@ class Etcd:
                 return False
             return True
 
-        assert wait_until(is_there, timeout_s=20.0), (self._directory / "etcd.log").read_text()
+        assert wait_until(is_there, timeout_s=20.0), self.log.read_text()
         return client
 
     def control(self, *arguments: str) -> None:
