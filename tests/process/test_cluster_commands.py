@@ -142,6 +142,14 @@ def test_operating_a_job(tmp_path: Path) -> None:
         assert after["restarts"] == 1, "the workers of the host that stays were left alone"
         assert after["page"] != status["page"]
         assert read(after["page"] + "status") == after
+        events = [json.loads(line) for line in multiworld("events", "--job", job, "--json").out.splitlines()]
+        assert [each["number"] for each in events] == list(range(1, len(events) + 1))
+        assert [each["url"] for each in events if each["kind"] == "page"] == [status["page"], after["page"]]
+        kinds = [each["kind"] for each in events]
+        assert kinds.index("page") < kinds.index("worker failed") < kinds.index("takeover")
+        terms = [each["term"] for each in events]
+        assert terms == sorted(terms)
+        assert terms.index(2) == kinds.index("takeover")
         only = after["agents"][0]
         killed = multiworld(
             "--ip", only["host"], "--port", str(only["port"]), "kill_agent", "--agent_index", "0", token=TOKEN

@@ -41,9 +41,10 @@ class Shown:
         self.num_taken += 1
         if self.is_over:
             return None
-        events = tuple({"at": 1.0, "kind": "restart", "text": f"happening {n}"} for n in range(1, self.happened + 1))
+        common = {"at": 1.0, "kind": "restart", "generation": 1, "term": 1}
+        events = tuple({"number": n, "text": f"happening {n}", **common} for n in range(1, self.happened + 1))
         return Snapshot(
-            status=status(self.job), events=events, num_events=self.happened, counts={"restart": self.happened}
+            status=status(self.job), events=events, last_number=self.happened, counts={"restart": self.happened}
         )
 
     def happen(self) -> None:
@@ -131,7 +132,7 @@ def test_the_stream_tells_what_happens_as_it_happens() -> None:
         with stream(server, **{"Last-Event-ID": "1"}) as response:
             message(response)
             assert [each["text"] for each in message(response)["data"]] == ["happening 2"]
-        with stream(server, **{"Last-Event-ID": "77"}) as response:  # another coordinator counted these
+        with stream(server, **{"Last-Event-ID": "77"}) as response:  # those were of another job
             message(response)
             assert len(message(response)["data"]) == 2
 

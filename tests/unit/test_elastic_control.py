@@ -123,7 +123,7 @@ def test_a_draining_host_is_shown_as_such() -> None:
 def test_only_questions_that_change_nothing_are_asked_again() -> None:
     assert again({"ask": "drain", "agent": "a"}) is None
     assert again({"ask": "status"}) == {"ask": "status"}
-    assert again({"ask": "events", "last": 0, "follow": True}) == {"ask": "events", "last": None, "follow": True}
+    assert again({"ask": "events", "last": 0}, 7) == {"ask": "events", "last": 0, "since": 7}
 
 
 @pytest.mark.parametrize("value", [None, "1", -1, True, 1.5])

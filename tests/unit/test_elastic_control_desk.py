@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from multiworld.elastic.agent import Agent
 from multiworld.elastic.control import desk as desk_module
 from multiworld.elastic.control.client import ControlError, Conversation, Session
 from multiworld.elastic.control.desk import Desk
+from multiworld.elastic.control.event_log import EventLog
+from multiworld.elastic.control.history import History
 from multiworld.elastic.coordinator import Coordinator
 from multiworld.elastic.job import Job, JobPlan
 from multiworld.elastic.logs.pump import LogPump
@@ -97,7 +100,16 @@ class Host:
 
     def coordinate(self) -> Coordinator:
         """Become the coordinator of a job of two agents, ``me`` and ``other``."""
+        self.chief.coordinator = coordinator = self.coordinate_later()
+        return coordinator
+
+    def coordinate_later(self) -> Coordinator:
+        """As ``coordinate``, but for saying so."""
         sent: list[tuple[str, dict[str, Any]]] = []
+
+        def send(name: str, note: dict[str, Any]) -> None:
+            sent.append((name, note))
+
         job = Job(JobPlan(min_nodes=1, max_nodes=2), now=0.0)
         coordinator = Coordinator(
             self.loop,
@@ -105,7 +117,8 @@ class Host:
             term=1,
             agent_id="me",
             store="",
-            send=lambda name, note: sent.append((name, note)),
+            events=EventLog(History(), term=1, agent_id="me", send=send),
+            send=send,
             on_over=lambda outcome: None,
         )
         coordinator.sent = sent  # type: ignore[attr-defined]
@@ -113,7 +126,6 @@ class Host:
         def attach() -> None:
             for name in ("me", "other"):
                 coordinator.attach(agent_info(name), {})
-            self.chief.coordinator = coordinator
 
         self.on_loop(attach)
         return coordinator
@@ -183,7 +195,7 @@ def test_a_drain_is_decided_and_carried_out(host: Host) -> None:
     coordinator = host.coordinate()
     answer = host.talk.ask(ask="drain", agent="other")
     assert answer["agent"] == "other"
-    assert "draining" in [record["kind"] for record in coordinator.records]
+    assert "draining" in [event["kind"] for event in coordinator.events.history.since(0)]
 
 
 def test_an_agent_is_killed_only_after_the_answer(host: Host) -> None:
@@ -196,13 +208,27 @@ def test_an_agent_is_killed_only_after_the_answer(host: Host) -> None:
 def test_events_are_told_as_they_happen_until_nobody_listens(host: Host) -> None:
     coordinator = host.coordinate()
     parts = host.talk.parts(ask="events", last=1, follow=True)
-    assert [event["kind"] for event in next(parts)["events"]] == [coordinator.records[-1]["kind"]]
+    assert next(parts)["events"] == coordinator.events.history.latest(1)
     host.on_loop(lambda: coordinator.decide(lambda job, now: job.scale(2, now)))
     assert next(parts)["events"][0]["kind"] == "scaled"
-    assert coordinator.watchers
+    assert coordinator.events.watchers
     host.on_loop(host.desk.close)
     assert list(parts) == [], "it ends well with the job"
-    assert not coordinator.watchers
+    assert not coordinator.events.watchers
+
+
+def test_events_are_followed_on_at_the_next_coordinator_from_where_the_last_one_stopped(host: Host) -> None:
+    link = cast(Link, FakeLink())
+    host.chief.superior = link
+    told_parts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    host.talk.start(told_parts.put, ask="events", last=0, follow=True)
+    assert host.chief.heard.wait(5)
+    told = host.coordinate_later()
+    before = told.events.num_recorded
+    host.answer(link, part={"events": [], "last": before - 1})
+    assert told_parts.get(timeout=5)["part"]["events"] == []
+    host.chief.superior, host.chief.coordinator = None, told
+    assert [event["number"] for event in told_parts.get(timeout=5)["part"]["events"]] == [before]
 
 
 def test_a_question_is_passed_on_to_the_coordinator_and_its_answer_back(host: Host) -> None:
@@ -284,12 +310,12 @@ def test_the_lines_of_one_rank_are_followed(host: Host) -> None:
 def test_whoever_is_gone_is_followed_no_longer(host: Host) -> None:
     coordinator = host.coordinate()
     parts = host.talk.parts(ask="events", last=0, follow=True)
-    assert next(parts) == {"events": []}
+    assert next(parts)["events"] == []
     host.talk.close()
     gone = threading.Event()
 
     def look() -> None:
-        if coordinator.watchers:
+        if coordinator.events.watchers:
             host.loop.call_later(0.01, look)
         else:
             gone.set()

@@ -22,8 +22,9 @@ SAMPLE = re.compile(rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{{LABEL}(?:,{LABEL
 
 
 def snapshot(num_events: int = 0, **changes: Any) -> Snapshot:
-    kept = tuple({"kind": "x", "text": str(number), "at": 1.0} for number in range(1, num_events + 1))[-3:]
-    return Snapshot(status={**status(three()), **changes}, events=kept, num_events=num_events, counts={})
+    numbers = range(1, num_events + 1)
+    kept = tuple({"number": number, "kind": "x", "text": str(number), "at": 1.0} for number in numbers)[-3:]
+    return Snapshot(status={**status(three()), **changes}, events=kept, last_number=num_events, counts={})
 
 
 def samples(text: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print events: 0, or 1 if the job cannot be asked, or the agent that is asked goes away."""
-    parser = cluster_parser("events", "Show what the coordinator of a running job has recorded.")
+    parser = cluster_parser("events", "Show what has happened in a running job since it began.")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
     parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N events that there are")
     options = parser.parse_args(arguments)
@@ -30,7 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(events: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     for event in events:
-        print(json.dumps(event) if as_json else f"{_clock(event['at'])}  {event['text']}", flush=True)
+        print(json.dumps(event) if as_json else _line(event), flush=True)
+
+
+def _line(event: dict[str, Any]) -> str:
+    return f"{_clock(event['at'])}  g{event['generation']} t{event['term']}  {event['text']}"
 
 
 def _clock(at_s: float) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
 from ..wire.progress import ProgressThread, Timer
 from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, Stop, WorkerReport
 from .clock import now_us
+from .control.event_log import EventLog, segments_of
 from .job import Job, Phase
 from .layout import AgentInfo
 from .notes import agent_to_fields, outcome_to_fields, report_from_fields, roster_to_fields
@@ -20,8 +20,7 @@ __all__ = ["Coordinator"]
 
 logger = logging.getLogger(__name__)
 
-MAX_RECORDS = 10_000
-NOTABLE = {"worker failed", "restart", "agent lost", "missing", "waiting", "giving up", "interrupted"}
+NOTABLE = {"worker failed", "restart", "agent lost", "missing", "waiting", "giving up", "interrupted", "takeover"}
 URGENT = {"generation", "giving up", "interrupted"}  # whoever takes over must know of it
 SMALL = 16
 ROSTER_S = 0.05  # how long changes of the roster are gathered before everybody is told
@@ -41,6 +40,7 @@ class Coordinator:
         term: int,
         agent_id: str,
         store: str,
+        events: EventLog,
         send: Callable[[str, dict[str, Any]], None],
         on_over: Callable[[Outcome], None],
     ) -> None:
@@ -53,12 +53,7 @@ class Coordinator:
         self.attached_at: dict[str, float] = {}
         self._timer: Timer | None = None
         self._roster_due = False
-        self.records: deque[dict[str, Any]] = deque(maxlen=MAX_RECORDS)
-        """What happened, oldest first: ``at`` in seconds since the epoch, ``kind``, ``text``, and fields."""
-        self.counts: Counter[str] = Counter()
-        """How often each kind of record was made."""
-        self.watchers: list[Callable[[dict[str, Any]], None]] = []
-        """Told of every further record. Must be quick."""
+        self.events = events
         self._closed = False
 
     @property
@@ -87,18 +82,21 @@ class Coordinator:
             known=tuple(agent_to_fields(each) for each in self.job.active_agents),
             finished=tuple(self.job.finished),
             uses_multiworld=self.job.uses_multiworld,
+            num_events=self.events.num_recorded,
         )
 
     def attach(self, info: AgentInfo, note: dict[str, Any]) -> None:
         """An agent reports for duty, with the workers that it runs."""
         self._attached[info.id] = info
         self.attached_at[info.id] = time.monotonic()
+        self.events.introduced(info.id, segments_of(note))
         reports, master = _introduced(note)
         self._carry_out(self.job.agent_attached(info, reports, time.monotonic(), master))
         self._tell_roster()
 
     def welcome_back(self, agent_id: str, note: dict[str, Any]) -> None:
         """An agent that we know, with the workers that we know of, has another connection."""
+        self.events.introduced(agent_id, segments_of(note))
         reports, master = _introduced(note)
         self._carry_out(self.job.agent_returned(agent_id, reports, time.monotonic(), master))
 
@@ -136,6 +134,8 @@ class Coordinator:
             self._carry_out(self.job.agent_runs(agent_id, [str(worker) for worker in note["workers"]], now))
         elif say == "interrupted":
             self._carry_out(self.job.interrupted(int(note["signum"]), now))
+        elif say in ("events", "events wanted"):
+            self.events.heard(agent_id, note)
         else:
             logger.warning("agent %s said %r, which means nothing here", agent_id, say)
 
@@ -148,8 +148,27 @@ class Coordinator:
         """End an agent as a fault would."""
         agent = self._attached[agent_id]
         where = f"{agent.hostname} ({agent.host}:{agent.port})"
-        self._record(Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id}))
+        self.record(Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id}))
         self._send(agent_id, {"say": "die"})
+
+    def record(self, record: Record, *, is_notable: bool = False) -> None:
+        """Tell people and programs of it; on the console, too, if it is notable."""
+        is_notable |= record.kind in NOTABLE
+        logger.log(logging.WARNING if is_notable else logging.INFO, "%s", record.text)
+        generation = self.job.generation
+        self.events.record(kind=record.kind, text=record.text, generation=generation, fields=record.fields)
+        if record.kind in URGENT:
+            self._tell_roster_now()  # before the orders that follow from it
+
+    def took_over(self, info: AgentInfo, before: Roster | None) -> None:
+        """This agent, ``info``, goes on with what another coordinated. ``before``: what that one said last."""
+        lost = None if before is None else before.find(before.coordinator)
+        where = f"{info.hostname} ({info.host}:{info.port})"
+        instead = "" if lost is None or lost.id == info.id else f" in place of that at {lost.host}:{lost.port}"
+        missing = "" if self.events.is_complete else "; events from before may be missing"
+        text = f"the agent on {where} coordinates the job from now on{instead} (term {self.term}){missing}"
+        fields = {"agent": info.id, "before": None if lost is None else lost.id}
+        self.record(Record(kind="takeover", text=text, fields=fields))
 
     def close(self) -> None:
         self._closed = True
@@ -172,23 +191,13 @@ class Coordinator:
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Record):
-            self._record(action)
+            self.record(action)
         elif isinstance(action, End):
             self._end(action.outcome)
         elif isinstance(action, Release):
             self._release(action.agent)
         else:
             self._send(action.agent, _order(action))
-
-    def _record(self, record: Record) -> None:
-        logger.log(logging.WARNING if record.kind in NOTABLE else logging.INFO, "%s", record.text)
-        fields = {"at": time.time(), "kind": record.kind, "text": record.text, **record.fields}
-        self.records.append(fields)
-        self.counts[record.kind] += 1
-        for watcher in list(self.watchers):
-            watcher(fields)
-        if record.kind in URGENT:
-            self._tell_roster_now()  # before the orders that follow from it
 
     def _end(self, outcome: Outcome) -> None:
         note = {"say": "end", "outcome": outcome_to_fields(outcome)}
@@ -216,6 +225,7 @@ class Coordinator:
             self._carry_out(self.job.poll(time.monotonic()))
 
     def _tell_roster(self) -> None:
+        self.events.attached(self._attached)
         if len(self._attached) <= SMALL:  # each must know the others should this agent die in the next moment
             self._tell_roster_now()
         elif not self._roster_due and not self._closed:

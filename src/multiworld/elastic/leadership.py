@@ -23,6 +23,7 @@ from .absence import Absence
 from .actions import Outcome
 from .agent import Agent
 from .agent_links import CALL_S, AgentLinks
+from .control.event_log import EventCopy, EventLog, segments_of
 from .coordinator import Coordinator
 from .followers import FENCE_S, Followers
 from .job import Job, JobPlan
@@ -143,6 +144,7 @@ class Leadership:
         self._dead_before: set[str] = set()  # those that had died when that began
         self._absence = Absence(lease_s=lease_s, now=time.monotonic())
         self._search: Operation[None] | None = None
+        self._events = EventCopy(self.report)
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
         """Told when this agent begins to coordinate, and, with None, when it does no longer."""
         self.on_control: Callable[[Link, dict[str, Any]], None] = lambda link, note: None
@@ -326,6 +328,7 @@ class Leadership:
             "lost": "" if roster is None else roster.coordinator,
             "stale": self._is_stale,
             "doors": list(self._links.addresses),
+            "segments": self._events.history.segments(),
             **self._agent.introduction(),
         }
         self._links.tell(link, note)
@@ -360,8 +363,23 @@ class Leadership:
         self._store = TCPStoreServer(self._loop, me.host, 0, self._token)
         shown = f"[{me.host}]" if ":" in me.host else me.host
         store = f"tcp://{shown}:{self._store.port}"
+        events = EventLog(
+            self._events.history,
+            term=term,
+            agent_id=self._info.id,
+            send=self._send,
+            told=[segment for note in self._parked.values() for segment in segments_of(note)],
+            num_recorded=0 if self._roster is None else self._roster.num_events,
+        )
         self.coordinator = coordinator = Coordinator(
-            self._loop, job, term=term, agent_id=self._info.id, store=store, send=self._send, on_over=self._ended
+            self._loop,
+            job,
+            term=term,
+            agent_id=self._info.id,
+            store=store,
+            events=events,
+            send=self._send,
+            on_over=self._ended,
         )
         self._followers = followers = Followers(
             self._loop,
@@ -375,6 +393,8 @@ class Leadership:
         self.role = Role.LEADING
         self._is_fenced = self._is_stale = False
         logger.info("this agent coordinates the job (term %d)", term)
+        if term > 1:
+            coordinator.took_over(self._info, self._roster)
         self._agent.use_store(store)
         coordinator.attach(self._info, self._agent.introduction())
         self._loop.call_soon(self._agent.repeat)
@@ -616,6 +636,8 @@ class Leadership:
             self._take_roster(roster_from_fields(note["roster"]))
         elif say == "end":  # from ourselves, as the coordinator
             self.end(outcome_from_fields(note["outcome"]), of_job=bool(note.get("of_job", True)))
+        elif say in ("events", "events wanted"):
+            self._events.heard(note)
         elif say == "reset":
             self._agent.fence(self._attach_anew, forgets=True)
         else:

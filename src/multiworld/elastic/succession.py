@@ -8,12 +8,16 @@ needs the votes of half of those that may be alive, and more than half unless it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-__all__ = ["Roster", "RosterEntry", "has_quorum", "line_of_succession", "may_have_gone_on"]
+__all__ = ["Roster", "RosterEntry", "has_quorum", "heirs", "line_of_succession", "may_have_gone_on"]
+
+SMALL_JOB = 16
+NUM_HEIRS = 3  # in a larger one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,7 @@ class Roster:
     ``wanted_nodes``: how many there are to be at most; ``draining``: those that are to go. ``signum`` and ``given_up``:
     the job is ending, by that signal or for that reason. ``known``: what is known of the active hosts, as ``notes``
     write it; ``finished``: those whose workers have all ended well. ``uses_multiworld``: a worker was seen to.
+    ``num_events``: how many events were recorded until now.
     """
 
     term: int
@@ -48,6 +53,7 @@ class Roster:
     known: tuple[dict[str, Any], ...] = ()
     finished: tuple[str, ...] = ()
     uses_multiworld: bool = False
+    num_events: int = 0
 
     def find(self, agent: str) -> RosterEntry | None:
         return next((member for member in self.members if member.id == agent), None)
@@ -56,6 +62,12 @@ class Roster:
 def line_of_succession(roster: Roster, gone: AbstractSet[str]) -> list[RosterEntry]:
     """Return who may take over, first comes first: all but the coordinator that was lost and those known to be gone."""
     return [member for member in roster.members if member.id != roster.coordinator and member.id not in gone]
+
+
+def heirs(agents: Collection[str], coordinator: str) -> list[str]:
+    """Return those that shall know all that the coordinator knows: the first in line, and all in a small job."""
+    line = (agent for agent in agents if agent != coordinator)
+    return list(islice(line, len(agents) if len(agents) <= SMALL_JOB else NUM_HEIRS))
 
 
 def has_quorum(members: Sequence[str], *, votes: AbstractSet[str], dead: AbstractSet[str], coordinated: bool) -> bool:

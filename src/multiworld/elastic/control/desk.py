@@ -56,6 +56,16 @@ class _Open:
         self.give_up_at = time.monotonic() + WAIT_S
         self.asked: Coordinator | Link | None = None
         self.stop: Callable[[], None] = lambda: None
+        self._last_event: int | None = None
+
+    def saw(self, part: dict[str, Any] | None) -> None:
+        """A part of the answer was passed on."""
+        if part is not None and "last" in part:
+            self._last_event = int(part["last"])
+
+    def again(self) -> dict[str, Any] | None:
+        """Return the question for the next coordinator; None if it may not be repeated."""
+        return questions.again(self.question, self._last_event)
 
 
 class Desk:
@@ -100,6 +110,7 @@ class Desk:
             reply = partial(self._reply_over, link, number)
             self._take(_Open(dict(note["question"]), reply, lambda: not link.open), passed_on=True)
         elif number in self._open and self._open[number].asked is link:
+            self._open[number].saw(note.get("part"))
             payload = {name: value for name, value in note.items() if name not in ("say", "number")}
             self._reply(number, payload)
 
@@ -192,7 +203,7 @@ class Desk:
     def _ask_again(self, number: int, now: float) -> None:
         opened = self._open[number]
         if opened.asked is not None:
-            repeated = questions.again(opened.question)
+            repeated = opened.again()
             if repeated is None:
                 text = "the coordinator was lost before it answered: see 'multiworld status' for what was done"
                 self._reply(number, {"error": text})
@@ -257,19 +268,24 @@ class Desk:
         coordinator.kill_agent(agent.id)
 
     def _tell_events(self, coordinator: Coordinator, number: int, opened: _Open) -> None:
-        last, records = opened.question.get("last"), list(coordinator.records)
-        if type(last) is int and last >= 0:
-            records = records[len(records) - min(last, len(records)) :]
-        if not opened.question.get("follow"):
-            self._reply(number, {"answer": {"events": records}})
+        log, question = coordinator.events, opened.question
+        events = questions.choose_events(log.history, last=question.get("last"), since=question.get("since"))
+        if not question.get("follow"):
+            self._reply(number, {"answer": {"events": events}})
             return
-        self._reply(number, {"part": {"events": records}})
 
-        def watch(record: dict[str, Any]) -> None:
-            opened.reply({"part": {"events": [record]}})
+        def tell(events: list[dict[str, Any]]) -> None:
+            part = {"events": events, "last": log.num_recorded}
+            opened.saw(part)
+            opened.reply({"part": part})
 
-        coordinator.watchers.append(watch)
-        opened.stop = partial(coordinator.watchers.remove, watch)
+        tell(events)
+
+        def watch(event: dict[str, Any]) -> None:
+            tell([event])
+
+        log.watchers.append(watch)
+        opened.stop = partial(log.watchers.remove, watch)
 
     def _tell_lines(self, number: int, opened: _Open) -> None:
         rank = None if opened.question.get("rank") is None else questions.number_of(opened.question, "rank")

@@ -12,8 +12,9 @@ from typing import Any
 
 from ..job import Job
 from ..layout import AgentInfo
+from .history import Event, History
 
-__all__ = ["DEEDS", "again", "choose_agent", "list_agents", "number_of", "status_of", "text_of"]
+__all__ = ["DEEDS", "again", "choose_agent", "choose_events", "list_agents", "number_of", "status_of", "text_of"]
 
 DEEDS = frozenset({"drain", "kill", "scale"})
 """What changes something: not to be asked twice because an answer was lost."""
@@ -100,11 +101,21 @@ def choose_agent(agents: Sequence[AgentInfo], text: str) -> AgentInfo:
     return meant[0][1]
 
 
-def again(question: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the question for the next coordinator, after one was lost on the way; None if it may not be repeated."""
+def choose_events(history: History, *, last: object, since: object) -> list[Event]:
+    """Return the events that are asked for: those after number ``since``, or the last so many, or all."""
+    if type(since) is int:
+        return history.since(since)
+    return history.latest(last) if type(last) is int and last >= 0 else history.since(0)
+
+
+def again(question: dict[str, Any], last_event: int | None = None) -> dict[str, Any] | None:
+    """Return the question for the next coordinator, after one was lost on the way; None if it may not be repeated.
+
+    ``last_event``: the number of the last event that was told already.
+    """
     if question.get("ask") in DEEDS:
         return None
-    return {**question, "last": None} if question.get("ask") == "events" else question  # it begins a list of its own
+    return question if last_event is None else {**question, "since": last_event}
 
 
 def number_of(question: dict[str, Any], name: str) -> int:

@@ -70,9 +70,9 @@ SCRIPT = """
 "use strict";
 const tones = {"worker failed": "bad", "agent lost": "bad", "giving up": "bad", "killed": "bad", "restart": "warn",
   "waiting": "warn", "draining": "warn", "interrupted": "warn", "generation": "good", "agent joined": "calm",
-  "drained": "calm", "scaled": "calm"};
+  "takeover": "warn",  "drained": "calm", "scaled": "calm"};
 const kept = 200, events = [];
-let seen = 0, term = 0;
+let seen = 0, job = null;
 const at = id => document.getElementById(id);
 function make(tag, settings, ...children) {
   const made = Object.assign(document.createElement(tag), settings);
@@ -107,7 +107,8 @@ function agentRow(agent, workers) {
     make("td", {className: "devices"}, agent.devices));
 }
 function showStatus(status) {
-  if (status.term !== term) { seen = 0; term = status.term; }  // another coordinator counts its own events
+  if (job !== null && status.job !== job) { seen = 0; events.length = 0; }  // it is at this address now
+  job = status.job;
   document.title = `${status.job} · multiworld`;
   at("job").textContent = status.job;
   at("phase").textContent = status.phase;
@@ -126,23 +127,25 @@ function showStatus(status) {
     make("div", {}, make("b", {}, world.name), make("small", {}, "ranks " + ranges(world.ranks)))));
   if (!status.worlds.length) at("worlds").append(make("span", {className: "none"}, "No world has members now."));
 }
-function showEvents(more, number) {  // they are the last of so many
-  if (number <= seen) return;
-  events.push(...more.slice(-(number - seen)));
-  seen = number;
+function showEvents(more) {
+  const news = more.filter(event => event.number > seen);
+  if (!news.length) return;
+  events.push(...news);
+  seen = news[news.length - 1].number;
   events.splice(0, events.length - kept);
   at("events").replaceChildren(...events.slice().reverse().map(event => {
     const time = new Date(event.at * 1000);
+    const about = `${event.kind}, generation ${event.generation}, term ${event.term}`;
     const clock = time.toLocaleTimeString([], {hour12: false}) + "." + String(time.getMilliseconds()).padStart(3, "0");
-    return make("li", {className: tones[event.kind] || "", title: event.kind},
+    return make("li", {className: tones[event.kind] || "", title: about},
       make("time", {dateTime: time.toISOString()}, clock), event.text);
   }));
 }
 const first = JSON.parse(at("first").textContent);
-if (first) { showStatus(first.status); showEvents(first.events, first.number); }
+if (first) { showStatus(first.status); showEvents(first.events); }
 const source = new EventSource("events" + location.search);
 source.addEventListener("status", message => showStatus(JSON.parse(message.data)));
-source.addEventListener("events", message => showEvents(JSON.parse(message.data), Number(message.lastEventId)));
+source.addEventListener("events", message => showEvents(JSON.parse(message.data)));
 source.onopen = () => { at("link").className = ""; at("link").textContent = "live"; };
 source.onerror = () => {
   at("link").className = "lost";
@@ -197,6 +200,6 @@ def document(snapshot: Snapshot | None) -> str:
     """Return the page as it is now."""
     first = None
     if snapshot is not None:
-        first = {"status": snapshot.status, "events": snapshot.events, "number": snapshot.num_events}
+        first = {"status": snapshot.status, "events": snapshot.events}
     data = json.dumps(first, separators=(",", ":")).replace("<", "\\u003c")  # no name of a world ends the element
     return DOCUMENT.replace(FIRST, data)

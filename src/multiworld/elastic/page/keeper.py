@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 from ...wire.names import is_address
 from ...wire.progress import ProgressThread
+from ..actions import Record
 from ..coordinator import Coordinator
 from .server import PageServer
 from .snapshots import Snapshot, Snapshots
@@ -55,16 +55,17 @@ class PageKeeper:
             logger.warning("no page is served: %s:%d: %s", *self._address, error.strerror)
             return
         self._coordinator = coordinator
-        coordinator.watchers.append(self._happened)
+        coordinator.events.watchers.append(self._happened)
         host = self._host if self._address[0] in WILDCARDS else self._address[0]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
         needs = " (?token= and the job's token)" if self._server.is_open else ""
-        logger.info("the page of this job: %s%s", self.url, needs)
+        record = Record(kind="page", text=f"the page of this job: {self.url}{needs}", fields={"url": self.url})
+        coordinator.record(record, is_notable=coordinator.term > 1)  # it is elsewhere now than before
 
     def close(self) -> None:
         """Idempotent; does not wait."""
         if self._coordinator is not None:
-            self._coordinator.watchers.remove(self._happened)
+            self._coordinator.events.watchers.remove(self._happened)
             self._coordinator = None
         if self._server is not None:
             self._server.close()
@@ -83,10 +84,10 @@ class PageKeeper:
         status, coordinator = self._status(), self._coordinator
         if status is None or coordinator is None:
             return None
-        last = list(islice(reversed(coordinator.records), MAX_EVENTS))
+        history = coordinator.events.history
         return Snapshot(
             status=status,
-            events=tuple(reversed(last)),
-            num_events=coordinator.counts.total(),
-            counts=dict(coordinator.counts),
+            events=tuple(history.latest(MAX_EVENTS)),
+            last_number=coordinator.events.num_recorded,
+            counts=dict(history.counts),
         )

@@ -53,7 +53,7 @@ def metrics_text(status: Mapping[str, Any], counts: Mapping[str, int]) -> str:
         _family(
             "events_total",
             "counter",
-            "Events that this coordinator has recorded, by kind.",
+            "Events of the job, by kind, as far as this coordinator knows.",
             [({"kind": kind}, count) for kind, count in sorted(counts.items())],
         ),
     ]

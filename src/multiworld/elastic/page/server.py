@@ -185,10 +185,10 @@ class _Handler(BaseHTTPRequestHandler):
             if snapshot.status_json != shown:
                 shown = snapshot.status_json
                 messages.append(f"event: status\ndata: {shown}\n\n")
-            if number > snapshot.num_events:  # those of another coordinator
+            if number > snapshot.last_number:  # of another job, which was at this address before
                 number = 0
             if events := snapshot.events_since(number):
-                number = snapshot.num_events
+                number = snapshot.last_number
                 messages.append(f"event: events\nid: {number}\ndata: {json.dumps(events)}\n\n")
             if not messages and time.monotonic() - silent_since >= KEEPALIVE_S:
                 messages.append(": still here\n\n")

@@ -19,20 +19,19 @@ TAKE_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The job at one moment. ``events``: the last ones; ``num_events``: how many there were, those included."""
+    """The job at one moment. ``events``: the last ones; ``last_number``: the number of the last one that there was."""
 
     status: Mapping[str, Any]
     events: tuple[Mapping[str, Any], ...]
-    num_events: int
+    last_number: int
     counts: Mapping[str, int]
     status_json: str = ""
     version: int = 0
     """How many changes were known before it was taken."""
 
     def events_since(self, number: int) -> tuple[Mapping[str, Any], ...]:
-        """Return those after the first ``number``, as far as they are kept."""
-        num_new = self.num_events - number
-        return self.events[-num_new:] if 0 < num_new < len(self.events) else self.events if num_new > 0 else ()
+        """Return those with higher numbers, as far as they are kept."""
+        return tuple(event for event in self.events if event["number"] > number)
 
 
 class Snapshots:
