@@ -511,7 +511,7 @@ class Job:
         self._master, self._master_host = None, None
         size = sum(self._known[agent].num_workers for agent in self._active)
         text = f"generation {self.generation}: {len(self._active)} hosts, {size} workers"
-        fields = {"generation": self.generation, "active": list(self._active)}
+        fields = {"generation": self.generation, "num_hosts": len(self._active), "num_workers": size}
         return [Record(kind="generation", text=text, fields=fields)]
 
     def _provide_master(self, now: float) -> list[Action]:
