@@ -10,9 +10,8 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from ..errors import HandshakeError, MultiworldError
+from ..errors import MultiworldError
 from ..store.tcp import TCPStoreServer
-from ..wire.dialer import DialError
 from ..wire.operation import Operation, StepsCancelled, drive
 from ..wire.progress import ProgressThread
 from ..wire.waiting import pause
@@ -22,9 +21,10 @@ from ..world.peers import PeerInfo
 from .absence import Absence
 from .actions import Outcome
 from .agent import Agent
-from .agent_links import CALL_S, AgentLinks
+from .agent_links import AgentLinks
 from .control.event_log import EventCopy, EventLog, segments_of
 from .coordinator import Coordinator
+from .enlistment import WELCOME_S, Call, Enlistment, Welcome
 from .followers import FENCE_S, Followers
 from .job import Job, JobPlan
 from .layout import AgentInfo
@@ -42,10 +42,8 @@ __all__ = ["CutOffError", "Leadership", "LeftBehindError", "MeetingError", "Role
 
 logger = logging.getLogger(__name__)
 
-WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
 RETRY_S = 0.05
 STRANGE_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
-MAX_HOPS = 8
 
 
 class Role(enum.Enum):
@@ -96,15 +94,6 @@ class LeftBehindError(MultiworldError):
         )
 
 
-class _Call(enum.Enum):
-    """What came of calling an agent."""
-
-    FOLLOWED = "followed"
-    DEAD = "dead"  # its machine answers, and it is not there
-    STRANGE = "strange"  # somebody is there, and does not speak as an agent
-    UNKNOWN = "unknown"
-
-
 class Leadership:
     """An owner of ``AgentLinks``. Progress thread only.
 
@@ -128,11 +117,11 @@ class Leadership:
         self.role = Role.SEARCHING
         self.coordinator: Coordinator | None = None
         self._links: AgentLinks
+        self._enlistment: Enlistment
         self._agent: Agent
         self._info: AgentInfo
         self._roster: Roster | None = None  # the last that we were told, or told others
         self._superior: Link | None = None
-        self._answer: Operation[dict[str, Any]] | None = None  # to our call
         self._followers: Followers | None = None
         self._parked: dict[Link, dict[str, Any]] = {}  # callers that wait until we know who leads
         self._signum: int | None = None  # somebody wants the job to end
@@ -153,6 +142,7 @@ class Leadership:
     def begin(self, links: AgentLinks, agent: Agent, info: AgentInfo) -> None:
         """Look for the job's coordinator, or become it."""
         self._links, self._agent, self._info = links, agent, info
+        self._enlistment = Enlistment(self._loop, links, self._introduction)
         self._look_for(self._meet())
         self._take_stock()
 
@@ -260,10 +250,10 @@ class Leadership:
             calls = []
             for address in [each for each in advice.call if each not in self._links.addresses]:
                 calls.append(await self._follow(address.host, address.port))
-                if calls[-1] is _Call.FOLLOWED:
+                if calls[-1] is Call.FOLLOWED:
                     return
             now = time.monotonic()
-            strange_since = min(strange_since, now) if _Call.STRANGE in calls else inf
+            strange_since = min(strange_since, now) if Call.STRANGE in calls else inf
             if now - strange_since > STRANGE_S:
                 why = "something listens there that is no agent of a job: choose another port"
                 raise MeetingError(str(self._rendezvous), now - began, why)
@@ -280,48 +270,17 @@ class Leadership:
             return False
         return True
 
-    async def _follow(self, host: str, port: int, *, is_known: bool = False) -> _Call:
-        """Call an agent, and whoever it sends us to, and report for duty there.
+    async def _follow(self, host: str, port: int, *, is_known: bool = False) -> Call:
+        """Report for duty with an agent, or whoever it sends us to, as ``Enlistment`` does."""
+        called = await self._enlistment.attempt(host, port, is_known=is_known)
+        if isinstance(called, Welcome):
+            self._welcomed(*called)
+            return Call.FOLLOWED
+        return called
 
-        Raises HandshakeError if it refuses us for good. ``is_known``: it was an agent of this job, so that whoever
-        is there now and does not take us for one is another.
-        """
-        for hop in range(MAX_HOPS):
-            try:
-                link = await self._links.call(host, port, CALL_S)
-            except DialError as error:
-                logger.debug("no agent at %s:%d: %s", host, port, error)
-                if hop or (error.errno and not error.is_refused):
-                    return _Call.UNKNOWN
-                return _Call.DEAD if error.is_refused else _Call.STRANGE
-            except HandshakeError:
-                if is_known:
-                    return _Call.DEAD
-                raise
-            is_welcome = False
-            try:
-                answer = await self._introduce(link)
-                is_welcome = answer is not None and answer["say"] == "welcome"
-            finally:
-                if not is_welcome:
-                    self._links.drop(link)
-            if answer is not None and is_welcome:
-                self._welcomed(link, answer)
-                return _Call.FOLLOWED
-            if answer is None:
-                return _Call.UNKNOWN
-            if answer["say"] == "refuse":
-                raise HandshakeError(str(answer["reason"]))
-            host, port = str(answer["host"]), int(answer["port"])
-        return _Call.UNKNOWN
-
-    async def _introduce(self, link: Link) -> dict[str, Any] | None:
-        """Say who we are; returns the answer, or None if there is none in time."""
-        self._answer = answer = Operation[dict[str, Any]]()
-        self._superior = link
+    def _introduction(self) -> dict[str, Any]:
         roster = self._roster
-        note = {
-            "say": "attach",
+        return {
             "agent": agent_to_fields(self._info),
             "digest": self._digest,
             "term": 0 if roster is None else roster.term,
@@ -331,15 +290,6 @@ class Leadership:
             "segments": self._events.history.segments(),
             **self._agent.introduction(),
         }
-        self._links.tell(link, note)
-        timer = self._loop.call_later(WELCOME_S, partial(_give_up, answer, link))
-        try:
-            return await answer
-        except DialError:
-            return None
-        finally:
-            timer.cancel()
-            self._answer = None
 
     def _welcomed(self, link: Link, answer: dict[str, Any]) -> None:
         peer = PeerInfo.from_json(str(answer["peer"]).encode())
@@ -433,7 +383,7 @@ class Leadership:
         self._look_for(self._follow_or_meet(host, port))
 
     async def _follow_or_meet(self, host: str, port: int) -> None:
-        if await self._follow(host, port) is not _Call.FOLLOWED:
+        if await self._follow(host, port) is not Call.FOLLOWED:
             await self._meet()
 
     def _step_down(self) -> None:
@@ -477,9 +427,9 @@ class Leadership:
         while True:
             if is_closed and lost is not None and lost.id not in dead:
                 called = await self._follow(lost.host, lost.port, is_known=True)
-                if called is _Call.FOLLOWED:
+                if called is Call.FOLLOWED:
                     return
-                if called is _Call.DEAD:
+                if called is Call.DEAD:
                     dead.add(lost.id)
             line = line_of_succession(roster, dead)
             me = roster.find(self._info.id)
@@ -497,9 +447,9 @@ class Leadership:
                         return
                     break
                 called = await self._follow(heir.host, heir.port, is_known=True)
-                if called is _Call.FOLLOWED:
+                if called is Call.FOLLOWED:
                     return
-                if called is _Call.DEAD:
+                if called is Call.DEAD:
                     dead.add(heir.id)
             if not self._is_fenced and time.monotonic() - began > FENCE_S:
                 self._fence(dead)
@@ -507,9 +457,9 @@ class Leadership:
                     self.interrupt(self._signum)
             if self._is_fenced and lost is not None and lost.id not in {self._info.id, *dead}:  # it may be back
                 called = await self._follow(lost.host, lost.port, is_known=True)
-                if called is _Call.FOLLOWED:
+                if called is Call.FOLLOWED:
                     return
-                if called is _Call.DEAD:
+                if called is Call.DEAD:
                     dead.add(lost.id)
             if self._is_fenced and time.monotonic() - began > self._plan.cut_off_s:
                 raise CutOffError(time.monotonic() - began)
@@ -571,11 +521,10 @@ class Leadership:
             self._summoned(note)
         elif say in ("asked", "answered"):
             self.on_control(link, note)
-        elif say == "end" and link is self._superior:
+        elif say == "end" and link in (self._superior, self._enlistment.link):
             self.end(outcome_from_fields(note["outcome"]), of_job=bool(note.get("of_job", True)))
-        elif say in ("welcome", "redirect", "refuse") and link is self._superior:
-            if self._answer is not None:
-                self._answer.succeed(note)
+        elif self._enlistment.heard(link, note):
+            return
         elif say == "welcome":  # we look elsewhere by now
             self._links.drop(link)
         elif link is self._superior and self.role is Role.FOLLOWING:
@@ -586,10 +535,10 @@ class Leadership:
     def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
         self._look_at_the_clock()
         self._parked.pop(link, None)
+        if self._enlistment.lost(link, detail):
+            return
         if link is self._superior:
-            if self._answer is not None:
-                self._answer.fail(DialError(link.peer.host, link.peer.port, detail))
-            elif self.role is Role.FOLLOWING:
+            if self.role is Role.FOLLOWING:
                 self._superior_lost(cause, detail)
             return
         if self._followers is not None:
@@ -653,7 +602,7 @@ class Leadership:
             self._look_for(self._follow_or_succeed(peer.host, peer.port))
 
     async def _follow_or_succeed(self, host: str, port: int) -> None:
-        if await self._follow(host, port) is _Call.FOLLOWED:
+        if await self._follow(host, port) is Call.FOLLOWED:
             return
         assert self._roster is not None
         await self._succeed(self._roster, set(), is_closed=True)
@@ -661,7 +610,3 @@ class Leadership:
     def _take_roster(self, roster: Roster) -> None:
         self._roster = roster
         self._agent.use_store(roster.store)
-
-
-def _give_up(answer: Operation[dict[str, Any]], link: Link) -> None:
-    answer.fail(DialError(link.peer.host, link.peer.port, "no answer in time"))
