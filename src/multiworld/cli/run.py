@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from .. import launch as old_launcher
 from .. import run as launcher
+from ..elastic.logs.outlet import tell
 from ..elastic.parser import LAUNCH, RUN
 from ..errors import MultiworldError
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 BAD_INPUT = 2
+CONSOLE_S = 5.0  # for a console that is slow
 SIGNALLED = 128  # and the signal's number: what shells and schedulers expect
 
 
@@ -76,7 +78,7 @@ def _log_shown(name: str) -> Iterator[None]:
 
 
 def _tell(name: str, what: str, status: int) -> int:
-    print(f"{name}: {what}", file=sys.stderr, flush=True)
+    tell(sys.stderr, f"{name}: {what}\n", CONSOLE_S)
     return status
 
 

@@ -7,10 +7,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
-from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..world.launched import Place, job_name
 from .actions import WorkerReport
@@ -20,9 +18,11 @@ from .fork_server import ForkServer
 from .front_door import FrontDoor
 from .held_worker import HeldWorker, Starter
 from .logs.pump import LogPump
-from .master_store import MasterStore, open_master_store
+from .master_store import MasterKeeper, MasterStore
 from .notes import report_to_fields
 from .options import JobOptions
+from .torch_metrics import JobMetrics
+from .torch_timers import OverrunTimer
 from .worker_port import WorkerPort
 
 __all__ = ["Agent"]
@@ -30,8 +30,6 @@ __all__ = ["Agent"]
 logger = logging.getLogger(__name__)
 
 LOOKS_PER_LEASE = 4
-OLD_MASTERS = 4
-AGAIN_S = 1.0  # after a store could not be opened
 
 
 class Agent:
@@ -51,16 +49,15 @@ class Agent:
         pump: LogPump,
         inherited: Mapping[str, str],
         report: Callable[[dict[str, Any]], None],
+        metrics: JobMetrics,
         door: Callable[[], FrontDoor | None] = lambda: None,
     ) -> None:
         self._loop, self._options, self._pump, self._report = loop, options, pump, report
-        self._address, self._door = address, door
+        self._door, self._metrics = door, metrics
         self._held: dict[int, HeldWorker] = {}  # by local rank; also the last one that ended there
         self._restarted: dict[int, list[float]] = {}
         self._store = ""
-        self._master: MasterStore | None = None
-        self._old_masters: list[MasterStore] = []
-        self._opening: Operation[MasterStore] | None = None  # the last that was ordered
+        self._masters = MasterKeeper(loop, address, self._serving)
         self._port = WorkerPort(loop, token, on_hello=self._greeted, on_news=self._news, on_gone=lambda _: None)
         self._starter = Starter(loop, options, fork_server, pump, self._port.address, inherited)
         self._replaced: set[HeldWorker] = set()  # given up, and still dying while another stands in their place
@@ -84,7 +81,7 @@ class Agent:
             if held is not None:
                 held.kill("as asked")
         elif say == "open master":
-            self._open_master(int(note["generation"]))
+            self._masters.open(int(note["generation"]))
         elif say == "die":
             os.kill(os.getpid(), signal.SIGKILL)  # somebody tries what happens then
         else:
@@ -96,6 +93,14 @@ class Agent:
             self._store = url
             for held in self._held.values():
                 self._publish(held)
+
+    def overran(self, timer: OverrunTimer) -> None:
+        """A process of this host, likely a worker, did not end in time what it had set itself a timer for."""
+        held = next((held for held in self._held.values() if held.runs(timer.pid)), None)
+        if held is None:
+            logger.info("process %d is no worker of this agent, so it is not ended: %s", timer.pid, timer)
+        elif timer.signum:
+            held.overran(str(timer), timer.signum, self._options.shutdown_s)
 
     def introduction(self) -> dict[str, Any]:
         """Return what a coordinator must know of this host's workers."""
@@ -115,7 +120,8 @@ class Agent:
             for local_rank, held in self._held.items()
             if not held.given_up
         ]
-        master = None if self._master is None else [self._master.generation, self._master.address, self._master.port]
+        serving = self._masters.current
+        master = None if serving is None else [serving.generation, serving.address, serving.port]
         return {"workers": [report_to_fields(report) for report in reports], "master": master}
 
     def repeat(self) -> None:
@@ -160,8 +166,7 @@ class Agent:
         for held in (*self._held.values(), *self._replaced):
             held.kill("the agent ends")
         self._port.close()
-        for master in [*self._old_masters, *([] if self._master is None else [self._master])]:
-            master.close()
+        self._masters.close()
         self._starter.close()
 
     # ---- workers
@@ -181,6 +186,7 @@ class Agent:
         self._held[assignment.local_rank] = held
         self._publish(held)
         self._starter.start(held)
+        self._metrics.worker_started(assignment.restarts)
 
     def _reassign(self, worker_id: str, assignment: Assignment) -> None:
         held = self._find(worker_id)
@@ -198,6 +204,8 @@ class Agent:
         self._port.forget(held.id)
         if not held.given_up:
             self._report_exit(held)
+        if held.returncode and not held.ordered:
+            self._metrics.worker_failed()
         if held.ordered and held.returncode and self._held.get(held.assignment.local_rank) is held:
             del self._held[held.assignment.local_rank]  # nobody needs to hear of it again
         self._check_idle()
@@ -279,34 +287,7 @@ class Agent:
 
     # ---- the store of plain programs
 
-    def _open_master(self, generation: int) -> None:
-        if self._master is not None and self._master.generation == generation:
-            self._serve(self._master)  # the answer was lost
-            return
-        if self._master is not None:
-            self._old_masters.append(self._master)  # workers that run on, on any host, may have a process group on it
-            self._master = None
-            if len(self._old_masters) > OLD_MASTERS:
-                self._old_masters.pop(0).close()
-        self._opening = opening = open_master_store(self._loop, self._address, generation)
-        opening.add_callback(partial(self._opened_master, generation))
-
-    def _opened_master(self, generation: int, opening: Operation[MasterStore]) -> None:
-        is_wanted = opening is self._opening and not self._closed
-        if opening.error is None and not is_wanted:
-            opening.result().close()
-        elif opening.error is None:
-            self._serve(opening.result())
-        elif is_wanted:
-            logger.error("no store can be served at %s, so no worker is started: %s", self._address, opening.error)
-            self._loop.call_later(AGAIN_S, partial(self._open_master_again, generation, opening))
-
-    def _open_master_again(self, generation: int, failed: Operation[MasterStore]) -> None:
-        if failed is self._opening and not self._closed:
-            self._open_master(generation)
-
-    def _serve(self, master: MasterStore) -> None:
-        self._master = master
+    def _serving(self, master: MasterStore) -> None:
         door = self._door()
         if door is not None:
             door.store = master.inside

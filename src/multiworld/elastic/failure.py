@@ -22,6 +22,7 @@ class FailureCause(enum.Enum):
     OUT_OF_MEMORY = "out-of-memory"
     STOPPED = "stopped"  # by SIGSTOP or a debugger, for longer than the lease
     HUNG = "hung"  # past its progress deadline
+    OVERRUN = "overrun"  # past a timer that it had set itself, with torch.distributed.elastic.timer
     HOST_LOST = "host lost"
     START_FAILED = "start failed"
 

@@ -132,6 +132,25 @@ class HeldWorker:
         elif progress_s is not None and self.progressed_at is not None and now - self.progressed_at >= progress_s:
             self._condemn(FailureCause.HUNG, f"for {now - self.progressed_at:.1f} s")
 
+    def runs(self, pid: int) -> bool:
+        """Whether that is its process, or one that this has started."""
+        if self.process is None or self.process.returncode is not None:
+            return False
+        try:
+            return os.getsid(pid) == self.process.pid
+        except ProcessLookupError:
+            return False
+
+    def overran(self, clause: str, signum: int, grace_s: float) -> None:
+        """It asked to be ended by this signal if it took so long. Another than SIGKILL has its grace, like a stop."""
+        if self.process is None or self.process.returncode is not None or self.verdict is not None:
+            return
+        if signum == signal.SIGKILL:
+            self._condemn(FailureCause.OVERRUN, clause)
+        else:
+            self.verdict = (FailureCause.OVERRUN, clause)
+            self.process.stop(signum, grace_s)
+
     def exited(self, returncode: int) -> None:
         """Its process has ended: read the rest of its output, then say so."""
         assert self.streams is not None
@@ -154,14 +173,14 @@ class HeldWorker:
         assert self.process is not None
         self.verdict = (cause, clause)
         why = f"{cause.value} {clause}"
-        if cause is not FailureCause.HUNG:
+        if cause is FailureCause.STOPPED:
             self.kill(why)
             return
         looking = run_in_thread(partial(dump_stacks, self.process.pid), "multiworld-stacks")
         looking.add_callback(lambda _: self._loop.call_soon(partial(self._looked, looking, why)))
 
     def _looked(self, looking: Operation[bytes | None], why: str) -> None:
-        """Put the stacks of a hung worker into its log, from outside or by its own hand, then kill it."""
+        """Put the stacks of a worker that hangs into its log, from outside or by its own hand, then kill it."""
         assert self.process is not None
         stacks = looking.result() if looking.error is None else None
         if stacks and self.streams is not None:

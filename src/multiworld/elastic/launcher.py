@@ -39,11 +39,15 @@ from .fork_server import ForkServer
 from .held_worker import start_fork_server
 from .layout import AgentInfo
 from .leadership import Leadership
+from .logs.carrier import LogCarrier
+from .logs.outlet import tell
 from .logs.pump import LogPump
 from .options import JobOptions
 from .page.keeper import PageKeeper
 from .rendezvous.base import Address, Rendezvous
 from .rendezvous.registry import find_rendezvous
+from .torch_services import TorchServices
+from .torch_timers import OverrunTimer
 
 __all__ = ["JobError", "launch"]
 
@@ -51,7 +55,9 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1")
 LOG_S = 5.0  # for a console that is slow to take the last lines
+LAST_WORDS_S = 1.0  # for one that has not taken those in that time
 STOP_S = 5.0
+CARRIED = ("multiworld", "torch")  # the loggers of what runs in an agent
 
 
 class JobError(MultiworldError):
@@ -76,15 +82,16 @@ def launch(options: JobOptions, *, in_place: bool = False) -> None:
     rendezvous, host = find_rendezvous(options.rdzv_backend)(options)
     options = replace(options, token=_token(options, host))
     server = start_fork_server(options, in_place=in_place)  # before any thread
-    try:
-        server.prepare(options.num_workers)
-        run = _Run(options, rendezvous, host, server)
-    except BaseException:
-        server.close()
-        raise
-    with run.handling_signals():
-        outcome = run.wait()
-    run.close(outcome)
+    with _logs_carried():
+        try:
+            server.prepare(options.num_workers)
+            run = _Run(options, rendezvous, host, server)
+        except BaseException:
+            server.close()
+            raise
+        with run.handling_signals():
+            outcome = run.wait()
+        run.close(outcome)
     _conclude(options, outcome, run.run_dir)
 
 
@@ -97,9 +104,17 @@ class _Run:
         self._outcome: Outcome | None = None
         self._num_signals = 0
         self._page: PageKeeper | None = None
+        self._agent: Agent | None = None
         self._open = ExitStack()  # what has to be closed, on the progress thread
-        self._loop = ProgressThread("multiworld-agent")
-        self._pump = LogPump(options.logs, role=options.role, run_id=options.run_id, num_workers=options.num_workers)
+        with ExitStack() as undo:
+            self._loop = ProgressThread("multiworld-agent")
+            undo.callback(self._loop.stop)
+            self._pump = LogPump(
+                options.logs, role=options.role, run_id=options.run_id, num_workers=options.num_workers
+            )
+            undo.callback(self._pump.close, timeout_s=LOG_S, keep=False)
+            self._services = TorchServices(self._loop, options, os.environ, self._overran)
+            undo.pop_all()
         token = (options.token or "").encode()
         agent_id = secrets.token_hex(16)
         self._leadership = Leadership(
@@ -144,6 +159,7 @@ class _Run:
         if self._page is not None:
             self._page.join(STOP_S)
         self._rendezvous.wait_closed(STOP_S)
+        self._services.close(outcome)
         self._loop.stop()
         self._pump.close(timeout_s=LOG_S, keep=bool(outcome.status))
 
@@ -155,14 +171,15 @@ class _Run:
             self._open.callback(links.close)
             links.routes[CONTROL] = lambda pending: desk.admit(pending)
             port = links.listen(host, 0)
-            agent = Agent(
+            agent = self._agent = Agent(
                 self._loop,
                 self._options,
                 token=token,
                 address=host,
                 fork_server=server,
                 pump=self._pump,
-                inherited=dict(os.environ),
+                inherited={**os.environ, **self._services.variables},
+                metrics=self._services.metrics,
                 report=self._leadership.report,
                 door=lambda: links.door,
             )
@@ -210,6 +227,11 @@ class _Run:
         else:
             self._ended(Outcome(status=128 + signum, text="ended at once", signum=signum))
 
+    def _overran(self, timer: OverrunTimer) -> None:
+        agent = self._agent
+        if agent is not None:
+            self._loop.call_soon(partial(agent.overran, timer))
+
     def _ended(self, outcome: Outcome) -> None:
         self._outcome = outcome
         self._over.set()
@@ -219,6 +241,16 @@ class _Run:
             self._open.close()
         finally:
             closed.set()
+
+
+@contextmanager
+def _logs_carried() -> Iterator[None]:
+    """Let no thread of the agent wait for whoever reads the log."""
+    carrier = LogCarrier(*map(logging.getLogger, CARRIED))
+    try:
+        yield
+    finally:
+        carrier.close(LAST_WORDS_S)
 
 
 def _token(options: JobOptions, host: str) -> str:
@@ -238,8 +270,7 @@ def _conclude(options: JobOptions, outcome: Outcome, run_dir: str | None) -> Non
     _record_event(options, outcome)
     if failures and outcome.status and outcome.signum is None:
         told = report(failures[0], failures[1:], run_id=options.run_id, done=outcome.text, logs=run_dir)
-        sys.stderr.write(told["text"] + "\n")
-        sys.stderr.flush()
+        tell(sys.stderr, told["text"] + "\n", LOG_S)
         if run_dir is not None:
             Path(run_dir, "failure.json").write_text(json.dumps(told, indent=2) + "\n")
     if outcome.signum is not None and outcome.status:

@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import gc
 import io
+import json
 import logging
 import os
 import select
@@ -17,11 +18,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, NoReturn, TextIO
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 from . import parcel
 from .blas_threads import set_blas_threads
-from .forking import die_with_parent
+from .forking import die_with_parent, fork
 from .launch_order import Launch
 from .options import EntrypointKind
 from .python_program import prepare, run_to_the_end
@@ -145,12 +146,37 @@ def _take_descriptors(stdout_fd: int, stderr_fd: int) -> None:
 
 
 def _bind(mode: str, index: int) -> None:
-    """Bind this process to the processors near a device. Programs that it becomes or starts inherit that."""
+    """Bind this process to the processors near a device. Programs that it becomes or starts inherit that.
+
+    A child finds out which these are: it needs CUDA for that, with the devices that the launcher sees, while the
+    program, which may have others, must find CUDA as it is after the start. Raises RuntimeError if that fails.
+    """
+    read_fd, write_fd = os.pipe()
+    child = fork()
+    if child == 0:
+        try:
+            answer = _near(mode, index)
+        except BaseException as error:
+            answer = {"error": f"{type(error).__name__}: {error}"[:1000]}
+        os.write(write_fd, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(write_fd)
+    with open(read_fd, "rb") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    answer = json.loads(told) if told else {"error": "the process that finds them out died"}
+    if "error" in answer:
+        raise RuntimeError(f"not bound to the processors near device {index}: {answer['error']}")
+    os.sched_setaffinity(0, answer["processors"])
+
+
+def _near(mode: str, index: int) -> dict[str, Any]:
+    """Bind this process as torch's own launcher does it in its workers, and return how; nothing public does it."""
     from torch.numa import binding
 
     options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
-    # Nothing public does it; torch's own launcher calls this in its workers.
     binding._maybe_apply_numa_binding_to_current_process(gpu_index=index, numa_options=options)
+    return {"processors": sorted(os.sched_getaffinity(0))}
 
 
 def _be_fresh(env: Mapping[str, str], inheritance: Inheritance) -> None:

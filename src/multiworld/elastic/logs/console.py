@@ -6,21 +6,19 @@ import codecs
 import logging
 import os
 import select
-import stat
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TextIO
 
 from ...wire.progress import ProgressThread
 from .lines import Labeller
+from .outlet import Outlet, find_descriptor
 
 __all__ = ["Console", "open_consoles"]
 
 logger = logging.getLogger(__name__)
 
 FULL_BYTES = 1024 * 1024  # waiting for a slow reader; the streams that come here are not read meanwhile
-WRITE_BYTES = select.PIPE_BUF  # what a pipe that polls writable takes without blocking
 
 
 class Console:
@@ -31,8 +29,8 @@ class Console:
 
     def __init__(self, thread: ProgressThread, target: TextIO | None) -> None:
         self._thread = thread
-        self._fd = _own_descriptor(target)
-        self._text = target if self._fd is None else None
+        self._outlet = Outlet(target) if target is not None and find_descriptor(target) is not None else None
+        self._text = target if self._outlet is None else None
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._waiting: deque[bytes] = deque()
         self._num_waiting = 0
@@ -72,10 +70,8 @@ class Console:
     def close(self) -> None:
         """Give up what was not written. Idempotent."""
         self._drop()
-        if self._fd is not None:
-            self._unwatch()
-            os.close(self._fd)
-            self._fd = None
+        self._unwatch()
+        self.close_descriptor()
         self._text = None
 
     def on_ready(self, events: int) -> None:
@@ -85,12 +81,12 @@ class Console:
         self.close()
 
     def close_descriptor(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._outlet is not None:
+            self._outlet.close()
+            self._outlet = None
 
     def _write(self, data: bytes) -> None:
-        if self._fd is not None:
+        if self._outlet is not None:
             self._waiting.append(data)
             self._num_waiting += len(data)
             if not self._watched:
@@ -105,11 +101,8 @@ class Console:
     def _flush(self) -> None:
         try:
             while self._waiting:
-                if not self._is_writable():
-                    self._watch()
-                    return
                 self._write_some()
-        except BlockingIOError:  # somebody else filled it meanwhile
+        except BlockingIOError:
             self._watch()
             return
         except OSError as error:
@@ -118,33 +111,24 @@ class Console:
         self._tell_empty()
 
     def _write_some(self) -> None:
-        assert self._fd is not None
+        assert self._outlet is not None
         first = self._waiting.popleft()
-        part = first[:WRITE_BYTES]
-        if len(first) > WRITE_BYTES:  # at the end of a line, for who else writes there
-            part = part[: part.rfind(b"\n") + 1] or part
         written = 0
         try:
-            written = os.write(self._fd, part)
+            written = self._outlet.write_some(first)
         finally:
             self._num_waiting -= written
             if written < len(first):
                 self._waiting.appendleft(first[written:])
 
-    def _is_writable(self) -> bool:
-        assert self._fd is not None
-        poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        return bool(poll.poll(0))  # an error too: the write tells which
-
     def _watch(self) -> None:
-        if not self._watched and self._fd is not None:
-            self._thread.register(self._fd, select.EPOLLOUT, self)
+        if not self._watched and self._outlet is not None:
+            self._thread.register(self._outlet.fd, select.EPOLLOUT, self)
             self._watched = True
 
     def _unwatch(self) -> None:
-        if self._watched and self._fd is not None:
-            self._thread.unregister(self._fd)
+        if self._watched and self._outlet is not None:
+            self._thread.unregister(self._outlet.fd)
         self._watched = False
 
     def _give_up(self, error: Exception) -> None:
@@ -169,30 +153,8 @@ def open_consoles(thread: ProgressThread, out: TextIO | None, err: TextIO | None
 
 
 def _same_place(out: TextIO | None, err: TextIO | None) -> bool:
-    descriptors = [_descriptor(stream) for stream in (out, err)]
+    descriptors = [find_descriptor(stream) for stream in (out, err)]
     if None in descriptors:
         return out is err
     first, second = (os.fstat(descriptor) for descriptor in descriptors if descriptor is not None)
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
-
-
-def _own_descriptor(target: TextIO | None) -> int | None:
-    """Return a copy that stays open, whatever others do with theirs, and does not block if that is possible."""
-    descriptor = _descriptor(target)
-    if target is None or descriptor is None:
-        return None
-    target.flush()  # what was printed before comes before
-    if os.isatty(descriptor) or stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        with suppress(OSError):  # opened anew, because O_NONBLOCK would hold for all who share what it was copied from
-            return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    return os.dup(descriptor)
-
-
-def _descriptor(target: TextIO | None) -> int | None:
-    try:
-        descriptor = None if target is None else target.fileno()
-        if descriptor is not None:
-            os.fstat(descriptor)
-    except (OSError, ValueError, AttributeError):  # a text stream in memory, or one that is closed
-        return None
-    return descriptor
