@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import secrets
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from multiworld.testing import Host
 
@@ -39,6 +42,8 @@ ROOT = Path(__file__).parents[2]
 PLAIN, WORLDS = "benchmarks.elastic.plain_worker", "benchmarks.elastic.worlds_worker"
 LAUNCH_S = 60.0
 LISTEN_S = 30.0
+ASK = "import sys; from multiworld.cli.main import main; sys.exit(main())"
+ASK_S = 30.0
 STEADY_STEPS = 40  # of all ranks together
 TERM = re.compile(r"this agent coordinates the job \(term (\d+)\)")
 
@@ -193,6 +198,14 @@ class Job:
         """Return the node that took over last, of all or of these."""
         terms = {node: max([0, *map(int, TERM.findall(node.output))]) for node in nodes or self.nodes}
         return max(terms, key=lambda node: terms[node])
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what the job says that has happened in it, whoever coordinated."""
+        command = [sys.executable, "-c", ASK, "events", "--json", "--job", self.name]
+        asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=ASK_S)
+        if asked.returncode:
+            raise TrialFailed(f"{self.side.name}: its events cannot be had: {asked.stderr.strip()}")
+        return [json.loads(line) for line in asked.stdout.splitlines()]
 
     # ---- what its workers do
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import signal
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from multiworld.bench.report import Line
 
 from .job import OURS, Job, TrialFailed
 from .node import Node
+from .told import Strike, untold
 
 __all__ = ["soak"]
 
@@ -33,7 +33,7 @@ def soak(num_kills: int, minutes: float, seed: int) -> list[Line]:
 class _Soak:
     def __init__(self, num_kills: int, length_s: float, chance: random.Random) -> None:
         self._num_kills, self._length_s, self._chance = num_kills, length_s, chance
-        self._kills: Counter[str] = Counter()
+        self._kills: list[Strike] = []
         self._due: list[float] = []  # when agents are started again
         self._hangs: dict[int, float] = {}
         self._orphans = 0
@@ -51,28 +51,33 @@ class _Soak:
                 raise TrialFailed(f"the job is not whole again {WHOLE_S:g} s after the last kill")
             overlaps, formations = len(job.journal.overlaps()), len(job.journal.formations)
             wrong_sums = sum(e["members"] != e["world_size"] for e in job.journal.entries if e.event == "step")
+            unseen = untold(self._kills, job.events())
             try:
                 job.end()
                 left = 0
             except TrialFailed as error:
                 print(f"soak: {error}")
                 left = max(1, job.leftovers)
-            unseen = self._unseen()
+            for strike in unseen:
+                print(f"soak: no event tells of {strike}", flush=True)
             if self._hangs or self._orphans or left or unseen:
                 job.show()
-        kills = sum(self._kills.values())
-        shown = ", ".join(f"{what} {count}" for what, count in sorted(self._kills.items()))
+        counted = Counter(strike.what for strike in self._kills)
+        shown = ", ".join(f"{what} {count}" for what, count in sorted(counted.items()))
         counts = {
             f"workers without a step for {HANG_S:g} s": len(self._hangs),
             f"orphans {ORPHAN_S:g} s after their agent": self._orphans,
             "processes left at the end": left,
             "files left in /dev/shm": len(set(os.listdir("/dev/shm")) - files),
-            "kills that no agent's output tells of": unseen,
+            "kills that no event of the job tells of": len(unseen),
             "pairs of worlds that worked at once under one name": overlaps,
             "wrong results": wrong_sums,
         }
         kills_line = Line(
-            name=f"kills in {self._length_s:.0f} s", unit="", value=kills, note=f"{shown}; {formations} worlds"
+            name=f"kills in {self._length_s:.0f} s",
+            unit="",
+            value=len(self._kills),
+            note=f"{shown}; {formations} worlds",
         )
         return [kills_line, *(Line(name=n, unit="", value=c, bound=Bound.at_most(0)) for n, c in counts.items())]
 
@@ -118,7 +123,7 @@ class _Soak:
             self._kill_worker(working or nodes)
             return
         node = self._job.coordinator(working) if what == "coordinator" else self._chance.choice(working)
-        self._kills[what] += 1
+        self._kills.append(Strike(at=time.monotonic(), what=what, pid=node.agent_pid, agent=node.agent_pid))
         if what == "host":
             node.kill()
         else:
@@ -127,13 +132,15 @@ class _Soak:
         self._due.append(time.monotonic() + self._chance.uniform(*AGAIN_S))
 
     def _kill_worker(self, nodes: list[Node]) -> None:
-        names = {node.name: node for node in nodes}
-        pids = {e.pid for e in self._job.journal.entries[-2000:] if e.event == "step" and e["node"] in names}
-        alive = sorted(pid for pid in pids if os.path.exists(f"/proc/{pid}/exe"))
+        agents = {node.name: node.agent_pid for node in nodes}
+        steps = [e for e in self._job.journal.entries[-2000:] if e.event == "step" and e["node"] in agents]
+        working = {entry.pid: agents[entry["node"]] for entry in steps}
+        alive = sorted(pid for pid in working if os.path.exists(f"/proc/{pid}/exe"))
         if alive:
+            pid = self._chance.choice(alive)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._chance.choice(alive), signal.SIGKILL)
-                self._kills["worker"] += 1
+                os.kill(pid, signal.SIGKILL)
+                self._kills.append(Strike(at=time.monotonic(), what="worker", pid=pid, agent=working[pid]))
 
     def _works(self, node: Node) -> bool:
         return any(e.event == "step" and e["node"] == node.name for e in self._job.journal.entries[-2000:])
@@ -143,10 +150,3 @@ class _Soak:
         size, now = NUM_NODES * PER_NODE, time.monotonic()
         found = self._job.journal.formations.values()
         return any(each.world_size == size and each.is_complete and each.last > now - 1.0 for each in found)
-
-    def _unseen(self) -> int:
-        output = "".join(node.output for node in self._job.nodes)
-        workers = len(re.findall(r"rank \d+ failed: ", output))
-        agents = len(re.findall(r" is lost: ", output))
-        dead = self._kills["agent"] + self._kills["host"] + self._kills["coordinator"]
-        return max(0, self._kills["worker"] - workers) + max(0, dead - agents)

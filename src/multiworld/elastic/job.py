@@ -28,6 +28,7 @@ JOB = "job"  # whose budget it is when everything is started again together
 OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
 ORDER_S = 3.0  # an order has come, or is lost
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
+NOT_BACK = "it is not among those that followed when another coordinator took over"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +253,8 @@ class Job:
         if master is not None and master[0] == self.generation:
             self._master = master
         text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is there, with {agent.num_workers} workers"
-        return [Record(kind="agent joined", text=text, fields={"agent": agent.id}), *self._settle(now)]
+        fields = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid}
+        return [Record(kind="agent joined", text=text, fields=fields), *self._settle(now)]
 
     def agent_returned(
         self, agent_id: str, reports: Sequence[WorkerReport], now: float, master: tuple[int, str, int] | None = None
@@ -303,8 +305,7 @@ class Job:
         self._draining.discard(agent_id)
         actions: list[Action] = []
         if agent is not None:
-            text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is lost: {cause}"
-            actions.append(Record(kind="agent lost", text=text, fields={"agent": agent_id, "cause": cause}))
+            actions.append(_lost(agent, cause))
         return actions + self._settle(now)
 
     def master_opened(self, generation: int, address: str, port: int, now: float) -> list[Action]:
@@ -355,7 +356,7 @@ class Job:
                 Record(
                     kind="worker failed",
                     text=f"rank {worker.rank} failed: {failure.get('text', f'exit status {returncode}')}",
-                    fields={"worker": worker_id, "agent": agent_id, "rank": worker.rank},
+                    fields={"worker": worker_id, "agent": agent_id, "rank": worker.rank, "pid": failure.get("pid")},
                 )
             )
             if self.phase is Phase.RUNNING:
@@ -534,17 +535,19 @@ class Job:
             self.phase, self._short_since = Phase.GATHERING, now
             return []
         self.phase = Phase.RUNNING
+        absent = [agent for agent in self._active if agent not in self._agents and agent not in self.finished]
+        actions: list[Action] = [_lost(self._known[agent], NOT_BACK) for agent in absent if agent in self._known]
         if self._signal is not None or self._failing is not None:
             self._begin_to_end(now)
-            return self._stop(self._posts.alive(), self._signal or signal.SIGTERM)
+            return actions + self._stop(self._posts.alive(), self._signal or signal.SIGTERM)
         present = [agent for agent in self._active if agent in self._agents]
         for slot in self._slots(present):
             self._posts.setdefault(slot, Post())
         if self.policy is not RestartPolicy.ALL:
-            return []
+            return actions
         self._ledger.merge(self._posts, JOB)
         torn = any(worker.state is PostState.IDLE for worker in self._posts.values())
-        return self._stop_all(now) if torn else []
+        return actions + self._stop_all(now) if torn else actions
 
     def _run(self, now: float) -> list[Action]:
         actions = self._retire(now)
@@ -721,3 +724,9 @@ class Job:
         self.uses_multiworld |= report.uses_multiworld
         self._posts[slot] = Post.of_report(report, now)
         self._ledger.restore(slot, [now - age for age in report.restart_ages_s])
+
+
+def _lost(agent: AgentInfo, cause: str) -> Record:
+    text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is lost: {cause}"
+    fields = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid, "cause": cause}
+    return Record(kind="agent lost", text=text, fields=fields)
