@@ -138,3 +138,11 @@ def test_agents_of_two_hosts_meet_at_the_endpoint(program: Path, out: Path) -> N
             agent.kill()
             agent.wait()
     assert sorted(written(out)) == [0, 1, 2, 3]
+
+
+def test_a_launcher_that_was_started_without_streams_runs_its_workers_and_ends_with_their_status() -> None:
+    call = "import sys; from multiworld.cli.main import main; sys.exit(main())"
+    worker = "echo out; echo err >&2; exit 3"
+    command = [sys.executable, "-c", call, "run", "--no-python", "sh", "-c", worker]
+    without = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command]
+    assert subprocess.run(without, timeout=30).returncode == 3

@@ -14,7 +14,7 @@ from multiworld.elastic.options import RestartBudget, RestartPolicy
 from multiworld.elastic.succession import Roster, RosterEntry, may_have_gone_on
 from multiworld.testing.deadlines import wait_until
 
-from .simulated_agents import LEASE_S, SimulatedAgent, disorder
+from .simulated_agents import HANG_S, LEASE_S, SimulatedAgent, disorder
 
 SETTLE_S = 15.0
 AWAY_S = 2 * LEASE_S + 2.0
@@ -57,7 +57,7 @@ def test_an_absence_is_a_gap_between_two_looks_that_is_longer_than_the_lease() -
 class Agents(list[SimulatedAgent]):
     """Agents of a job that goes on with any number of hosts, in the order in which they came."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, hang_s: float = LEASE_S) -> None:
         self.plan = JobPlan(
             min_nodes=1,
             max_nodes=number,
@@ -70,7 +70,7 @@ class Agents(list[SimulatedAgent]):
             sock.bind(("127.0.0.1", 0))
             port = int(sock.getsockname()[1])
         for _ in range(number):
-            self.append(SimulatedAgent(port, self.plan, hang_s=LEASE_S))
+            self.append(SimulatedAgent(port, self.plan, hang_s=hang_s))
             self.settle()
 
     def __enter__(self) -> Agents:
@@ -123,3 +123,24 @@ def test_a_coordinator_that_was_away_comes_back_to_the_others_as_one_of_them() -
         agents.settle()
         assert agents[0].leadership.role is Role.FOLLOWING
         assert [agent.agent.twice for agent in agents] == [[], [], []]
+
+
+def test_who_was_busy_for_a_while_and_was_given_up_by_nobody_goes_on_alone_later() -> None:
+    with Agents(2, hang_s=HANG_S) as agents:
+        busy = agents[1]
+        busy.pause(2 * LEASE_S)
+        agents.wait(lambda: busy.leadership.is_stale)
+        agents.wait(lambda: not busy.leadership.is_stale)
+        agents[0].kill()
+        agents.settle()
+        assert busy.leadership.role is Role.LEADING
+
+
+def test_a_coordinator_that_was_busy_while_one_of_many_died_stays_the_coordinator() -> None:
+    with Agents(4, hang_s=HANG_S) as agents:
+        agents[0].pause(2 * LEASE_S)
+        agents[2].kill()
+        agents.settle()
+        coordinator = agents[0].leadership.coordinator
+        assert coordinator is not None
+        assert coordinator.term == 1

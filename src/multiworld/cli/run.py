@@ -40,6 +40,7 @@ def launch(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(name: str, program: Callable[[Sequence[str] | None], object], arguments: Sequence[str] | None) -> int:
+    _open_missing_streams()
     try:
         with _log_shown(name):
             program(arguments)
@@ -75,6 +76,19 @@ def _log_shown(name: str) -> Iterator[None]:
         package.removeHandler(handler)
         package.setLevel(before[0])
         package.propagate = before[1]
+
+
+def _open_missing_streams() -> None:
+    """Else a socket gets the descriptor of a stream that this process was started without, and output goes there."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.set_inheritable(descriptor, True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _tell(name: str, what: str, status: int) -> int:

@@ -55,9 +55,10 @@ class Followers:
         self._closed = False
 
     @property
-    def any_hung_up(self) -> bool:
-        """Whether one of them has closed its link, though we have not been told yet."""
-        return any(link.is_hung_up for link in self._by_agent.values())
+    def have_gone(self) -> bool:
+        """Whether so many have closed their links, which we were not told of yet, that they may go on without us."""
+        gone = {agent for agent, link in self._by_agent.items() if link.is_hung_up}
+        return has_quorum(self._coordinator.attached, votes=gone, dead=set(), coordinated=False)
 
     def tell(self, agent_id: str, note: dict[str, Any]) -> None:
         """Dropped if it is away: it is told again when it comes back."""

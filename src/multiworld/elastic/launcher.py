@@ -106,6 +106,7 @@ class _Run:
         self._page: PageKeeper | None = None
         self._agent: Agent | None = None
         self._open = ExitStack()  # what has to be closed, on the progress thread
+        plan, agreed = plan_of(options), what_must_agree(options)  # first: they may refuse the options
         with ExitStack() as undo:
             self._loop = ProgressThread("multiworld-agent")
             undo.callback(self._loop.stop)
@@ -119,10 +120,10 @@ class _Run:
         agent_id = secrets.token_hex(16)
         self._leadership = Leadership(
             self._loop,
-            plan_of(options),
+            plan,
             token=token,
             lease_s=options.lease_s,
-            digest=what_must_agree(options),
+            digest=agreed,
             rendezvous=rendezvous,
             on_over=self._ended,
         )

@@ -129,9 +129,11 @@ class Leadership:
         self._store: TCPStoreServer | None = None
         self._outcome: Outcome | None = None  # how the job has ended
         self._is_fenced = False
-        self._is_stale = False  # the others may have gone on without us, and to the end
+        self.is_stale = False
+        """Whether this agent was away, so that the others may have gone on without it, and to the end."""
+        self._stale_since = 0.0
         self._dead_before: set[str] = set()  # those that had died when that began
-        self._absence = Absence(lease_s=lease_s, now=time.monotonic())
+        self._absence = Absence(lease_s=lease_s, now=_time_passed())
         self._search: Operation[None] | None = None
         self._events = EventCopy(self.report)
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
@@ -176,15 +178,18 @@ class Leadership:
         if self.role is not Role.OVER:
             self._loop.call_later(self._absence.every_s, self._take_stock)
             self.report({"say": "runs", "workers": self._agent.running})
+            is_linked = self.role in (Role.FOLLOWING, Role.LEADING)
+            if self.is_stale and is_linked and time.monotonic() - self._stale_since > self._lease_s:
+                self.is_stale = False  # whoever had given us up would have closed its link
 
     def _look_at_the_clock(self) -> None:
         """Called before anything is decided: whoever was away knows nothing of what the others did meanwhile."""
-        away_s = self._absence.looked(time.monotonic())
+        away_s = self._absence.looked(_time_passed())
         if not away_s:
             return
         logger.warning("this agent did not run for %.1f s", away_s)
         self._goes_stale(set())
-        if self._followers is not None and self._followers.any_hung_up:  # they have another coordinator, or have died
+        if self._followers is not None and self._followers.have_gone:
             self._cut_off()
 
     def _interrupt_again(self) -> None:
@@ -285,7 +290,7 @@ class Leadership:
             "digest": self._digest,
             "term": 0 if roster is None else roster.term,
             "lost": "" if roster is None else roster.coordinator,
-            "stale": self._is_stale,
+            "stale": self.is_stale,
             "doors": list(self._links.addresses),
             "segments": self._events.history.segments(),
             **self._agent.introduction(),
@@ -297,7 +302,7 @@ class Leadership:
         self._links.introduce(link, peer, float(answer["heartbeat_s"]))
         self._take_roster(roster_from_fields(answer["roster"]))
         self.role = Role.FOLLOWING
-        self._is_fenced = self._is_stale = False
+        self._is_fenced = self.is_stale = False
         logger.info("the coordinator is %s", peer)
         self._agent.repeat()
         self._interrupt_again()
@@ -341,7 +346,7 @@ class Leadership:
             on_cut_off=self._cut_off,
         )
         self.role = Role.LEADING
-        self._is_fenced = self._is_stale = False
+        self._is_fenced = self.is_stale = False
         logger.info("this agent coordinates the job (term %d)", term)
         if term > 1:
             coordinator.took_over(self._info, self._roster)
@@ -359,7 +364,7 @@ class Leadership:
 
     def _send(self, agent_id: str, note: dict[str, Any]) -> None:
         if agent_id == self._info.id:
-            self._loop.call_soon(partial(self._obey, note))
+            self._loop.call_soon(partial(self._obey_ourselves, self.coordinator, note))
         elif self._followers is not None:
             self._followers.tell(agent_id, note)
 
@@ -461,7 +466,8 @@ class Leadership:
                     return
                 if called is Call.DEAD:
                     dead.add(lost.id)
-            if self._is_fenced and time.monotonic() - began > self._plan.cut_off_s:
+            known_s = self._lease_s + WELCOME_S  # before that, somebody may only have been slow to answer
+            if self._is_fenced and time.monotonic() - began > max(self._plan.cut_off_s, known_s):
                 raise CutOffError(time.monotonic() - began)
             await pause(self._loop, RETRY_S)
 
@@ -475,7 +481,7 @@ class Leadership:
         return has_quorum([each.id for each in roster.members], votes=votes, dead=dead, coordinated=coordinated)
 
     def _raise_if_left_behind(self, roster: Roster, dead: set[str]) -> None:
-        is_stale = self._is_stale and all(note.get("stale") for note in self._parked.values())
+        is_stale = self.is_stale and all(note.get("stale") for note in self._parked.values())
         if is_stale and may_have_gone_on(roster, dead, before=self._dead_before):
             raise LeftBehindError(len(dead))
 
@@ -507,8 +513,9 @@ class Leadership:
         self._agent.fence(lambda: None)
 
     def _goes_stale(self, dead: set[str]) -> None:
-        if not self._is_stale:
-            self._is_stale, self._dead_before = True, set(dead)
+        self._stale_since = time.monotonic()
+        if not self.is_stale:
+            self.is_stale, self._dead_before = True, set(dead)
 
     # ---- owner of the links
 
@@ -577,6 +584,10 @@ class Leadership:
 
     # ---- what the coordinator says
 
+    def _obey_ourselves(self, coordinator: Coordinator | None, note: dict[str, Any]) -> None:
+        if coordinator is self.coordinator:  # else we have stepped down since, and ended our workers
+            self._obey(note)
+
     def _obey(self, note: dict[str, Any]) -> None:
         if self.role is Role.OVER:
             return
@@ -610,3 +621,8 @@ class Leadership:
     def _take_roster(self, roster: Roster) -> None:
         self._roster = roster
         self._agent.use_store(roster.store)
+
+
+def _time_passed() -> float:
+    """Return seconds that a host's suspension is part of, unlike those of ``time.monotonic``."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

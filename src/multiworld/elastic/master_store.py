@@ -61,6 +61,7 @@ class MasterKeeper:
         self.current: MasterStore | None = None
         self._old: list[MasterStore] = []
         self._opening: Operation[MasterStore] | None = None  # the last that was ordered
+        self._opening_for: int | None = None
         self._closed = False
 
     def open(self, generation: int) -> None:
@@ -68,12 +69,15 @@ class MasterKeeper:
         if self.current is not None and self.current.generation == generation:
             self._on_serving(self.current)  # the answer was lost
             return
+        if self._opening is not None and not self._opening.done and self._opening_for == generation:
+            return
         if self.current is not None:
             self._old.append(self.current)  # workers that run on, on any host, may have a process group on it
             self.current = None
             if len(self._old) > MAX_OLD:
                 self._old.pop(0).close()
         self._opening = opening = _open_store(self._loop, self._address, generation)
+        self._opening_for = generation
         opening.add_callback(partial(self._opened, generation))
 
     def close(self) -> None:

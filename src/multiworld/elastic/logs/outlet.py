@@ -62,13 +62,21 @@ class Outlet:
             os.close(self.fd)
 
 
-def tell(stream: TextIO, text: str, timeout_s: float) -> None:
-    """Write text to a stream, or what its reader takes of it in that time; nothing if there is no reader any more."""
+def tell(stream: TextIO | None, text: str, timeout_s: float) -> None:
+    """Write text to a stream, or what its reader takes of it in that time; nothing if there is no reader any more.
+
+    None is what ``sys.stderr`` is in a process that was started without one.
+    """
+    if stream is None:
+        return
     try:
         outlet = Outlet(stream)
+    except OSError:  # its reader went away, with something still unwritten
+        return
     except ValueError:
-        stream.write(text)
-        stream.flush()
+        with suppress(OSError, ValueError):  # in memory; ValueError: it is closed
+            stream.write(text)
+            stream.flush()
         return
     try:
         with suppress(OSError):
