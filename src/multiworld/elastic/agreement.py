@@ -36,6 +36,7 @@ def what_must_agree(options: JobOptions) -> dict[str, Any]:
         "the version of multiworld": metadata.version("multiworld"),
         "--nnodes": f"{options.min_nodes}:{options.max_nodes}",
         "--restart": options.restart.value,
+        "--lease-s": options.lease_s,
         "--max-restarts": None if budget is None else [budget.max_restarts, budget.per_s],
     }
 

@@ -56,9 +56,11 @@ class Followers:
 
     @property
     def have_gone(self) -> bool:
-        """Whether so many have closed their links, which we were not told of yet, that they may go on without us."""
-        gone = {agent for agent, link in self._by_agent.items() if link.is_hung_up}
-        return has_quorum(self._coordinator.attached, votes=gone, dead=set(), coordinated=False)
+        """Whether so many are silent, or have closed their links by now, that they may go on without us."""
+        members = self._coordinator.attached
+        there = {agent for agent, link in self._by_agent.items() if not link.is_hung_up}
+        gone = set(members) - there - {self._coordinator.agent_id}
+        return has_quorum(members, votes=gone, dead=set(), coordinated=False)
 
     def tell(self, agent_id: str, note: dict[str, Any]) -> None:
         """Dropped if it is away: it is told again when it comes back."""

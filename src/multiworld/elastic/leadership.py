@@ -179,7 +179,7 @@ class Leadership:
             self._loop.call_later(self._absence.every_s, self._take_stock)
             self.report({"say": "runs", "workers": self._agent.running})
             is_linked = self.role in (Role.FOLLOWING, Role.LEADING)
-            if self.is_stale and is_linked and time.monotonic() - self._stale_since > self._lease_s:
+            if self.is_stale and is_linked and time.monotonic() - self._stale_since > 2 * self._lease_s:
                 self.is_stale = False  # whoever had given us up would have closed its link
 
     def _look_at_the_clock(self) -> None:

@@ -165,7 +165,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         type=partial(_seconds, or_none=True),
         metavar="SECONDS",
         help="How long a host that is cut off from most others waits for them, its workers ended, before it gives up; "
-        "0: it ends as soon as it is known to be cut off (default: join_timeout of --rdzv-conf, 600).",
+        "0: no longer than it takes to be sure of it, the lease and 3 s (default: join_timeout of --rdzv-conf, 600).",
     )
     group.add_argument(
         "--page",
