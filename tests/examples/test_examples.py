@@ -25,12 +25,13 @@ EXPECTED = {
     "several_worlds.py": "green and blue go on: [20.0, 20.0]",
 }
 LAUNCHED = "elastic_worlds.py"
+LAUNCHED_TRAININGS = {"train_ddp.py", "train_ddp_worlds.py"}  # run by tests/process/test_launched_training.py
 
 pytestmark = pytest.mark.process
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in FOLDER.glob("*.py")} == {*EXPECTED, LAUNCHED}
+    assert {path.name for path in FOLDER.glob("*.py")} == {*EXPECTED, LAUNCHED, *LAUNCHED_TRAININGS}
 
 
 def test_the_example_for_the_launcher_loses_no_step_when_a_worker_is_killed() -> None:

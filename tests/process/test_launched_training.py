@@ -1,0 +1,73 @@
+"""A training written for torchrun, and the same on worlds, under the launcher: a rank dies, the result is the same."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from examples.train_ddp import batch, loss_of, make_model
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS, KILL_AT, CHECKPOINT = 20, 13, 10
+BEGUN = re.compile(r"rank (\d) of 3, pid (\d+): from step (\d+), steps done again: (\d+)")
+
+pytestmark = pytest.mark.process
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a process said when it began, or went on."""
+
+    rank: int
+    pid: int
+    step: int
+    again: int
+
+
+def train(name: str, *options: str) -> tuple[list[Life], list[float]]:
+    """Run an example in which rank 1 kills itself; return its lives in order, and what the ranks' losses were."""
+    run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", str(EXAMPLES / name)]
+    command = [*run, f"--steps={STEPS}", "--pause-s=0", f"--kill-at={KILL_AT}", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lives = [Life(*map(int, match.groups())) for match in BEGUN.finditer(ended.stdout)]
+    assert [life.step for life in lives[:3]] == [0, 0, 0], ended.stdout
+    assert sorted(life.rank for life in lives) == [0, 0, 1, 1, 2, 2], ended.stdout
+    return lives, [float(loss) for loss in re.findall(r"loss at the end (\S+)", ended.stdout)]
+
+
+def loss_undisturbed() -> float:
+    """Do the same training in this process alone, on the whole batches."""
+    net, optimizer = make_model()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(net, batch(step)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        return loss_of(net, batch(-1)).item()
+
+
+def test_a_program_written_for_torchrun_goes_on_at_its_checkpoint_with_the_result_of_an_undisturbed_run(
+    tmp_path: Path,
+) -> None:
+    lives, losses = train("train_ddp.py", f"--checkpoints={tmp_path}")
+    again = {(life.step, life.again) for life in lives[3:]}
+    # rank 0 may have been ended after the last step before the kill, and before it could note that
+    assert again in ({(CHECKPOINT, KILL_AT - CHECKPOINT)}, {(CHECKPOINT, KILL_AT - CHECKPOINT - 1)})
+    assert len({life.pid for life in lives}) == 6  # all were started again
+    assert losses == pytest.approx([loss_undisturbed()] * 3, rel=0, abs=1e-6)
+
+
+def test_the_same_training_on_worlds_does_no_step_again_and_replaces_the_killed_rank_only() -> None:
+    lives, losses = train("train_ddp_worlds.py")
+    before, after = ({life.rank: life.pid for life in part} for part in (lives[:3], lives[3:]))
+    assert {rank: after[rank] == before[rank] for rank in before} == {0: True, 1: False, 2: True}
+    # what rank 1 sent in the step before may have been lost with it; then nobody who is left has done that step
+    assert {(life.step, life.again) for life in lives[3:]} in ({(KILL_AT, 0)}, {(KILL_AT - 1, 0)})
+    assert losses == pytest.approx([loss_undisturbed()] * 3, rel=0, abs=1e-6)
