@@ -74,7 +74,7 @@ def test_workers_that_overrun_their_timers_are_ended_as_they_asked_for_and_start
     )
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
-        assert re.search(rf"rank {rank} failed: its timer step {rank} ran out after about 0\.[456] s", done.stderr)
+        assert re.search(rf"rank {rank} failed: its timer step {rank} ran out after about 0\.\d s", done.stderr)
     logs = {rank: [*tmp_path.glob(f"logs/*/attempt_*/{rank}/std*.log")] for rank in (0, 1)}
     texts = {rank: "".join(path.read_text() for path in sorted(paths)) for rank, paths in logs.items()}
     assert "hang_for_ever" in texts[0]  # its stacks

@@ -47,7 +47,7 @@ def test_most_of_those_that_lived_may_have_gone_on(
 
 def test_an_absence_is_a_gap_between_two_looks_that_is_longer_than_the_lease() -> None:
     absence = Absence(lease_s=2.0, now=10.0)
-    assert absence.every_s == 1.0
+    assert absence.every_s == 0.25
     assert absence.looked(11.0) == 0.0
     assert absence.looked(13.0) == 0.0
     assert absence.looked(15.5) == 2.5

@@ -5,11 +5,14 @@ from __future__ import annotations
 __all__ = ["Absence"]
 
 
+LOOKS_PER_LEASE = 8
+
+
 class Absence:
     """``looked`` is called every ``every_s`` at least; a longer gap is time in which this process did not run."""
 
     def __init__(self, *, lease_s: float, now: float) -> None:
-        self.every_s = min(1.0, lease_s / 2)
+        self.every_s = lease_s / LOOKS_PER_LEASE
         self._lease_s = lease_s
         self._looked_at = now
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..wire.progress import ProgressThread
 from ..world.launched import Place, job_name
+from .absence import Absence
 from .actions import WorkerReport
 from .assignment import Assignment
 from .clock import now_us
@@ -30,6 +31,7 @@ __all__ = ["Agent"]
 logger = logging.getLogger(__name__)
 
 LOOKS_PER_LEASE = 4
+JUST_NOW_S = 1.0
 
 
 class Agent:
@@ -64,6 +66,8 @@ class Agent:
         self._when_idle: list[Callable[[], None]] = []  # when all that were given up have ended
         self._closed = False
         self._look_every_s = options.lease_s / LOOKS_PER_LEASE
+        self._absence = Absence(lease_s=options.lease_s, now=time.monotonic())
+        self._away, self._back_at = 0.0, 0.0  # how long we were, the last time
         loop.call_later(self._look_every_s, self._look)
 
     # ---- orders
@@ -182,7 +186,9 @@ class Agent:
         restarted = self._restarted.setdefault(assignment.local_rank, [])
         del restarted[assignment.restarts :]  # it may have been without ranks meanwhile, and begin anew
         restarted += [time.monotonic()] * (assignment.restarts - len(restarted))
-        held = HeldWorker(self._loop, worker_id, assignment, on_exit=self._exited)
+        held = HeldWorker(
+            self._loop, worker_id, assignment, on_exit=self._exited, agent_was_away=self._look_at_the_clock
+        )
         self._held[assignment.local_rank] = held
         self._publish(held)
         self._starter.start(held)
@@ -257,9 +263,18 @@ class Agent:
         if self._closed:
             return
         self._loop.call_later(self._look_every_s, self._look)
+        self._look_at_the_clock()
         now = time.monotonic()
         for held in list(self._held.values()):
             held.look(now, lease_s=self._options.lease_s, progress_s=self._options.progress_timeout_s)
+
+    def _look_at_the_clock(self) -> float:
+        """Return for how long this agent was away just now, or a moment ago."""
+        now = time.monotonic()
+        away_s = self._absence.looked(now)
+        if away_s:
+            self._away, self._back_at = away_s, now
+        return self._away if now - self._back_at < JUST_NOW_S else 0.0
 
     # ---- what workers say
 

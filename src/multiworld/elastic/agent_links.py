@@ -66,6 +66,7 @@ class AgentLinks:
         self.door: FrontDoor | None = None
         """Where workers of plain programs may come, too."""
         self._doors: list[FrontDoor] = []
+        self._packed: tuple[dict[str, Any], bytes] = ({}, b"")  # the last note
         self.routes: dict[str, Route] = {PURPOSE: self._called}
         """Who decides on callers, by what they call for; for listeners that are opened from now on."""
 
@@ -146,7 +147,10 @@ class AgentLinks:
         self._detector.watch(link)
 
     def tell(self, link: Link, note: dict[str, Any]) -> None:
-        link.tell(Kind.AGENT_NOTE, **note)
+        """One note to many links is packed once: a roster of a thousand agents takes a while."""
+        if note is not self._packed[0]:
+            self._packed = (note, Link.pack(Kind.AGENT_NOTE, note))
+        link.send(self._packed[1])
 
     def say_goodbye(self, link: Link) -> None:
         """End a link of our own accord."""

@@ -45,7 +45,7 @@ def start_fork_server(options: JobOptions, *, in_place: bool) -> ForkServer:
         warm=options.warm,
         spares=options.spares,
         in_place=in_place,
-        stopped_limit_s=options.lease_s + STOPPED_MARGIN_S,
+        stopped_limit_s=None if options.is_alone else options.lease_s + STOPPED_MARGIN_S,
     )
 
 
@@ -59,8 +59,10 @@ class HeldWorker:
         assignment: Assignment,
         *,
         on_exit: Callable[[HeldWorker], None],
+        agent_was_away: Callable[[], float],
     ) -> None:
-        self._loop = loop
+        """``agent_was_away``: for how long this agent did not run just now, for which the fork server ends workers."""
+        self._loop, self._agent_was_away = loop, agent_was_away
         self.id, self.assignment = worker_id, assignment
         self.process: WorkerProcess | None = None
         self.streams: WorkerStreams | None = None
@@ -154,6 +156,9 @@ class HeldWorker:
     def exited(self, returncode: int) -> None:
         """Its process has ended: read the rest of its output, then say so."""
         assert self.streams is not None
+        away_s = self._agent_was_away()
+        if away_s and returncode == -signal.SIGKILL and self.verdict is None:
+            self.verdict = (FailureCause.AGENT_STOPPED, f"for {away_s:.1f} s")
         self.streams.close_after(DRAIN_S)
         self.streams.drained.add_callback(partial(self._drained, returncode))
 

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any
 
 from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, WorkerReport
+from .failure import FailureCause
 from .layout import AgentInfo, Slot, lay_out
 from .options import RestartBudget, RestartPolicy
 from .posts import Post, Posts, PostState
@@ -28,6 +29,7 @@ JOB = "job"  # whose budget it is when everything is started again together
 OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
 ORDER_S = 3.0  # an order has come, or is lost
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
+NOT_ITS_FAULT = (FailureCause.SIGNAL.value, FailureCause.AGENT_STOPPED.value)
 NOT_BACK = "it is not among those that followed when another coordinator took over"
 
 
@@ -83,6 +85,7 @@ class Job:
         self._master_host: str | None = None  # the agent that was asked to serve it
         self._master_asked_at = now
         self._expected: set[str] = set()
+        self._members_before: set[str] = set()
         self._enough_since: float | None = None
         self._short_since = now
         self._is_short = False
@@ -110,10 +113,12 @@ class Job:
         given_up: str = "",
         known: Iterable[AgentInfo] = (),
         finished: Iterable[str] = (),
+        members: Iterable[str] = (),
         uses_multiworld: bool = False,
     ) -> Job:
         """Take over from a coordinator that died: wait for ``expected`` agents, which report what they run.
 
+        ``members``: who was there when the coordinator before last said so.
         ``signum`` and ``given_up``: the job was ending, by a signal or for that reason. ``known``: what is known of the
         active hosts; ``finished``: those whose workers have all ended well, whether they are still there or not.
         """
@@ -127,7 +132,7 @@ class Job:
         job.generation, job._active = generation, list(active)
         job.wanted_nodes = plan.max_nodes if wanted_nodes is None else wanted_nodes
         job._draining = set(draining)
-        job._expected = set(expected)
+        job._expected, job._members_before = set(expected), set(members)
         job._formed_before = bool(active)
         job.phase = Phase.RESUMING
         return job
@@ -360,7 +365,7 @@ class Job:
                 )
             )
             if self.phase is Phase.RUNNING:
-                is_fault_of_its_own = returncode != -signal.SIGKILL or failure.get("cause") != "signal"
+                is_fault_of_its_own = returncode != -signal.SIGKILL or failure.get("cause") not in NOT_ITS_FAULT
                 actions += self._worker_failed(slot, now, is_fault_of_its_own)
         elif returncode and (self._signal is not None or returncode not in OUR_SIGNALS):
             self._failures.append((now, failure))  # it may have failed before we had it stopped, and be the first
@@ -535,8 +540,9 @@ class Job:
             self.phase, self._short_since = Phase.GATHERING, now
             return []
         self.phase = Phase.RUNNING
-        absent = [agent for agent in self._active if agent not in self._agents and agent not in self.finished]
-        actions: list[Action] = [_lost(self._known[agent], NOT_BACK) for agent in absent if agent in self._known]
+        absent = self._members_before - self._agents.keys() - set(self.finished)
+        lost = [self._known[agent] for agent in self._active if agent in absent and agent in self._known]
+        actions: list[Action] = [_lost(agent, NOT_BACK) for agent in lost]
         if self._signal is not None or self._failing is not None:
             self._begin_to_end(now)
             return actions + self._stop(self._posts.alive(), self._signal or signal.SIGTERM)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,6 +83,8 @@ def launch(options: JobOptions, *, in_place: bool = False) -> None:
     rendezvous, host = find_rendezvous(options.rdzv_backend)(options)
     options = replace(options, token=_token(options, host))
     server = start_fork_server(options, in_place=in_place)  # before any thread
+    if in_place:
+        _raise_descriptor_limit()  # ours, not that of workers
     with _logs_carried():
         try:
             server.prepare(options.num_workers)
@@ -254,11 +257,19 @@ def _logs_carried() -> Iterator[None]:
         carrier.close(LAST_WORDS_S)
 
 
+def _raise_descriptor_limit() -> None:
+    """A coordinator holds a link to every agent, and whoever takes over calls many at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _token(options: JobOptions, host: str) -> str:
     """Return what every process of the job must prove; random where nobody else needs to know it."""
     if options.token is not None:
         return options.token
-    if options.max_nodes == 1 and not options.spare_nodes and options.rdzv_endpoint.endswith(":0"):
+    if options.is_alone:
         return secrets.token_hex(16)
     if host not in LOOPBACK:
         logger.warning("MULTIWORLD_TOKEN is not set: whoever reaches this host can join the job, and run its program")

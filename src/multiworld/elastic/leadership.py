@@ -43,6 +43,8 @@ __all__ = ["CutOffError", "Leadership", "LeftBehindError", "MeetingError", "Role
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.05
+STOCK_S = 1.0
+CALLS_AT_ONCE = 64
 STRANGE_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
 
 
@@ -132,6 +134,7 @@ class Leadership:
         self.is_stale = False
         """Whether this agent was away, so that the others may have gone on without it, and to the end."""
         self._stale_since = 0.0
+        self._dead: set[str] = set()  # those that the search has found to be dead
         self._dead_before: set[str] = set()  # those that had died when that began
         self._absence = Absence(lease_s=lease_s, now=_time_passed())
         self._search: Operation[None] | None = None
@@ -147,6 +150,7 @@ class Leadership:
         self._enlistment = Enlistment(self._loop, links, self._introduction)
         self._look_for(self._meet())
         self._take_stock()
+        self._watch_the_clock()
 
     @property
     def superior(self) -> Link | None:
@@ -176,11 +180,17 @@ class Leadership:
     def _take_stock(self) -> None:
         """Say from time to time what runs here, so that no lost order or report is lost for ever."""
         if self.role is not Role.OVER:
-            self._loop.call_later(self._absence.every_s, self._take_stock)
+            self._loop.call_later(STOCK_S, self._take_stock)
             self.report({"say": "runs", "workers": self._agent.running})
-            is_linked = self.role in (Role.FOLLOWING, Role.LEADING)
-            if self.is_stale and is_linked and time.monotonic() - self._stale_since > 2 * self._lease_s:
-                self.is_stale = False  # whoever had given us up would have closed its link
+
+    def _watch_the_clock(self) -> None:
+        if self.role is Role.OVER:
+            return
+        self._loop.call_later(self._absence.every_s, self._watch_the_clock)
+        self._look_at_the_clock()
+        is_linked = self.role in (Role.FOLLOWING, Role.LEADING)
+        if self.is_stale and is_linked and time.monotonic() - self._stale_since > 2 * self._lease_s:
+            self.is_stale = False  # whoever had given us up would have closed its link
 
     def _look_at_the_clock(self) -> None:
         """Called before anything is decided: whoever was away knows nothing of what the others did meanwhile."""
@@ -188,7 +198,7 @@ class Leadership:
         if not away_s:
             return
         logger.warning("this agent did not run for %.1f s", away_s)
-        self._goes_stale(set())
+        self._goes_stale(self._dead)
         if self._followers is not None and self._followers.have_gone:
             self._cut_off()
 
@@ -303,6 +313,7 @@ class Leadership:
         self._take_roster(roster_from_fields(answer["roster"]))
         self.role = Role.FOLLOWING
         self._is_fenced = self.is_stale = False
+        self._dead = set()
         logger.info("the coordinator is %s", peer)
         self._agent.repeat()
         self._interrupt_again()
@@ -347,6 +358,7 @@ class Leadership:
         )
         self.role = Role.LEADING
         self._is_fenced = self.is_stale = False
+        self._dead = set()
         logger.info("this agent coordinates the job (term %d)", term)
         if term > 1:
             coordinator.took_over(self._info, self._roster)
@@ -429,6 +441,7 @@ class Leadership:
         """
         began = time.monotonic()
         lost = roster.find(roster.coordinator)
+        self._dead = dead
         while True:
             if is_closed and lost is not None and lost.id not in dead:
                 called = await self._follow(lost.host, lost.port, is_known=True)
@@ -472,8 +485,12 @@ class Leadership:
             await pause(self._loop, RETRY_S)
 
     async def _dead_among(self, members: Sequence[RosterEntry]) -> set[str]:
-        calls = [(each.id, drive(self._links.is_dead(each.host, each.port))) for each in members]  # all at once
-        return {agent_id for agent_id, is_dead in calls if await is_dead}
+        dead: set[str] = set()
+        for first in range(0, len(members), CALLS_AT_ONCE):
+            some = members[first : first + CALLS_AT_ONCE]
+            calls = [(each.id, drive(self._links.is_dead(each.host, each.port))) for each in some]
+            dead |= {agent_id for agent_id, is_dead in calls if await is_dead}
+        return dead
 
     def _may_lead(self, roster: Roster, dead: set[str]) -> bool:
         votes = {self._info.id} | {str(note["agent"]["id"]) for note in self._parked.values()}
@@ -501,6 +518,7 @@ class Leadership:
             given_up=roster.given_up,
             known=[agent_from_fields(fields) for fields in roster.known],
             finished=roster.finished,
+            members=[member.id for member in roster.members],
             uses_multiworld=roster.uses_multiworld,
         )
         self._lead(roster.term + 1, job)

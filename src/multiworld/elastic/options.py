@@ -125,6 +125,11 @@ class JobOptions:
     token: str | None = None
     """None: a random one if all agents are on this host, else ``MULTIWORLD_TOKEN``."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other host can take part: nobody else knows where the job meets."""
+        return self.max_nodes == 1 and not self.spare_nodes and self.rdzv_endpoint.endswith(":0")
+
     def __post_init__(self) -> None:
         if not 0 < self.min_nodes <= self.max_nodes:
             raise ValueError(f"--nnodes {self.min_nodes}:{self.max_nodes} is impossible: expected 0 < MIN <= MAX")

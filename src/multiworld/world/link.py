@@ -107,8 +107,17 @@ class Link:
 
     def tell(self, kind: Kind, **fields: Any) -> None:
         """Send news. Any thread; dropped if the link is lost."""
+        self.send(self.pack(kind, fields))
+
+    @staticmethod
+    def pack(kind: Kind, fields: dict[str, Any]) -> bytes:
+        """Return news for any number of links."""
+        return pack_frame(kind, encode_fields(fields))
+
+    def send(self, packed: bytes) -> None:
+        """Send news that are packed. Any thread; dropped if the link is lost."""
         if self._connection is not None:
-            self._connection.send(pack_frame(kind, encode_fields(fields)))
+            self._connection.send(packed)
 
     def unacknowledged_s(self, now: float) -> float:
         """Return for how long the peer's kernel has owed us an acknowledgement; 0 when it owes none.
