@@ -133,7 +133,7 @@ class Coordinator:
         elif say == "runs":
             self._carry_out(self.job.agent_runs(agent_id, [str(worker) for worker in note["workers"]], now))
         elif say == "interrupted":
-            self._carry_out(self.job.interrupted(int(note["signum"]), now))
+            self._carry_out(self.job.interrupted(int(note["signum"]), now, str(note.get("why", ""))))
         elif say in ("events", "events wanted"):
             self.events.heard(agent_id, note)
         else:

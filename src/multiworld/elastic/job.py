@@ -371,14 +371,14 @@ class Job:
             self._failures.append((now, failure))  # it may have failed before we had it stopped, and be the first
         return actions + self._settle(now)
 
-    def interrupted(self, signum: int, now: float) -> list[Action]:
+    def interrupted(self, signum: int, now: float, why: str = "") -> list[Action]:
         """Somebody asked the job to end: every worker gets the signal, and time to end well."""
         if self.phase in (Phase.ENDING, Phase.OVER):
             return []
         self._signal = signum
         self._failures.clear()  # what has been cured is not why it ends
-        name = signal.Signals(signum).name
-        actions: list[Action] = [Record(kind="interrupted", text=f"{name}: all workers are asked to end")]
+        text = f"{why or signal.Signals(signum).name}: all workers are asked to end"
+        actions: list[Action] = [Record(kind="interrupted", text=text)]
         self._begin_to_end(now)
         return actions + self._stop(self._posts.alive(), signum, forced=True) + self._settle(now)
 

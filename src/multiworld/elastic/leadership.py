@@ -168,11 +168,11 @@ class Leadership:
         elif self.role is Role.FOLLOWING and self._superior is not None:
             self._links.tell(self._superior, note)
 
-    def interrupt(self, signum: int) -> None:
-        """Somebody wants the job to end: on every host, or here, if we know of no other."""
+    def interrupt(self, signum: int, why: str = "") -> None:
+        """Somebody wants the job to end: on every host, or here, if we know of no other. ``why``: if by no signal."""
         self._signum = signum
         if self.role in (Role.FOLLOWING, Role.LEADING):
-            self.report({"say": "interrupted", "signum": signum})
+            self.report({"say": "interrupted", "signum": signum, "why": why})
         else:
             outcome = Outcome(status=128 + signum, text="ended while it looked for the other agents", signum=signum)
             self._agent.fence(partial(self.end, outcome, of_job=False))

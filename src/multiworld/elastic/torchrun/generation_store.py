@@ -5,23 +5,30 @@ from __future__ import annotations
 import contextlib
 import enum
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
+from typing import TypeVar, cast
 
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo, RendezvousStoreInfo
 
 from ...wire.addresses import family_of
+from ...wire.waiting import run_in_thread
 from ..assignment import Assignment
 from .rank_exchange import RankExchange
 
 __all__ = ["GenerationStore", "Standing", "gather"]
 
+T = TypeVar("T")
+
 PREFIX = "multiworld/"
 CONNECT_S = 30.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.1
+LOOK_S = 0.05
 NEWS_S = 2.0  # who dies takes the store along, and we hear of that in another way
 
 
@@ -77,22 +84,22 @@ class GenerationStore(TCPStore):
             self._has_finished = True
             self._on_finished()
         with self._unless_lost():
-            return super().add(key, value)
+            return self._ask(partial(super().add, key, value))
         return 0  # the wait that follows says what the loss means
 
     def set(self, key: str, value: str) -> None:
         self._exchange.said(key, value)
         with self._unless_lost():
-            super().set(key, value)
+            self._ask(partial(super().set, key, value))
 
     def multi_set(self, keys: list[str], values: list[str]) -> None:
         with self._unless_lost():
-            super().multi_set(keys, values)  # type: ignore[misc]  # PyTorch's stubs lack it
+            self._ask(partial(super().multi_set, keys, values))  # type: ignore[misc]  # PyTorch's stubs lack it
 
     def get(self, key: str) -> bytes:
         try:
             self.wait([key])
-            return super().get(key)
+            return self._ask(partial(super().get, key))
         except (RendezvousConnectionError, DistNetworkError):
             answer = self._exchange.answer(key)
             if answer is None or self._news() is not Standing.LOST:
@@ -102,7 +109,7 @@ class GenerationStore(TCPStore):
     def multi_get(self, keys: list[str]) -> list[bytes]:
         try:
             self.wait(keys)
-            return super().multi_get(keys)
+            return self._ask(partial(super().multi_get, keys))
         except (RendezvousConnectionError, DistNetworkError):
             return [self.get(key) for key in keys]
 
@@ -121,7 +128,7 @@ class GenerationStore(TCPStore):
 
     def _look(self, keys: list[str]) -> bool:
         try:
-            if self.check(keys):  # they may be there, and the generation over, if this host was slow
+            if self._ask(partial(self.check, keys)):  # also if the generation is over by now: this host may be slow
                 return True
             standing = self._standing()
         except DistNetworkError:
@@ -134,6 +141,26 @@ class GenerationStore(TCPStore):
             return True
         generation = self._place.generation
         raise RendezvousConnectionError(f"generation {generation} is lost: a host went, came, or begins anew")
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        """Have c10d asked on a thread: it knows no deadline, and a host that is stopped or cut off never answers.
+
+        Raises DistNetworkError if the generation is over before an answer has come.
+        """
+        asking = run_in_thread(partial(_answer_or_error, call), "multiworld-store-call")
+        answered = threading.Event()
+        asking.add_callback(lambda _: answered.set())
+        while not answered.wait(LOOK_S):
+            if self._standing() is not Standing.STANDS and not answered.wait(LOOK_S):
+                raise DistNetworkError("the store did not answer before its generation was over")
+        answer, error = asking.result()
+        del asking  # it has the error, which will have this frame: the cycle would keep the connection
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error
+        return cast("T", answer)
 
     @contextlib.contextmanager
     def _unless_lost(self) -> Iterator[None]:
@@ -150,6 +177,13 @@ class GenerationStore(TCPStore):
         while self._standing() is Standing.STANDS and time.monotonic() - began < NEWS_S:
             time.sleep(FIRST_PAUSE_S)
         return self._standing()
+
+
+def _answer_or_error(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return call(), None
+    except Exception as error:
+        return None, error.with_traceback(None)
 
 
 def gather(store: GenerationStore, place: Assignment, address: str) -> RendezvousInfo:

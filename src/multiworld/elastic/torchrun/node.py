@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 NEWS_S = 10.0  # for what broke the gathering to be known, a host that was cut off for example
 END_S = 2.0
+CLOSED = "a host has closed the rendezvous"
 FINISHED = "the workers of this host have ended well"
 
 _loops: weakref.WeakSet[ProgressThread] = weakref.WeakSet()
@@ -84,7 +85,7 @@ class Node:
         try:
             self._call(self._begin)
         except BaseException:
-            self._loop.stop()
+            self._stop_loop()
             raise
 
     # ---- for torchrun's agent
@@ -115,7 +116,7 @@ class Node:
     def end_job(self) -> None:
         """End it on every host; those that find it out stop their workers."""
         if not self.is_over:
-            self._call(partial(self._leadership.interrupt, int(signal.SIGTERM)))
+            self._call(partial(self._leadership.interrupt, int(signal.SIGTERM), CLOSED))
             self._call(lambda: None)  # what that began is told to the others by now
 
     def close(self) -> None:
@@ -129,7 +130,11 @@ class Node:
         self._close_store()
         self._call(self._close)
         self._rendezvous.wait_closed(END_S)
+        self._stop_loop()
+
+    def _stop_loop(self) -> None:
         self._loop.stop()
+        _loops.discard(self._loop)  # its descriptors may be others' from now on
 
     # ---- waiting
 
