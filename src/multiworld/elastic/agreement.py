@@ -31,13 +31,13 @@ def plan_of(options: JobOptions) -> JobPlan:
 
 def what_must_agree(options: JobOptions) -> dict[str, Any]:
     """Return it by the names under which people know it, ready for JSON."""
-    budget = options.budget
     return {
+        "the launcher": "multiworld run",
         "the version of multiworld": metadata.version("multiworld"),
         "--nnodes": f"{options.min_nodes}:{options.max_nodes}",
         "--restart": options.restart.value,
         "--lease-s": options.lease_s,
-        "--max-restarts": None if budget is None else [budget.max_restarts, budget.per_s],
+        "--max-restarts": "not given" if options.budget is None else str(options.budget),
     }
 
 

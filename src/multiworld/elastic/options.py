@@ -60,6 +60,9 @@ class RestartBudget:
         if self.per_s is not None and not self.per_s > 0:
             raise ValueError(f"the time of a restart budget must be positive, got {self.per_s:g} s")
 
+    def __str__(self) -> str:
+        return f"{self.max_restarts}" if self.per_s is None else f"{self.max_restarts}/{self.per_s:g}s"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:

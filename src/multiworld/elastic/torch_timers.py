@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import socket
 import stat
 import tempfile
 import time
@@ -51,17 +53,28 @@ def watch_timers(
     if variables.get(ENABLE_VARIABLE) != "1":
         return None
     path = variables.get(FILE_VARIABLE) or _generated_path()
-    if _is_read(path):  # two agents on one host, with the same variables
-        taken, path = path, _generated_path()
+    claim = _claim(path)
+    if claim is None or _is_read(path):  # two agents on one host, with the same variables
+        if claim is not None:
+            claim.close()
+        taken, path, claim = path, _generated_path(), None
         logger.warning("%s=%s is in use by another agent: the timers of this one are at %s", FILE_VARIABLE, taken, path)
-    return TimerWatch(path, run_id, on_overrun)
+    try:
+        return TimerWatch(path, run_id, on_overrun, claim)
+    except BaseException:
+        if claim is not None:
+            claim.close()
+        raise
 
 
 class TimerWatch:
     """Torch's server of file timers, on its own thread, but for what it does in the end: it would end this process."""
 
-    def __init__(self, path: str, run_id: str, on_overrun: Callable[[OverrunTimer], None]) -> None:
-        self.path = path
+    def __init__(
+        self, path: str, run_id: str, on_overrun: Callable[[OverrunTimer], None], claim: socket.socket | None = None
+    ) -> None:
+        """``claim`` is closed at the end."""
+        self.path, self._claim = path, claim
         if os.path.lexists(path) and not stat.S_ISFIFO(os.lstat(path).st_mode):  # it would be removed
             raise ValueError(f"{FILE_VARIABLE}={path}: that is no named pipe, and not replaced by one")
         try:
@@ -87,6 +100,8 @@ class TimerWatch:
         self._server.stop()
         if fd >= 0:
             os.close(fd)
+        if self._claim is not None:
+            self._claim.close()
 
 
 class _TellingServer(FileTimerServer):
@@ -126,6 +141,17 @@ class _TellingServer(FileTimerServer):
 
 def _generated_path() -> str:
     return os.path.join(tempfile.gettempdir(), f"multiworld-timers-{uuid.uuid4()}")
+
+
+def _claim(path: str) -> socket.socket | None:
+    """Return what shows that this process makes the pipe there, and ends with it; None if another has it."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    try:
+        claim.bind(b"\0multiworld-timers-" + hashlib.sha256(os.path.realpath(path).encode()).hexdigest().encode())
+    except OSError:
+        claim.close()
+        return None
+    return claim
 
 
 def _is_read(path: str) -> bool:

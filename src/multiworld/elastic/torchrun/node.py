@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch._C._distributed_c10d import Store
 from torch.distributed.elastic.rendezvous import (
@@ -29,6 +29,7 @@ from ...world.liveness import LivenessPolicy
 from ..actions import Outcome
 from ..agent_links import AgentLinks
 from ..agreement import plan_of, what_must_agree
+from ..control.client import PURPOSE as CONTROL
 from ..layout import AgentInfo
 from ..leadership import Leadership
 from ..master_store import MasterKeeper, MasterStore
@@ -48,6 +49,7 @@ T = TypeVar("T")
 NEWS_S = 10.0  # for what broke the gathering to be known, a host that was cut off for example
 END_S = 2.0
 CLOSED = "a host has closed the rendezvous"
+NOT_OURS = "the agents of this job are torchrun's, which answer no questions about it"
 FINISHED = "the workers of this host have ended well"
 
 _loops: weakref.WeakSet[ProgressThread] = weakref.WeakSet()
@@ -71,7 +73,7 @@ class Node:
             self._plan,
             token=(options.token or "").encode(),
             lease_s=options.lease_s,
-            digest={**what_must_agree(options), "the launcher": "torchrun"},
+            digest=_digest(options),
             rendezvous=rendezvous,
             on_over=self._ended,
         )
@@ -216,6 +218,7 @@ class Node:
         policy = LivenessPolicy(lease_s=options.lease_s)
         token = (options.token or "").encode()
         links = self._links = AgentLinks(self._loop, self._leadership, policy, token, options.run_id, agent_id)
+        links.routes[CONTROL] = lambda pending: pending.refuse(NOT_OURS)
         port = links.listen(self._address, 0)
         self._rendezvous.attach(self._loop, Address(self._address, port))
         info = AgentInfo(
@@ -255,6 +258,12 @@ class Node:
         self._leadership.abort()
         self._links.close()
         self._masters.close()
+
+
+def _digest(options: JobOptions) -> dict[str, Any]:
+    """Return what must agree, but for what is torchrun's affair."""
+    agreed = {**what_must_agree(options), "the launcher": "torchrun"}
+    return {name: value for name, value in agreed.items() if name not in ("--restart", "--max-restarts")}
 
 
 def _complete(operation: Operation[T], work: Callable[[], T]) -> None:
