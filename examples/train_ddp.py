@@ -1,7 +1,7 @@
 """DistributedDataParallel as one writes it for torchrun: when a rank dies, all go back to the last checkpoint.
 
-    torchrun       --nproc-per-node 3 --max-restarts 3 examples/train_ddp.py
-    multiworld run --nproc-per-node 3 --max-restarts 3 examples/train_ddp.py
+    torchrun --standalone --nproc-per-node 3 --max-restarts 3 examples/train_ddp.py
+    multiworld run        --nproc-per-node 3 --max-restarts 3 examples/train_ddp.py
 
 Kill one of the processes that it names with ``kill -9``, or have rank 1 do it itself: ``--kill-at 37``. All are started
 again, and do again what was done since the checkpoint. ``train_ddp_worlds.py`` is the same training on a world.

@@ -55,17 +55,12 @@ class Trainer:
         group = world.process_group()
         steps = [0] * world.world_size
         dist.all_gather_object(steps, self.step, group=group)
-        again = max(0, self.step - max(steps))
         state: list[Any] = [(self.net.state_dict(), self.optimizer.state_dict(), self.step)]
         dist.broadcast_object_list(state, group=group, group_src=steps.index(max(steps)))
         of_net, of_optimizer, self.step = state[0]
         self.net.load_state_dict(of_net)
         self.optimizer.load_state_dict(of_optimizer)
-        print(
-            f"rank {world.rank} of {world.world_size}, pid {os.getpid()}: from step {self.step}, "
-            f"steps done again: {again}",
-            flush=True,
-        )
+        print(f"rank {world.rank} of {world.world_size}, pid {os.getpid()}: from step {self.step}", flush=True)
 
     def train(self, world: mw.World, options: argparse.Namespace) -> None:
         """Go on until the last step. Raises WorldBrokenError when a rank is lost, from ``backward`` for example."""

@@ -70,3 +70,29 @@ def test_one_coordinates_and_every_rank_runs_once_whatever_happened(seed: int) -
         for agent in agents:
             if not agent.is_dead:
                 agent.close()
+
+
+def test_workers_that_ended_well_before_their_coordinator_died_are_not_missed() -> None:
+    plan = JobPlan(min_nodes=2, max_nodes=2, policy=RestartPolicy.ALL, last_call_s=0.2, resume_s=LEASE_S + 1.0)
+    port = free_port()
+    agents: list[SimulatedAgent] = []
+    try:
+        for _ in range(2):
+            agents.append(SimulatedAgent(port, plan))
+        assert wait_until(lambda: disorder(agents, plan) is None, SETTLE_S)
+        [first] = [agent for agent in agents if agent.leadership.role is Role.LEADING]
+        [second] = [agent for agent in agents if agent is not first]
+        before = [entry.id for entry in second.running]
+        first.finish()
+        assert wait_until(lambda: not first.running, SETTLE_S)
+        first.kill()
+        assert wait_until(lambda: second.leadership.role is Role.LEADING, SETTLE_S)
+        second.finish()
+        assert wait_until(lambda: second.outcome is not None, SETTLE_S)
+        assert second.outcome is not None
+        assert second.outcome.status == 0
+        assert [entry.id for entry in second.agent.entries.values()] == before
+    finally:
+        for agent in agents:
+            if not agent.is_dead:
+                agent.close()

@@ -123,6 +123,8 @@ class Coordinator:
                 failure["at_us"] += now_us() - int(note["clock_us"])
             worker, returncode, ordered = str(note["worker"]), int(note["returncode"]), bool(note["ordered"])
             self._carry_out(self.job.worker_exited(agent_id, worker, returncode, failure, now, ordered=ordered))
+            if not returncode:
+                self._tell_roster()  # whoever takes over must know that it need not be started again
         elif say == "greeted":
             self.job.worker_greeted(agent_id, str(note["worker"]))
         elif say == "world":

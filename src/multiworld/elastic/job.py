@@ -156,12 +156,14 @@ class Job:
     @property
     def finished(self) -> list[str]:
         """The active hosts whose workers have all ended well."""
-        return [agent for agent in self._active if self._posts.has_succeeded(agent)]
+        succeeded = self._posts.succeeded()
+        return [agent for agent in self._active if agent in succeeded]
 
     @property
     def vacant(self) -> list[str]:
         """The hosts among them that are gone, and in whose place another is awaited."""
-        return [agent for agent in self._active if agent not in self._agents and not self._posts.has_succeeded(agent)]
+        there = self._agents.keys() | self._posts.succeeded()
+        return [agent for agent in self._active if agent not in there]
 
     @property
     def draining(self) -> list[str]:
@@ -586,7 +588,7 @@ class Job:
     def _retire(self, now: float) -> list[Action]:
         """Ask the workers of hosts that leave to end."""
         leaving = self._leaving()
-        leaving -= {agent for agent in leaving if self._posts.has_succeeded(agent)}
+        leaving -= self._posts.succeeded()
         if leaving and self.policy is RestartPolicy.ALL:
             return self._stop_all(now)
         return self._stop([slot for slot in self._posts.alive() if slot.agent in leaving], signal.SIGTERM)
@@ -597,7 +599,7 @@ class Job:
             return []
         busy = {slot.agent for slot in self._posts.alive()}
         if self.phase is Phase.RUNNING:
-            busy |= {agent for agent in self._active if not self._posts.has_succeeded(agent)}
+            busy |= set(self._active) - self._posts.succeeded()
         actions: list[Action] = []
         for agent in [each for each in self._agents if each in self._draining and each not in busy]:
             info = self._agents.pop(agent)
@@ -608,7 +610,7 @@ class Job:
 
     def _change_membership(self, now: float) -> list[Action]:
         """Let go of hosts that are lost, and take in those that wait, if the policy allows it while workers run."""
-        done = {slot.agent for slot in self._posts if self._posts.has_succeeded(slot.agent)}
+        done = self._posts.succeeded()
         busy = {slot.agent for slot in self._posts.alive()}
         gone = {agent for agent in self._leaving() if agent not in busy}
         present = [agent for agent in self._active if agent in self._agents and agent not in gone]

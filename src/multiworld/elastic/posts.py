@@ -76,10 +76,10 @@ class Posts(dict[Slot, Post]):
     def has_begun(self) -> bool:
         return any(post.state is not PostState.IDLE for post in self.values())
 
-    def has_succeeded(self, agent: str) -> bool:
-        """Whether all workers of that host have ended well."""
-        states = [post.state for slot, post in self.items() if slot.agent == agent]
-        return bool(states) and all(state is PostState.SUCCEEDED for state in states)
+    def succeeded(self) -> set[str]:
+        """Return the hosts whose workers have all ended well."""
+        others = {slot.agent for slot, post in self.items() if post.state is not PostState.SUCCEEDED}
+        return {slot.agent for slot in self} - others
 
     def all_succeeded(self) -> bool:
         return bool(self) and all(post.state is PostState.SUCCEEDED for post in self.values())

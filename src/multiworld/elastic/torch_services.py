@@ -48,7 +48,7 @@ class TorchServices:
         return {} if self._timers is None else self._timers.variables
 
     def close(self, outcome: Outcome) -> None:
-        """The job is over. Blocks for a bounded time; not on the progress thread."""
+        """The job is over. Not on the progress thread: it waits, for a bounded time but for a user's health server."""
         if self._timers is not None:
             self._timers.close()
         if self._health is not None:

@@ -37,8 +37,7 @@ class LogCarrier:
         From then on nothing waits for a console.
         """
         if not self._ended:
-            for inlet in self._inlets:
-                inlet.give_back()
+            self.give_back()
             self._ended = True
             with suppress(queue.Full):  # then the thread sees that no more will come
                 self._records.put_nowait(None)
@@ -48,6 +47,11 @@ class LogCarrier:
         if not was_in_time:  # what waits for a console gives up now; another handler cannot be freed from its wait
             self._thread.join(2 * LOOK_S)
         return was_in_time
+
+    def give_back(self) -> None:
+        """Have the loggers speak to their own handlers again; all that is to be done in a child that was forked."""
+        for inlet in self._inlets:
+            inlet.give_back()
 
     def _carry(self) -> None:
         while True:

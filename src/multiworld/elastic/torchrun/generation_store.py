@@ -127,6 +127,8 @@ class GenerationStore(TCPStore):
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     def _look(self, keys: list[str]) -> bool:
+        if self._has_finished and self._standing() is not Standing.STANDS:
+            return True  # unasked, as a store that is being closed makes c10d noisy
         try:
             if self._ask(partial(self.check, keys)):  # also if the generation is over by now: this host may be slow
                 return True

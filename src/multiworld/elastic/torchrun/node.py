@@ -32,6 +32,7 @@ from ..agreement import plan_of, what_must_agree
 from ..control.client import PURPOSE as CONTROL
 from ..layout import AgentInfo
 from ..leadership import Leadership
+from ..logs.carrier import LogCarrier
 from ..master_store import MasterKeeper, MasterStore
 from ..options import JobOptions
 from ..rendezvous.base import Address, Rendezvous
@@ -48,11 +49,13 @@ T = TypeVar("T")
 
 NEWS_S = 10.0  # for what broke the gathering to be known, a host that was cut off for example
 END_S = 2.0
+LAST_WORDS_S = 1.0
 CLOSED = "a host has closed the rendezvous"
 NOT_OURS = "the agents of this job are torchrun's, which answer no questions about it"
 FINISHED = "the workers of this host have ended well"
 
 _loops: weakref.WeakSet[ProgressThread] = weakref.WeakSet()
+_carriers: weakref.WeakSet[LogCarrier] = weakref.WeakSet()
 
 
 class Node:
@@ -65,8 +68,9 @@ class Node:
         self._outcome: Outcome | None = None
         self._store: Store | None = None
         self._links: AgentLinks
+        self._carrier = LogCarrier(logging.getLogger("multiworld"))  # a console that nobody reads must stop no agent
         self._loop = ProgressThread("multiworld-node")
-        _close_in_children(self._loop)
+        _close_in_children(self._loop, self._carrier)
         self._masters = MasterKeeper(self._loop, address, self._serving)
         self._leadership = Leadership(
             self._loop,
@@ -136,7 +140,9 @@ class Node:
 
     def _stop_loop(self) -> None:
         self._loop.stop()
+        self._carrier.close(LAST_WORDS_S)
         _loops.discard(self._loop)  # its descriptors may be others' from now on
+        _carriers.discard(self._carrier)
 
     # ---- waiting
 
@@ -279,14 +285,18 @@ def _close_unwanted(gathering: Operation[RendezvousInfo]) -> None:
         store.close()
 
 
-def _close_in_children(loop: ProgressThread) -> None:
+def _close_in_children(loop: ProgressThread, carrier: LogCarrier) -> None:
     """A worker that is forked would keep our links open, so that nobody would notice our death."""
     if not _loops:
         os.register_at_fork(after_in_child=_forked)
     _loops.add(loop)
+    _carriers.add(carrier)
 
 
 def _forked() -> None:
     for loop in list(_loops):
         loop.abandon_after_fork()
     _loops.clear()
+    for carrier in list(_carriers):
+        carrier.give_back()
+    _carriers.clear()
