@@ -75,16 +75,16 @@ def test_one_coordinates_and_every_rank_runs_once_whatever_happened(seed: int) -
 def test_workers_that_ended_well_before_their_coordinator_died_are_not_missed() -> None:
     plan = JobPlan(min_nodes=2, max_nodes=2, policy=RestartPolicy.ALL, last_call_s=0.2, resume_s=LEASE_S + 1.0)
     port = free_port()
-    agents: list[SimulatedAgent] = []
+    agents = [SimulatedAgent(port, plan) for _ in range(2)]
     try:
-        for _ in range(2):
-            agents.append(SimulatedAgent(port, plan))
         assert wait_until(lambda: disorder(agents, plan) is None, SETTLE_S)
         [first] = [agent for agent in agents if agent.leadership.role is Role.LEADING]
         [second] = [agent for agent in agents if agent is not first]
         before = [entry.id for entry in second.running]
+        coordinator = first.leadership.coordinator
+        assert coordinator is not None
         first.finish()
-        assert wait_until(lambda: not first.running, SETTLE_S)
+        assert wait_until(lambda: coordinator.job.finished == [first.id], SETTLE_S)
         first.kill()
         assert wait_until(lambda: second.leadership.role is Role.LEADING, SETTLE_S)
         second.finish()
