@@ -6,9 +6,11 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,10 +89,18 @@ def test_workers_that_overrun_their_timers_are_ended_as_they_asked_for_and_start
 @pytest.mark.usefixtures("no_leaks")
 def test_an_agent_whose_console_takes_nothing_keeps_its_place_and_starts_its_worker_again(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
-    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+    port = free_port()
+    endpoint = f"--rdzv-endpoint=127.0.0.1:{port}"
     script = program(tmp_path, WAITING)
     command = launcher("--nnodes=2", "--rdzv-backend=c10d", endpoint, "--lease-s=0.5", script, tmp_path)
     environment = {**os.environ, "LOGLEVEL": "INFO"}
+
+    def coordinates() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def workers(restarts: int) -> dict[int, int]:
         """Return their pids, by that of their agent."""
@@ -98,22 +108,28 @@ def test_an_agent_whose_console_takes_nothing_keeps_its_place_and_starts_its_wor
         return {agent: pid for pid, agent in told}
 
     mute = subprocess.Popen(command, env=environment, stdout=write_fd, stderr=write_fd)
+    until(coordinates)  # so it is this one that tells what happens
     other = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     console = os.fdopen(read_fd, "rb")
+    shown: list[str] = []
+    reader = threading.Thread(target=lambda: shown.append(console.read().decode()))
     try:
         until(lambda: {mute.pid, other.pid} == set(workers(0)))
         until(lambda: not select.select([], [write_fd], [], 0)[1])  # it is full
         os.close(write_fd)
         os.kill(workers(0)[mute.pid], signal.SIGKILL)
         until(lambda: set(workers(1)) == {mute.pid})
+        reader.start()  # in time for the last words, which wait for a second
         (tmp_path / "end").touch()
         said = other.communicate(timeout=scaled(20))[1]
-        shown = console.read().decode()
         assert (mute.wait(scaled(20)), other.returncode) == (0, 0), said
         assert "is lost" not in said
-        assert "killed by SIGKILL" in shown  # told once it was read
+        reader.join(scaled(20))
+        assert "killed by SIGKILL" in "".join(shown)  # told once it was read
     finally:
-        console.close()
         for agent in (mute, other):
             agent.kill()
             agent.communicate()
+        if reader.ident is not None:
+            reader.join(scaled(20))
+        console.close()
