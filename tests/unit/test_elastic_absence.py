@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 
 import pytest
 
+from benchmarks.elastic.job import free_port
 from multiworld.elastic.absence import Absence
 from multiworld.elastic.job import JobPlan
 from multiworld.elastic.leadership import Role
@@ -67,9 +67,7 @@ class Agents(list[SimulatedAgent]):
             last_call_s=0.2,
             resume_s=LEASE_S + 1.0,
         )
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            port = int(sock.getsockname()[1])
+        port = free_port()
         for _ in range(number):
             self.append(SimulatedAgent(port, self.plan, hang_s=hang_s))
             self.settle()

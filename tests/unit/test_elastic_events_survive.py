@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.elastic.job import free_port
 from multiworld.elastic.control.history import Event
 from multiworld.elastic.job import JobPlan
 from multiworld.elastic.leadership import Role
@@ -11,7 +12,6 @@ from multiworld.elastic.options import RestartBudget, RestartPolicy
 from multiworld.testing.deadlines import wait_until
 
 from .simulated_agents import LEASE_S, SimulatedAgent, disorder
-from .test_elastic_simulation import free_port
 
 WAIT_S = 15.0
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import socket
 import time
 
 import pytest
 
+from benchmarks.elastic.job import free_port
 from multiworld.elastic.job import JobPlan
 from multiworld.elastic.leadership import Role
 from multiworld.elastic.options import RestartBudget, RestartPolicy
@@ -18,12 +18,6 @@ from .simulated_agents import LEASE_S, SimulatedAgent, disorder
 NUM_ROUNDS = 5
 MAX_AGENTS = 5
 SETTLE_S = 15.0
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def let_something_happen(agents: list[SimulatedAgent], port: int, plan: JobPlan, rng: random.Random) -> str:

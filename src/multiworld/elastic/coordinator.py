@@ -14,7 +14,7 @@ from .control.event_log import EventLog, segments_of
 from .job import Job, Phase
 from .layout import AgentInfo
 from .notes import agent_to_fields, outcome_to_fields, report_from_fields, roster_to_fields
-from .succession import Roster, RosterEntry
+from .succession import SMALL_JOB, Roster, RosterEntry
 
 __all__ = ["Coordinator"]
 
@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 NOTABLE = {"worker failed", "restart", "agent lost", "missing", "waiting", "giving up", "interrupted", "takeover"}
 URGENT = {"generation", "giving up", "interrupted"}  # whoever takes over must know of it
-SMALL = 16
 ROSTER_S = 0.05  # how long changes of the roster are gathered before everybody is told
 
 
@@ -228,7 +227,7 @@ class Coordinator:
 
     def _tell_roster(self) -> None:
         self.events.attached(self._attached)
-        if len(self._attached) <= SMALL:  # each must know the others should this agent die in the next moment
+        if len(self._attached) <= SMALL_JOB:  # each must know the others should this agent die in the next moment
             self._tell_roster_now()
         elif not self._roster_due and not self._closed:
             self._roster_due = True

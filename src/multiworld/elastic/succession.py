@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-__all__ = ["Roster", "RosterEntry", "has_quorum", "heirs", "line_of_succession", "may_have_gone_on"]
+__all__ = ["SMALL_JOB", "Roster", "RosterEntry", "has_quorum", "heirs", "line_of_succession", "may_have_gone_on"]
 
 SMALL_JOB = 16
 NUM_HEIRS = 3  # in a larger one
