@@ -96,6 +96,10 @@ class Layout(NamedTuple):
             size = _size(dtype, shape)
             flat = buffer[offset : offset + size].view(dtype) if size else buffer.new_empty(0, dtype=dtype)
             tensors.append(flat.view(shape))
+        return self.of(tensors)
+
+    def of(self, tensors: list[Tensor]) -> Payload:
+        """Return tensors that are as described in the structure that they were sent in."""
         if self.structure == SINGLE:
             return tensors[0]
         return tensors if self.structure == LIST else dict(zip(self.keys, tensors, strict=True))

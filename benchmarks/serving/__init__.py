@@ -1,0 +1,1 @@
+"""What serving costs, and what it survives, beside what others make of the same."""

@@ -1,0 +1,153 @@
+"""Decides which of the requests that wait at a stage are executed together, and when. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from .graph import Batch
+
+__all__ = ["BatchQueue"]
+
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    kind: Hashable
+    rows: int
+    since: float
+    urgent: bool
+    alone: bool
+
+
+@dataclass
+class _Lane(Generic[T]):
+    """What waits of one kind, oldest first."""
+
+    entries: OrderedDict[T, _Entry] = field(default_factory=OrderedDict)
+    rows: int = 0
+    urgent: int = 0
+    """How many entries make the lane's batches go without waiting for more."""
+
+
+class BatchQueue(Generic[T]):
+    """Requests that wait for their execution, oldest first.
+
+    A batch holds requests of one kind, in the order in which they came, of no more than ``max_size`` rows together; one
+    request of more rows goes alone. It goes once that many rows wait, or once its oldest request has waited
+    ``max_wait_s``. Of several that could go, the one with a request whose waiting is over comes first, so a steady
+    stream of full batches of one kind starves no other kind.
+
+    Each call takes constant time per request, however many requests and kinds wait.
+    """
+
+    def __init__(self, batch: Batch | None) -> None:
+        """``batch`` None: one request at a time, at once."""
+        self._batch = batch
+        self._all: OrderedDict[T, _Entry] = OrderedDict()
+        self._lanes: dict[Hashable, _Lane[T]] = {}
+        self._ready: OrderedDict[Hashable, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._all
+
+    @property
+    def rows(self) -> int:
+        """How many rows wait; an empty request counts as one row."""
+        return sum(lane.rows for lane in self._lanes.values())
+
+    @property
+    def oldest(self) -> float | None:
+        """Since when the oldest request has waited."""
+        return next(iter(self._all.values())).since if self._all else None
+
+    def put(self, item: T, rows: int, kind: Hashable, *, now: float, urgent: bool = False, alone: bool = False) -> None:
+        """Add a request of ``rows`` rows that can be concatenated with others of its ``kind``.
+
+        ``urgent``: its batch waits for nothing more. ``alone``: it is executed without others, at once, because it is
+        suspected of killing who executes it. Raises ValueError for an item that waits already.
+        """
+        if item in self._all:
+            raise ValueError(f"{item!r} waits already")
+        entry = _Entry(kind, max(rows, 1), now, urgent, alone)
+        self._all[item] = entry
+        lane = self._lanes.setdefault(kind, _Lane())
+        lane.entries[item] = entry
+        lane.rows += entry.rows
+        lane.urgent += entry.urgent or entry.alone
+        self._mark(kind, lane)
+
+    def take(self, *, now: float) -> list[T]:
+        """Return the requests to execute now, none if nothing is to go yet. Call it again until it returns none."""
+        kind = self._next_kind(now)
+        if kind is None:
+            return []
+        batch = self._head(self._lanes[kind[0]])
+        for item in batch:
+            self._remove(item)
+        return batch
+
+    def due(self) -> float | None:
+        """Return when ``take`` returns a batch if nothing else comes: the past for at once, None for never."""
+        if not self._all:
+            return None
+        since = next(iter(self._all.values())).since
+        return since if self._ready or self._batch is None else since + self._batch.max_wait_s
+
+    def drop(self, item: T) -> bool:
+        """Forget a request, cancelled or past its deadline; return whether it waited."""
+        if item not in self._all:
+            return False
+        self._remove(item)
+        return True
+
+    def tune(self, batch: Batch | None) -> None:
+        """Form batches by other bounds from now on, also of what waits already."""
+        self._batch = batch
+        self._ready.clear()
+        for kind, lane in self._lanes.items():
+            self._mark(kind, lane)
+
+    def _next_kind(self, now: float) -> tuple[Hashable] | None:
+        """Return a kind whose batch is to go, in a tuple because a kind may be None."""
+        if not self._all:
+            return None
+        oldest = next(iter(self._all.values()))
+        if self._batch is None or now >= oldest.since + self._batch.max_wait_s:
+            return (oldest.kind,)
+        return (next(iter(self._ready)),) if self._ready else None
+
+    def _head(self, lane: _Lane[T]) -> list[T]:
+        batch: list[T] = []
+        room = 0 if self._batch is None else self._batch.max_size
+        for item, entry in lane.entries.items():
+            if batch and (entry.alone or entry.rows > room):
+                break
+            batch.append(item)
+            room -= entry.rows
+            if entry.alone or room <= 0:
+                break
+        return batch
+
+    def _remove(self, item: T) -> None:
+        entry = self._all.pop(item)
+        lane = self._lanes[entry.kind]
+        del lane.entries[item]
+        lane.rows -= entry.rows
+        lane.urgent -= entry.urgent or entry.alone
+        if not lane.entries:
+            del self._lanes[entry.kind]
+        self._mark(entry.kind, lane)
+
+    def _mark(self, kind: Hashable, lane: _Lane[T]) -> None:
+        """Keep the kinds whose next batch waits for nothing, those that came to that first in front."""
+        if lane.entries and (lane.urgent or self._batch is None or lane.rows >= self._batch.max_size):
+            self._ready.setdefault(kind)
+        else:
+            self._ready.pop(kind, None)

@@ -1,0 +1,38 @@
+"""Decide when the next replica of a stage is started while they keep dying young. Pure."""
+
+from __future__ import annotations
+
+__all__ = ["CrashLoop"]
+
+FIRST_S, MOST_S = 0.5, 30.0
+CALM_S = 60.0
+
+
+class CrashLoop:
+    """The first death costs no delay, the next ones 0.5, 1, 2 … 30 seconds, until a minute has passed without any."""
+
+    def __init__(self) -> None:
+        self.deaths = 0
+        self.not_before = 0.0
+        self._last = float("-inf")
+
+    def died_young(self, *, now: float) -> float:
+        """Return the delay until the next start."""
+        if now - self._last > CALM_S + self._delay(self.deaths):
+            self.deaths = 0
+        self.deaths += 1
+        self._last = now
+        delay = self._delay(self.deaths)
+        self.not_before = max(self.not_before, now + delay)
+        return delay
+
+    def allows(self, *, now: float) -> bool:
+        return now >= self.not_before
+
+    def forgive(self) -> None:
+        """Somebody changed something: try again at once."""
+        self.deaths, self.not_before = 0, 0.0
+
+    @staticmethod
+    def _delay(deaths: int) -> float:
+        return 0.0 if deaths < 2 else float(min(MOST_S, FIRST_S * 2 ** min(deaths - 2, 16)))

@@ -1,0 +1,115 @@
+"""What the controller knows of one process of a deployment: who it is, how far it is, and what it said last. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..graph import GATEWAY
+
+__all__ = ["CONTROLLER", "Member", "MemberState", "member_id", "parse_member"]
+
+CONTROLLER = "controller"
+"""Stands for the controller where a donor of weights is named."""
+YOUNG_S = 10.0  # whoever dies sooner after it became ready, without work to show, died young
+PROVEN_ANSWERS = 10
+
+
+class MemberState(enum.Enum):
+    STARTING = "starting"  # its process was ordered, or it is expected back
+    LOADING = "loading"
+    CONNECTING = "connecting"
+    READY = "ready"
+    DRAINING = "draining"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+NEXT: dict[MemberState, frozenset[MemberState]] = {
+    # Who says hello to a controller that was started again may be anywhere on its way.
+    MemberState.STARTING: frozenset(MemberState) - {MemberState.STARTING},
+    MemberState.LOADING: frozenset({MemberState.CONNECTING, MemberState.LEAVING, MemberState.GONE}),
+    MemberState.CONNECTING: frozenset({MemberState.READY, MemberState.DRAINING, MemberState.LEAVING, MemberState.GONE}),
+    # A gateway that died is started again by its host, under its old name.
+    MemberState.READY: frozenset({MemberState.STARTING, MemberState.DRAINING, MemberState.LEAVING, MemberState.GONE}),
+    MemberState.DRAINING: frozenset({MemberState.LEAVING, MemberState.GONE}),
+    MemberState.LEAVING: frozenset({MemberState.GONE}),
+    MemberState.GONE: frozenset(),
+}
+COUNTED = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, MemberState.READY)
+SENDING = (MemberState.CONNECTING, MemberState.READY, MemberState.DRAINING)
+TAKING = (MemberState.CONNECTING, MemberState.READY)
+
+
+def member_id(stage: str, number: int) -> str:
+    """Return the name of a member; numbers are never used twice in a deployment."""
+    return f"{stage}-{number}"
+
+
+def parse_member(member: str) -> tuple[str, int] | None:
+    """Return stage and number; None if that is no member's name."""
+    stage, dash, number = member.rpartition("-")
+    return (stage, int(number)) if dash and number.isdecimal() and number.isascii() else None
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One replica or gateway. Times are of the controller's monotonic clock."""
+
+    id: str
+    stage: str
+    version: int
+    born: float
+    host: str = ""
+    """Where its process runs; empty: it lives in a process that is not ours to start or kill."""
+    keep: bool = False
+    state: MemberState = MemberState.STARTING
+    since: float = 0.0
+    ready_at: float | None = None
+    pid: int | None = None
+    address: str = ""
+    attached: bool = False
+    """It said hello, and can be told something."""
+    awaited: bool = False
+    """It ran when the last controller ended, and has not been heard of since."""
+    donor: str | None = None
+    tried: set[str] = field(default_factory=set)
+    retiring: str = ""
+    """Why it is to go once it has been replaced; empty: it is not."""
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_gateway(self) -> bool:
+        return self.stage == GATEWAY
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is one of the replicas that a stage is to have."""
+        return self.state in COUNTED and not self.retiring
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is MemberState.READY
+
+    @property
+    def may_send(self) -> bool:
+        return self.attached and self.state in SENDING
+
+    @property
+    def may_take(self) -> bool:
+        return self.attached and self.state in TAKING
+
+    def go(self, state: MemberState, now: float) -> None:
+        """Change the state; a step that is not in the table is a defect of ours."""
+        if state not in NEXT[self.state]:
+            raise AssertionError(f"{self.id} cannot go from {self.state.value} to {state.value}")
+        self.state, self.since = state, now
+        if state is MemberState.READY:
+            self.ready_at = now
+
+    def died_young(self, now: float) -> bool:
+        """Whether its end is one of a crash loop's: it did not come to serve, or not for long, and did no work."""
+        if self.ready_at is None:
+            return self.state is not MemberState.LEAVING
+        return now - self.ready_at < YOUNG_S and int(self.stats.get("done", 0)) < PROVEN_ANSWERS

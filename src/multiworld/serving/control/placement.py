@@ -1,0 +1,38 @@
+"""Decide on which host the next member of a stage runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from .members import Member
+
+__all__ = ["HostInfo", "place"]
+
+
+@dataclass(kw_only=True)
+class HostInfo:
+    """One host as its process introduced it. ``live``: there is a link to it."""
+
+    name: str
+    address: str
+    capacity: int
+    live: bool = True
+
+
+def place(
+    stage: str, allowed: Collection[str], hosts: Iterable[HostInfo], members: Iterable[Member]
+) -> HostInfo | None:
+    """Return the live host with the fewest of this stage, then with the lowest load; None if there is none.
+
+    ``allowed``: names or addresses of hosts; empty: any.
+    """
+    running = list(members)
+
+    def burden(host: HostInfo) -> tuple[int, float, str]:
+        there = [member for member in running if member.host == host.name]
+        same = sum(member.stage == stage for member in there)
+        return same, len(there) / max(host.capacity, 1), host.name
+
+    fitting = [host for host in hosts if host.live and (not allowed or host.name in allowed or host.address in allowed)]
+    return min(fitting, key=burden, default=None)

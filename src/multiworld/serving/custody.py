@@ -1,0 +1,403 @@
+"""What a sender has promised to deliver to one stage: who holds it, who may get more, and who gets it instead. Pure.
+
+An item stays here from ``put`` until a replica says that *its* successor has accepted the result (*custody transfer*):
+what a lost replica held is sent to another one, from here. Each replica grants credit, in requests and in bytes; what
+finds none waits here.
+
+Three things keep one failure from becoming many. A replica whose oldest item is far older than usual, while others make
+progress, is *suspect*: it is offered nothing and its items are tried elsewhere, within a budget, until it answers. An
+item that was at a replica when that died is *marked*: the next replica executes it alone, and says so first, so that
+a second death is blamed on it and on nothing beside it. At ``max_deaths`` it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .routing import Policy, rendezvous
+
+__all__ = ["Assignment", "Custody", "Loss", "Refusal"]
+
+SMOOTHING = 0.1  # of a replica's latency, per answer
+FIRST_LATENCY_S = 0.01  # of a replica that has not answered yet
+NUM_LATENCIES = 256
+SUSPECT_AFTER_S = 0.25
+SUSPECT_FACTOR = 4.0
+REPLAY_SHARE = 0.2
+REPLAY_ALLOWANCE = 16
+BUDGET_HALF_AT = 4096
+NONE_HELD = (math.inf, 0)
+
+
+class Assignment(NamedTuple):
+    """Send the item with this key to this replica now."""
+
+    key: bytes
+    peer: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An item that is not tried again. ``deaths``: of replicas, by its doing; 0: it must not be executed twice."""
+
+    key: bytes
+    peer: str
+    deaths: int
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What the loss of a replica ends here: ``refused`` may not go to another one, ``ended`` was for it alone."""
+
+    refused: tuple[Refusal, ...] = ()
+    ended: tuple[bytes, ...] = ()
+
+
+class _Peer:
+    """One replica: what it holds by key, with the time when it was sent and the size."""
+
+    __slots__ = ("closed", "held", "held_bytes", "latency_s", "name", "progress_at", "started", "suspect", "window")
+
+    def __init__(self, name: str, window: int, now: float) -> None:
+        self.name, self.window = name, window
+        self.held: dict[bytes, tuple[float, int]] = {}
+        self.held_bytes = 0
+        self.latency_s = FIRST_LATENCY_S
+        self.progress_at = now
+        self.started: set[bytes] = set()
+        self.closed = False
+        self.suspect = False
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.held)
+
+
+class _Item:
+    __slots__ = ("deaths", "holders", "is_waiting", "put_at", "replayed", "route", "size_bytes", "target")
+
+    def __init__(self, size_bytes: int, route: bytes, target: str | None, now: float) -> None:
+        self.size_bytes, self.route, self.target = size_bytes, route, target
+        self.holders: set[str] = set()
+        self.deaths = 0
+        self.replayed = False
+        self.is_waiting = True
+        self.put_at = now
+
+
+class Custody:
+    """All items of one sender for one stage, by their ids."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        idempotent: bool = True,
+        merging: bool = False,
+        max_deaths: int = 2,
+        max_bytes: int = 64 << 20,
+    ) -> None:
+        """``merging``: the stage joins several inputs, so all its senders must choose the same replica.
+
+        ``max_bytes``: the credit of each replica in bytes; a single item may exceed it.
+        """
+        self._policy, self._idempotent, self._merging = policy, idempotent, merging
+        self._max_deaths, self._max_bytes = max_deaths, max_bytes
+        self._peers: dict[str, _Peer] = {}
+        self._items: dict[bytes, _Item] = {}
+        self._waiting: deque[bytes] = deque()
+        self._bound: dict[str, deque[bytes]] = {}  # waiting for one replica only
+        self._latencies: deque[float] = deque(maxlen=NUM_LATENCIES)
+        self._num_sent = self._num_replayed = 0.0
+        self.held_bytes = 0
+        self.num_replayed = 0
+        """Items that were sent a second time, ever."""
+
+    # ---- replicas
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return tuple(self._peers)
+
+    @property
+    def num_live(self) -> int:
+        """Replicas that may be offered something, suspects included."""
+        return sum(not peer.closed for peer in self._peers.values())
+
+    def open(self, peer: str, window: int, *, now: float) -> None:
+        """From now on the replica may be given ``window`` items at a time; opened again, it goes on with that."""
+        known = self._peers.get(peer)
+        if known is None:
+            self._peers[peer] = _Peer(peer, window, now)
+        else:
+            known.window, known.closed = window, False
+
+    def grant(self, peer: str, window: int) -> None:
+        """Its credit is another one now. Unknown replicas are ignored: it may just have gone."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.window = window
+
+    def close(self, peer: str) -> None:
+        """Offer it nothing new; what it holds it may finish."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.closed = True
+
+    def down(self, peer: str) -> Loss:
+        """It is lost: what it held goes to others, but for what is returned."""
+        lost = self._peers.pop(peer, None)
+        ended = [key for key in self._bound.pop(peer, ()) if key in self._items]
+        refused: list[Refusal] = []
+        again: list[bytes] = []
+        for key in () if lost is None else lost.held:
+            item = self._items.get(key)
+            if item is None or peer not in item.holders:
+                continue
+            item.holders.discard(peer)
+            if item.target is not None:
+                ended.append(key)
+            elif not item.holders and not item.is_waiting:  # else another one has it, or will
+                assert lost is not None
+                refusal = self._judge(lost, key, item)
+                if refusal is None:
+                    again.append(key)
+                else:
+                    refused.append(refusal)
+        self._wait_again(again)
+        for key in (*ended, *(refusal.key for refusal in refused)):
+            self._forget(key)
+        return Loss(tuple(refused), tuple(ended))
+
+    def _judge(self, lost: _Peer, key: bytes, item: _Item) -> Refusal | None:
+        if not self._idempotent:
+            return Refusal(key, lost.name, 0)
+        if not lost.started or key in lost.started:
+            item.deaths += 1
+        return Refusal(key, lost.name, item.deaths) if item.deaths >= self._max_deaths else None
+
+    # ---- items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._items
+
+    @property
+    def num_waiting(self) -> int:
+        """Items that no replica holds, those counted that wait for credit."""
+        return sum(item.is_waiting for item in self._items.values()) if self._bound else len(self._waiting)
+
+    def put(
+        self,
+        key: bytes,
+        size_bytes: int,
+        *,
+        now: float,
+        route: bytes = b"",
+        target: str | None = None,
+        replayed: bool = False,
+    ) -> None:
+        """Take an item in custody. ``target``: it is for this replica alone. Put again, it is sent again.
+
+        ``replayed``: some replica may have executed it before.
+        """
+        self._forget(key)
+        item = self._items[key] = _Item(size_bytes, route, target, now)
+        item.replayed = replayed
+        self.held_bytes += size_bytes
+        self._queue_of(item).append(key)
+
+    def assign(self, *, now: float) -> Iterator[Assignment]:
+        """Yield what is to be sent now, oldest first, as long as there is credit."""
+        for target in list(self._bound):
+            yield from self._assign_bound(target, now)
+        while self._waiting:
+            key = self._waiting[0]
+            item = self._items.get(key)
+            if item is None or not item.is_waiting:
+                self._waiting.popleft()
+                continue
+            peer = self._choose(item)
+            if peer is None:
+                return
+            self._waiting.popleft()
+            yield self._hold(key, item, peer, now)
+
+    def marked(self, key: bytes) -> int:
+        """Return how many replicas died while they held the item: above 0, it is executed alone."""
+        item = self._items.get(key)
+        return 0 if item is None else item.deaths
+
+    def was_replayed(self, key: bytes) -> bool:
+        """Return whether some replica may have executed the item before."""
+        item = self._items.get(key)
+        return item is not None and item.replayed
+
+    def started(self, peer: str, key: bytes) -> None:
+        """The replica says that it is about to execute a marked item, alone."""
+        known = self._peers.get(peer)
+        if known is not None and key in known.held:
+            known.started.add(key)
+
+    def released(self, peer: str, keys: Iterable[bytes], *, now: float) -> list[bytes]:
+        """The replica is done with these; return those that this ended here, each once."""
+        known = self._peers.get(peer)
+        ended: list[bytes] = []
+        for key in keys:
+            if known is not None:
+                self._let_go(known, key, now)
+            item = self._items.get(key)
+            if item is not None and peer in item.holders:
+                self._forget(key)
+                ended.append(key)
+        return ended
+
+    def drop(self, key: bytes) -> list[str]:
+        """Give an item up (answered, cancelled, too late); return the replicas that hold it."""
+        item = self._items.get(key)
+        if item is None:
+            return []
+        holders = list(item.holders)
+        self._forget(key)
+        return holders
+
+    # ---- suspicion
+
+    def check(self, *, now: float) -> bool:
+        """Look for replicas that answer no more while others do; return whether there is something to send elsewhere.
+
+        To be called several times a second.
+        """
+        limit_s = max(SUSPECT_FACTOR * self._p99(), SUSPECT_AFTER_S)
+        moved = False
+        for peer in self._peers.values():
+            oldest, _ = next(iter(peer.held.values()), NONE_HELD)
+            late = now - oldest > limit_s
+            if not late:
+                peer.suspect = False
+            elif not peer.suspect and self._others_progress(peer, now - limit_s):
+                peer.suspect = True
+            if peer.suspect and self._idempotent:
+                moved = self._try_elsewhere(peer, now - limit_s) or moved
+        return moved
+
+    def suspects(self) -> tuple[str, ...]:
+        return tuple(name for name, peer in self._peers.items() if peer.suspect)
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Return what is known of each replica."""
+        return {
+            name: {
+                "in_flight": len(peer.held),
+                "window": peer.window,
+                "latency_s": peer.latency_s,
+                "suspect": peer.suspect,
+            }
+            for name, peer in self._peers.items()
+        }
+
+    # ---- inside
+
+    def _choose(self, item: _Item) -> _Peer | None:
+        peers = self._peers.values()
+        if self._merging:
+            alive = [peer for peer in peers if not peer.closed]
+            chosen = rendezvous(alive, item.route) if alive else None
+            return chosen if chosen is not None and self._has_credit(chosen, item) else None  # type: ignore[arg-type, return-value]
+        free = [
+            peer for peer in peers if not peer.closed and self._has_credit(peer, item) and peer.name not in item.holders
+        ]
+        if len(free) > 1:
+            trusted = [peer for peer in free if not peer.suspect]
+            free = trusted or free
+        if not free:
+            return None
+        return free[0] if len(free) == 1 else self._policy.choose(free, item.route)  # type: ignore[return-value]
+
+    def _has_credit(self, peer: _Peer, item: _Item) -> bool:
+        return len(peer.held) < peer.window and (not peer.held or peer.held_bytes + item.size_bytes <= self._max_bytes)
+
+    def _hold(self, key: bytes, item: _Item, peer: _Peer, now: float) -> Assignment:
+        peer.held_bytes += item.size_bytes - peer.held.pop(key, NONE_HELD)[1]
+        peer.held[key] = (now, item.size_bytes)
+        item.holders.add(peer.name)
+        item.is_waiting = False
+        self._num_sent += 1
+        if self._num_sent > BUDGET_HALF_AT:
+            self._num_sent /= 2
+            self._num_replayed /= 2
+        return Assignment(key, peer.name)
+
+    def _let_go(self, peer: _Peer, key: bytes, now: float) -> None:
+        sent_at, size_bytes = peer.held.pop(key, NONE_HELD)
+        if sent_at is NONE_HELD[0]:
+            return
+        peer.held_bytes -= size_bytes
+        peer.started.discard(key)
+        latency_s = now - sent_at
+        peer.latency_s += SMOOTHING * (latency_s - peer.latency_s)
+        peer.progress_at = now
+        self._latencies.append(latency_s)
+
+    def _queue_of(self, item: _Item) -> deque[bytes]:
+        return self._waiting if item.target is None else self._bound.setdefault(item.target, deque())
+
+    def _assign_bound(self, target: str, now: float) -> Iterator[Assignment]:
+        queue, peer = self._bound[target], self._peers.get(target)
+        while queue:
+            key = queue[0]
+            item = self._items.get(key)
+            if item is None or not item.is_waiting:
+                queue.popleft()
+                continue
+            if peer is None or not self._has_credit(peer, item):
+                return
+            queue.popleft()
+            yield self._hold(key, item, peer, now)
+        del self._bound[target]
+
+    def _wait_again(self, keys: list[bytes]) -> None:
+        for key in reversed(keys):
+            item = self._items[key]
+            item.is_waiting = item.replayed = True
+            self.num_replayed += 1
+            self._queue_of(item).appendleft(key)
+
+    def _forget(self, key: bytes) -> None:
+        """The replicas that hold it still count it until they release it: their credit is theirs."""
+        item = self._items.pop(key, None)
+        if item is not None:
+            self.held_bytes -= item.size_bytes
+
+    def _p99(self) -> float:
+        if not self._latencies:
+            return 0.0
+        ordered = sorted(self._latencies)
+        return ordered[int(0.99 * (len(ordered) - 1))]
+
+    def _others_progress(self, peer: _Peer, since: float) -> bool:
+        return any(
+            other is not peer and not other.closed and not other.suspect and other.progress_at > since
+            for other in self._peers.values()
+        )
+
+    def _try_elsewhere(self, peer: _Peer, sent_before: float) -> bool:
+        again: list[bytes] = []
+        for key, (sent_at, _) in peer.held.items():
+            if sent_at > sent_before:
+                break
+            item = self._items.get(key)
+            if item is None or item.is_waiting or item.target is not None or item.holders != {peer.name}:
+                continue
+            if self._num_replayed >= REPLAY_SHARE * self._num_sent + REPLAY_ALLOWANCE:
+                break
+            self._num_replayed += 1
+            again.append(key)
+        self._wait_again(again)
+        return bool(again)

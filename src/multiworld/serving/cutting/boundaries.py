@@ -1,0 +1,127 @@
+"""Finds where a graph of operations can be cut: where only tensors go over, and what goes over there."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from .measuring import Measured
+
+__all__ = ["Boundary", "Layout"]
+
+RANDOM = ("rand", "normal", "bernoulli", "dropout", "multinomial")
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """``end``: how many of the graph's operations lie before it. ``tensors`` go over it, ``sizes`` are read from them.
+
+    A stage can execute several requests at once if each tensor that goes over has the requests' rows in front:
+    ``by_rows``.
+    """
+
+    end: int
+    tensors: tuple[fx.Node, ...]
+    sizes: Mapping[fx.Node, tuple[fx.Node, int]]
+    by_rows: bool
+
+    def size_bytes(self, measured: Mapping[fx.Node, Measured]) -> int:
+        return sum(measured[node].size_bytes for node in self.tensors)
+
+
+class Layout:
+    """The operations of a graph in order, and which of them are made again wherever they are needed.
+
+    Made again is what depends on no request, only on weights, constants and sizes: a mask, positions, rotary angles.
+    Sending it would cost more, and such a tensor has no rows to concatenate.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.nodes: list[fx.Node] = list(graph.nodes)
+        self.index = {node: index for index, node in enumerate(self.nodes)}
+        self.sizes: set[fx.Node] = set()
+        self.remade: set[fx.Node] = set()
+        for node in self.nodes:
+            if _is_size(node):
+                self.sizes.add(node)
+            elif node.op == "get_attr" or (_is_pure_call(node) and self._is_made_of_remade(node)):
+                self.remade.add(node)
+
+    def boundaries(self, measured: Mapping[fx.Node, Measured], num_rows: int | None) -> list[Boundary]:
+        """Return where the graph can be cut, each place once (of equal ones the first), the very end not among them."""
+        last_use = self._last_uses()
+        found: list[Boundary] = []
+        for end in range(1, len(self.nodes) - 1):
+            boundary = self._boundary(end, last_use, measured, num_rows)
+            if boundary is not None and not (found and found[-1].tensors == boundary.tensors):
+                found.append(boundary)
+        return found
+
+    def needed_sizes(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
+        """Return the sizes that nodes are made of, directly or through what is made again."""
+        needed: set[fx.Node] = set()
+        seen: set[fx.Node] = set()
+        left = [source for node in nodes for source in node.all_input_nodes]
+        while left:
+            node = left.pop()
+            if node in self.sizes:
+                needed.add(node)
+            elif node in self.remade and node not in seen:
+                seen.add(node)
+                left += node.all_input_nodes
+        return needed
+
+    def _boundary(
+        self, end: int, last_use: Mapping[fx.Node, int], measured: Mapping[fx.Node, Measured], num_rows: int | None
+    ) -> Boundary | None:
+        live = [node for node in self.nodes[:end] if last_use.get(node, -1) >= end]
+        tensors = tuple(node for node in live if node not in self.remade and node not in self.sizes)
+        if not tensors or all(node.op == "placeholder" for node in tensors):
+            return None
+        if any(measured[node].shape is None for node in tensors):
+            return None
+        sizes = {node: _read_from(node, tensors) for node in live if node in self.sizes}
+        readable = {node: place for node, place in sizes.items() if place is not None}
+        if len(readable) < len(sizes):
+            return None
+        by_rows = all((measured[node].shape or (None,))[0] == num_rows for node in tensors)
+        return Boundary(end, tensors, readable, by_rows)
+
+    def _last_uses(self) -> dict[fx.Node, int]:
+        """Return the index of the last operation that needs a node, directly or through what is made again there."""
+        last: dict[fx.Node, int] = {}
+        for node in self.nodes:
+            if node in self.remade or node in self.sizes:
+                continue
+            for source in (*node.all_input_nodes, *self.needed_sizes([node])):
+                last[source] = self.index[node]
+        return last
+
+    def _is_made_of_remade(self, node: fx.Node) -> bool:
+        return all(source in self.remade or source in self.sizes for source in node.all_input_nodes)
+
+
+def _is_pure_call(node: fx.Node) -> bool:
+    if node.op not in ("call_function", "call_method") or node.is_impure():
+        return False
+    name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", node.target))
+    return not any(word in name for word in RANDOM) and not name.endswith("_")
+
+
+def _is_size(node: fx.Node) -> bool:
+    """Return whether a node is a size of a tensor that torch.export left free."""
+    return node.target is torch.ops.aten.sym_size.int and isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def _read_from(size: fx.Node, tensors: Iterable[fx.Node]) -> tuple[fx.Node, int] | None:
+    """Return a tensor and its dimension that always has this size."""
+    wanted = size.meta["val"].node.expr
+    for tensor in tensors:
+        for dim, have in enumerate(tensor.meta["val"].shape):
+            if isinstance(have, torch.SymInt) and operator.eq(have.node.expr, wanted):
+                return tensor, dim
+    return None

@@ -1,0 +1,192 @@
+"""Cuts a model into stages: measures it, decides where, builds the parts and checks that they equal the whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ..graph import Stage
+from .boundaries import Boundary, Layout
+from .building import build
+from .measuring import Measured, measure
+from .partition import LayerCost, partition
+from .tracing import Example, Traced, trace_by_export, trace_by_fx
+
+__all__ = ["cut", "profile", "stages_of"]
+
+SECONDS_PER_BYTE = 3e-10
+"""What a byte costs between two processes of one host: about 3 GB/s."""
+logger = logging.getLogger(__name__)
+
+
+def profile(module: nn.Module, example: Any, *, repeats: int = 5) -> list[LayerCost]:
+    """Measure what the parts of a model cost between the places where it can be cut.
+
+    ``example``: a request's payload: a tensor, or a list or dict of tensors, which ``forward`` takes as its positional
+    or keyword arguments. Puts the module in evaluation mode. Raises ValueError if it cannot be traced.
+    """
+    return _Cuttable(module, example, repeats, at_least=1).costs()
+
+
+def cut(
+    module: nn.Module,
+    example: Any,
+    num_stages: int,
+    *,
+    repeats: int = 5,
+    seconds_per_byte: float = SECONDS_PER_BYTE,
+    max_param_bytes: int | None = None,
+) -> list[nn.Module]:
+    """Cut a model into modules which, called one after the other, return bitwise what it returns.
+
+    The slowest of them is as fast as the measured costs allow. They share the model's weights, under the same names,
+    and the model is put in evaluation mode. Skip connections go along as further tensors of the payload. ``example``:
+    see ``profile``; give it two rows or more, so that rows can be told from other dimensions of size 1, and the size of
+    a usual request, for which the parts are balanced.
+
+    Raises ValueError for a model that cannot be traced, has fewer places to cut than asked for, or does not return the
+    same in parts (because it draws random numbers, or keeps state between calls).
+    """
+    cuttable = _Cuttable(module, example, repeats, at_least=num_stages)
+    costs = cuttable.costs()
+    plan = partition(costs, num_stages, seconds_per_byte=seconds_per_byte, max_param_bytes=max_param_bytes)
+    logger.info("%s is cut at %s, for stages of %s s", type(module).__name__, plan.starts, plan.seconds)
+    parts = build(cuttable.traced, cuttable.layout, [cuttable.boundaries[start - 1] for start in plan.starts[1:]])
+    _check(module, cuttable.traced.example, example, parts)
+    return parts
+
+
+def stages_of(
+    module: nn.Module,
+    example: Any,
+    num_stages: int,
+    *,
+    name: str = "part",
+    replicas: int | Sequence[int] = 1,
+    max_param_bytes: int | None = None,
+    **options: Any,
+) -> list[Stage]:
+    """Return a model as a chain of stages ``part0``, ``part1``, ...; ``options`` go to each ``Stage``.
+
+    ``replicas``: of each stage, or one number per stage. Raises as ``cut`` does.
+    """
+    counts = [replicas] * num_stages if isinstance(replicas, int) else list(replicas)
+    if len(counts) != num_stages:
+        raise ValueError(f"replicas={counts} has {len(counts)} numbers for {num_stages} stages")
+    parts = cut(module, example, num_stages, max_param_bytes=max_param_bytes)
+    return [
+        Stage(f"{name}{number}", part, replicas=count, **options)
+        for number, (part, count) in enumerate(zip(parts, counts, strict=True))
+    ]
+
+
+class _Cuttable:
+    """A model as a chain of runs of operations, between the places where it can be cut."""
+
+    def __init__(self, module: nn.Module, example: Any, repeats: int, *, at_least: int) -> None:
+        bound = Example.bind(module, example)
+        module.eval()
+        problems: list[str] = []
+        for trace in (trace_by_fx, trace_by_export):
+            try:
+                self.traced: Traced = trace(module, bound)
+            except Exception as error:  # tracing runs the model's own code, which may raise anything
+                problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
+                continue
+            self.layout = Layout(self.traced.module.graph)
+            self.measured = measure(self.traced, repeats)
+            self.boundaries = _usable(self.layout.boundaries(self.measured, bound.num_rows), at_least)
+            if len(self.boundaries) + 1 >= at_least:
+                return
+            problems.append(f"{trace.__name__}: can be cut at {len(self.boundaries)} places")
+        raise ValueError(
+            f"{type(module).__name__} cannot be cut into {at_least} stages ({'; '.join(problems)}). "
+            "Write the stages yourself, or ask for fewer."
+        )
+
+    def costs(self) -> list[LayerCost]:
+        ends = [boundary.end for boundary in self.boundaries]
+        runs = zip([0, *ends], [*ends, len(self.layout.nodes)], strict=True)
+        sent = [boundary.size_bytes(self.measured) for boundary in self.boundaries]
+        return [
+            self._cost(self.layout.nodes[start:end], out_bytes)
+            for (start, end), out_bytes in zip(runs, [*sent, 0], strict=True)
+        ]
+
+    def _cost(self, nodes: Sequence[fx.Node], out_bytes: int) -> LayerCost:
+        tensors = {id(tensor): tensor for node in nodes for tensor in _weights(self.traced.module, node)}
+        return LayerCost(
+            name=_name(nodes, self.measured),
+            seconds=sum(self.measured[node].seconds for node in nodes),
+            param_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
+            out_bytes=out_bytes,
+        )
+
+
+def _usable(boundaries: list[Boundary], at_least: int) -> list[Boundary]:
+    """Prefer places where requests can be concatenated; take the others too if those are too few."""
+    by_rows = [boundary for boundary in boundaries if boundary.by_rows]
+    return by_rows if by_rows and len(by_rows) + 1 >= at_least else boundaries
+
+
+def _weights(module: fx.GraphModule, node: fx.Node) -> list[torch.Tensor]:
+    if node.op == "call_module":
+        child = module.get_submodule(str(node.target))
+        return [*child.parameters(), *child.buffers()]
+    found: list[torch.Tensor] = []
+    for source in (node, *node.all_input_nodes):
+        if source.op == "get_attr":
+            path, _, name = str(source.target).rpartition(".")
+            value = getattr(module.get_submodule(path), name)
+            found += [value] if isinstance(value, torch.Tensor) else []
+    return found
+
+
+def _name(nodes: Sequence[fx.Node], measured: Mapping[fx.Node, Measured]) -> str:
+    """Return the name of the costliest operation of a run: the module's, where it is one."""
+    costliest = max(nodes, key=lambda node: measured[node].seconds)
+    return str(costliest.target) if costliest.op == "call_module" else costliest.name
+
+
+def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.Module]) -> None:
+    """Compare one run through the parts, each with its own copy of its payload as in a process of its own."""
+    with torch.no_grad():
+        whole = _leaves(module(**{name: value.clone() for name, value in bound.values.items()}))
+        payload = _copied(example)
+        for part in parts:
+            payload = _copied(part(payload))
+    pieces = _leaves(payload)
+    if len(whole) != len(pieces) or not all(map(_same, whole, pieces)):
+        raise ValueError(
+            f"{type(module).__name__} returns something else in parts than as a whole: it may draw random numbers, or "
+            "keep state between calls. Write its stages yourself."
+        )
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [leaf for item in items for leaf in _leaves(item)]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

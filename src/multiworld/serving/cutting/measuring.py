@@ -1,0 +1,60 @@
+"""Runs a traced model on its example, and notes what each operation took and returned."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from .tracing import Traced
+
+__all__ = ["Measured", "measure"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """``shape`` is None where an operation returned something else than one tensor."""
+
+    seconds: float
+    shape: tuple[int, ...] | None
+    size_bytes: int
+
+
+class _Stopwatch(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, on_gpu: bool) -> None:
+        super().__init__(module)
+        self._on_gpu = on_gpu
+        self.seconds: dict[fx.Node, list[float]] = defaultdict(list)
+        self.values: dict[fx.Node, tuple[tuple[int, ...] | None, int]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        started = time.perf_counter()
+        result = super().run_node(n)
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        self.seconds[n].append(time.perf_counter() - started)
+        if isinstance(result, torch.Tensor):
+            self.values[n] = tuple(result.shape), result.numel() * result.element_size()
+        else:
+            self.values[n] = None, 0
+        return result
+
+
+def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
+    """Return the median of ``repeats`` runs for each operation, after one run that is not counted."""
+    inputs = list(traced.example.values.values())
+    watch = _Stopwatch(traced.module, any(value.is_cuda for value in inputs))
+    with torch.no_grad():
+        for run in range(repeats + 1):
+            if run == 1:
+                watch.seconds.clear()
+            watch.run(*(value.clone() for value in inputs), enable_io_processing=False)
+    return {
+        node: Measured(statistics.median(watch.seconds[node]), *watch.values[node])
+        for node in traced.module.graph.nodes
+    }

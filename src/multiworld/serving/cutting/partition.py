@@ -1,0 +1,98 @@
+"""Decides between which layers a model is cut, so that the slowest stage is as fast as it can be. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+__all__ = ["LayerCost", "Partition", "partition"]
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What one layer was measured to cost: seconds per call, bytes of its weights, bytes that go on to the next."""
+
+    name: str
+    seconds: float
+    param_bytes: int = 0
+    out_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Partition:
+    """``starts``: the first layer of each stage. ``seconds``: what each stage takes, sending and receiving included."""
+
+    starts: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def slowest_s(self) -> float:
+        return max(self.seconds)
+
+
+def partition(
+    costs: Sequence[LayerCost],
+    num_stages: int,
+    *,
+    seconds_per_byte: float = 0.0,
+    max_param_bytes: int | None = None,
+) -> Partition:
+    """Cut a chain of layers into ``num_stages`` runs: the slowest as fast as can be, and then the least to send.
+
+    A stage takes the seconds of its layers, and ``seconds_per_byte`` for what it receives and what it sends on (the
+    request and the answer are no difference between cuts, and not counted). Raises ValueError if there are fewer layers
+    than stages, or if no cut keeps every stage's weights within ``max_param_bytes``.
+
+    Exact, by dynamic programming over the last cut: O(stages * layers^2).
+    """
+    if not 1 <= num_stages <= len(costs):
+        raise ValueError(f"cannot cut {len(costs)} layers into {num_stages} stages: expected 1 to {len(costs)}")
+    chain = _Chain(costs, seconds_per_byte, math.inf if max_param_bytes is None else max_param_bytes)
+    # best[k][end]: (slowest, sent, start of the last run) over all cuts of the layers before end into k runs.
+    best: list[list[tuple[float, float, int]]] = [[(0.0, 0.0, 0)] + [(math.inf, math.inf, 0)] * len(costs)]
+    for stages in range(1, num_stages + 1):
+        row = [(math.inf, math.inf, 0)] * (len(costs) + 1)
+        for end in range(stages, len(costs) + 1):
+            row[end] = min(
+                (max(best[-1][start][0], chain.seconds(start, end)), best[-1][start][1] + chain.sent(start), start)
+                for start in range(stages - 1, end)
+            )
+        best.append(row)
+    if math.isinf(best[-1][-1][0]):
+        raise ValueError(
+            f"{num_stages} stages of at most {max_param_bytes} bytes of weights do not hold the model: its "
+            f"{len(costs)} layers have {sum(cost.param_bytes for cost in costs)}, the largest "
+            f"{max(cost.param_bytes for cost in costs)}"
+        )
+    starts = _walk_back(best, len(costs))
+    ends = [*starts[1:], len(costs)]
+    return Partition(tuple(starts), tuple(chain.seconds(*run) for run in zip(starts, ends, strict=True)))
+
+
+class _Chain:
+    """Answers what a run of layers costs, in constant time."""
+
+    def __init__(self, costs: Sequence[LayerCost], seconds_per_byte: float, max_param_bytes: float) -> None:
+        self._seconds = list(accumulate((cost.seconds for cost in costs), initial=0.0))
+        self._params = list(accumulate((cost.param_bytes for cost in costs), initial=0))
+        self._sent = [0.0, *(cost.out_bytes * seconds_per_byte for cost in costs[:-1]), 0.0]
+        self._max_param_bytes = max_param_bytes
+
+    def seconds(self, start: int, end: int) -> float:
+        if self._params[end] - self._params[start] > self._max_param_bytes:
+            return math.inf
+        return self._seconds[end] - self._seconds[start] + self._sent[start] + self._sent[end]
+
+    def sent(self, start: int) -> float:
+        """Return how long what goes over the cut in front of a layer takes."""
+        return self._sent[start]
+
+
+def _walk_back(best: Sequence[Sequence[tuple[float, float, int]]], end: int) -> list[int]:
+    starts: list[int] = []
+    for row in reversed(best[1:]):
+        end = row[end][2]
+        starts.append(end)
+    return starts[::-1]

@@ -1,0 +1,187 @@
+"""Turns a module and an example into a graph of operations: by torch.fx, or by torch.export where fx cannot follow."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+__all__ = ["Example", "Traced", "trace_by_export", "trace_by_fx"]
+
+Key = str | int | None
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request's payload, bound to the parameters of a module's ``forward``.
+
+    ``keys``: parameter to where in the payload its tensor stands; None if the payload is the tensor itself.
+    """
+
+    values: dict[str, torch.Tensor]
+    keys: dict[str, Key]
+    absent: dict[str, Any]
+    """Parameters that the payload does not give, with their defaults."""
+
+    @classmethod
+    def bind(cls, module: nn.Module, payload: object) -> Example:
+        """Raises TypeError for a payload that ``forward`` cannot take."""
+        parameters = [
+            parameter
+            for parameter in inspect.signature(module.forward).parameters.values()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        keys = _keys([parameter.name for parameter in parameters], payload)
+        values = {name: payload if key is None else payload[key] for name, key in keys.items()}  # type: ignore[index]
+        absent = {parameter.name: parameter.default for parameter in parameters if parameter.name not in keys}
+        missing = [name for name, default in absent.items() if default is inspect.Parameter.empty]
+        if missing or not all(isinstance(value, torch.Tensor) for value in values.values()):
+            raise TypeError(
+                f"{type(module).__name__}.forward({', '.join(parameter.name for parameter in parameters)}) cannot take "
+                f"an example of {_describe(payload)}"
+            )
+        return cls(values, keys, absent)  # type: ignore[arg-type]
+
+    @property
+    def num_rows(self) -> int | None:
+        """The size of the first dimension of the first tensor, None if it has none."""
+        first = next(iter(self.values.values()))
+        return first.shape[0] if first.dim() else None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """``module.graph`` takes the tensors of ``example`` and returns a tensor, or a list or dict of tensors."""
+
+    module: fx.GraphModule
+    example: Example
+
+
+class _Tracer(fx.Tracer):
+    """Leaves those modules whole whose code fx cannot follow, and remembers where it failed."""
+
+    def __init__(self, opaque: set[type[nn.Module]]) -> None:
+        super().__init__()
+        self._opaque = opaque
+        self.failed: type[nn.Module] | None = None
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in self._opaque or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            if self.failed is None:
+                self.failed = type(m)
+            raise
+
+
+def trace_by_fx(module: nn.Module, example: Example) -> Traced:
+    """Trace symbolically: shapes stay free, names stay as they are. Raises whatever ``forward`` does with a proxy."""
+    opaque: set[type[nn.Module]] = set()
+    while True:
+        tracer = _Tracer(opaque)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a default that cannot be asserted is no concern: it is never given
+                graph = tracer.trace(module, concrete_args=example.absent or None)
+        except Exception:
+            if tracer.failed is None or tracer.failed in opaque:
+                raise
+            opaque.add(tracer.failed)
+            continue
+        for node in list(graph.nodes):
+            if node.op == "placeholder" and node.target not in example.keys:
+                _erase(graph, node)
+        output = _output(graph)
+        output.args = (_plain(output.args[0]),)
+        return Traced(fx.GraphModule(module, graph), example)
+
+
+def trace_by_export(module: nn.Module, example: Example) -> Traced:
+    """Trace with torch.export, which follows the code with values; the sizes that may vary stay free.
+
+    Raises what torch.export raises.
+    """
+    spec: list[pytree.TreeSpec] = []
+    plain = copy.copy(module)  # the same weights; only its forward differs
+
+    def forward(**payload: torch.Tensor) -> Any:
+        result = _plain(module(**payload))
+        spec[:] = [pytree.tree_structure(result)]
+        return result
+
+    plain.forward = forward
+    exported = _export(plain, example)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = exported.module()
+    graph = traced.graph
+    names = list(example.values)
+    for node in list(graph.nodes):
+        if node.op == "call_module" and node.target == "_guards_fn":
+            graph.erase_node(node)  # the gateway and the stage itself say what a request must be
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for name, node in zip(names, placeholders, strict=True):
+        node.target = name
+    output = _output(graph)
+    output.args = (pytree.tree_unflatten(list(pytree.tree_leaves(output.args[0])), spec[0]),)
+    graph.set_codegen(fx.graph.CodeGen())
+    return Traced(fx.GraphModule(traced, graph), example)
+
+
+def _export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
+    free = {name: dict.fromkeys(range(value.dim()), torch.export.Dim.AUTO) for name, value in example.values.items()}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        return torch.export.export(module, (), dict(example.values), dynamic_shapes={"payload": free}, strict=False)
+
+
+def _keys(names: list[str], payload: object) -> dict[str, Key]:
+    if isinstance(payload, torch.Tensor):
+        return {names[0]: None} if names else {}
+    if isinstance(payload, Mapping):
+        return {name: name for name in payload}
+    if isinstance(payload, (list, tuple)):
+        return dict(zip(names, range(len(payload)), strict=False))
+    raise TypeError(f"an example is a tensor, or a list or dict of tensors, not {_describe(payload)}")
+
+
+def _describe(payload: object) -> str:
+    if isinstance(payload, Mapping):
+        return "{" + ", ".join(f"{key!r}: {type(value).__name__}" for key, value in payload.items()) + "}"
+    if isinstance(payload, (list, tuple)):
+        return "[" + ", ".join(type(value).__name__ for value in payload) + "]"
+    return type(payload).__name__
+
+
+def _plain(value: Any) -> Any:
+    """Return an output as tensors (or nodes), lists and dicts; what is neither, as a cache, is left out of a dict."""
+    if isinstance(value, Mapping):
+        items = ((key, item) for key, item in value.items() if isinstance(item, (torch.Tensor, fx.Node, list, tuple)))
+        return {str(key): _plain(item) for key, item in items}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _erase(graph: fx.Graph, node: fx.Node) -> None:
+    """Erase a parameter that is not given, and the assertions about it."""
+    for user in list(node.users):
+        _erase(graph, user)
+    graph.erase_node(node)
+
+
+def _output(graph: fx.Graph) -> fx.Node:
+    output: fx.Node = graph.output_node()
+    return output

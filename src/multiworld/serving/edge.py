@@ -1,0 +1,186 @@
+"""One end of one edge: a world of two that carries packets one way and what is said of them the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Protocol
+
+from ..errors import MultiworldError, ProtocolError
+from ..world.world import World
+from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK
+from .packets import INLINE_BYTES, Item, Kind, Note, decode, encode
+
+__all__ = ["Edge", "EdgeOwner"]
+
+MAX_UNDER_WAY = 2
+PACKET_BYTES = 256 << 10
+PACKET_ITEMS = 64
+LAZY_S = 0.002  # what nobody waits for may come so much later, together with more of it
+LAZY_IDS = 16
+
+
+class EdgeOwner(Protocol):
+    """Whom an edge tells. All calls on the event loop."""
+
+    def edge_brought(self, edge: Edge, items: list[Item], notes: list[Note]) -> None: ...
+
+    def edge_broke(self, edge: Edge, error: Exception) -> None:
+        """Once, unless it was closed here."""
+
+
+class Edge:
+    """Packs what is to be sent in one turn of the event loop into few messages; small ones wait while others leave.
+
+    Use it on one event loop, from ``start`` to ``aclose`` or ``abort``.
+    """
+
+    def __init__(self, owner: EdgeOwner, world: World, peer: str, stage: str) -> None:
+        """``stage``: the peer's."""
+        self.peer, self.stage, self.world = peer, stage, world
+        self.is_upstream = world.rank == UPSTREAM_RANK
+        self._owner = owner
+        self._far = DOWNSTREAM_RANK if self.is_upstream else UPSTREAM_RANK
+        self._loop = asyncio.get_running_loop()
+        self._items: deque[Item] = deque()
+        self._ids: dict[int, list[bytes]] = {}
+        self._notes: list[Note] = []
+        self._under_way = 0
+        self._soon: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._receiving: asyncio.Task[None] | None = None
+        self._over = False
+
+    def __repr__(self) -> str:
+        return f"<Edge {'to' if self.is_upstream else 'from'} {self.peer}{' over' if self._over else ''}>"
+
+    @property
+    def is_over(self) -> bool:
+        return self._over
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not (self._items or self._ids or self._notes or self._under_way)
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._receiving = self._loop.create_task(self._receive())
+
+    def post(self, item: Item) -> None:
+        """Send an item; whoever posts keeps to the peer's credit."""
+        self._items.append(item)
+        self._flush_soon()
+
+    def say(self, kind: Kind, ids: Iterable[bytes] = (), *, number: float = 0.0) -> None:
+        """Say something now."""
+        self._notes.append(Note(kind, list(ids), number))
+        self._flush_soon()
+
+    def mention(self, kind: Kind, id_: bytes) -> None:
+        """Say something within ``LAZY_S``, or as soon as there is enough of it."""
+        ids = self._ids.setdefault(kind, [])
+        ids.append(id_)
+        if kind == Kind.RELEASED and id_ in self._ids.get(Kind.ACCEPTED, ()):
+            self._ids[Kind.ACCEPTED].remove(id_)  # it is said with this
+        if len(ids) >= LAZY_IDS:
+            self._flush_soon()
+        elif self._later is None and self._soon is None:
+            self._later = self._loop.call_later(LAZY_S, self._flush)
+
+    async def aclose(self) -> None:
+        """Send what waits, then leave the world; the peer sees a graceful end."""
+        self._flush()
+        self._end()
+        await self.world.leave()
+
+    def abort(self) -> None:
+        """Give the world up at once."""
+        self._end()
+        self.world.abort()
+
+    def _end(self) -> None:
+        self._over = True
+        for handle in (self._soon, self._later):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._later = None
+        if self._receiving is not None:
+            self._receiving.cancel()
+
+    # ---- sending
+
+    def _flush_soon(self) -> None:
+        if self._soon is None and not self._over:
+            self._soon = self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+        self._soon = self._later = None
+        while not self._over and self._under_way < MAX_UNDER_WAY and (self._items or self._ids or self._notes):
+            self._send_one()
+
+    def _send_one(self) -> None:
+        notes = self._notes
+        notes += [Note(kind, ids) for kind, ids in self._ids.items()]
+        self._notes, self._ids = [], {}
+        packet = encode(self._take(), notes, now=time.monotonic())
+        try:
+            sending = self.world.start_send_tensors(packet, self._far, 0, None)
+        except MultiworldError as error:
+            self._break(error)
+            return
+        if not sending.done:
+            self._under_way += 1
+            sending.add_callback(self._sent_elsewhere)
+
+    def _take(self) -> list[Item]:
+        taken: list[Item] = []
+        size_bytes = 0
+        while self._items and len(taken) < PACKET_ITEMS and size_bytes < PACKET_BYTES:
+            item = self._items.popleft()
+            taken.append(item)
+            size_bytes += item.size_bytes if item.size_bytes <= INLINE_BYTES else PACKET_BYTES
+        return taken
+
+    def _sent_elsewhere(self, sending: Any) -> None:
+        """On whichever thread the operation ended."""
+        try:
+            self._loop.call_soon_threadsafe(self._sent)
+        except RuntimeError:  # the loop was closed: nobody sends any more
+            return
+
+    def _sent(self) -> None:
+        self._under_way -= 1
+        self._flush()
+
+    # ---- receiving
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                payload = await self.world.recv_tensors(self._far)
+                items, notes = decode(payload, now=time.monotonic())
+                for item in items:
+                    item.source = self.stage
+                self._owner.edge_brought(self, items, notes)
+        except ProtocolError as error:
+            self.world.abort()
+            self._break(error)
+        except MultiworldError as error:
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        if not self._over:
+            self._receiving_ends()
+            self._loop.call_soon(partial(self._owner.edge_broke, self, error))
+
+    def _receiving_ends(self) -> None:
+        receiving, self._receiving = self._receiving, None
+        self._end()
+        if receiving is not None and receiving is not asyncio.current_task():
+            receiving.cancel()

@@ -1,0 +1,322 @@
+"""Executes a stage's work: batches what waits, calls it on the event loop or on a thread, and splits the results."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+import traceback
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..channel.base import Payload
+from .batching import BatchQueue
+from .graph import Batch
+from .packets import Item
+
+__all__ = ["Executor", "Job", "describe_error"]
+
+logger = logging.getLogger(__name__)
+
+INLINE_S = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
+SMOOTHING = 0.1
+MAX_CONCURRENT = 64  # calls of a coroutine function
+
+
+class Job:
+    """One request at this stage. ``inputs``: its items, in the order of the work's arguments."""
+
+    __slots__ = ("alone", "id", "inputs")
+
+    def __init__(self, id_: bytes, inputs: Sequence[Item], *, alone: bool) -> None:
+        self.id, self.inputs, self.alone = id_, inputs, alone
+
+
+class Executor:
+    """``on_done(job, payload or exception)`` is called on the event loop, once per job that was not dropped."""
+
+    def __init__(
+        self,
+        work: Callable[..., Any],
+        *,
+        batch: Batch | None,
+        device: str = "cpu",
+        before_alone: Callable[[Job], Any],
+        on_done: Callable[[Job, Payload | Exception], None],
+    ) -> None:
+        """``before_alone``: a coroutine function that is awaited before a suspected job is executed."""
+        self.work = work
+        self._batch, self._device = batch, torch.device(device)
+        self._before_alone, self._on_done = before_alone, on_done
+        self._is_async = is_async(work)
+        self._queue: BatchQueue[Job] = BatchQueue(batch)
+        self._jobs: dict[bytes, Job] = {}
+        self._loop = asyncio.get_running_loop()
+        self._thread: ThreadPoolExecutor | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self._turn: asyncio.Handle | None = None
+        self._executing = 0
+        self._alone = False
+        self.call_s: float | None = None
+        self.service_s = 0.0
+        """How long one request takes lately, the batch's time shared out."""
+        self.num_arrived = self.num_done = self.num_failed = 0
+        self.busy_s = 0.0
+
+    @property
+    def batch(self) -> Batch | None:
+        return self._batch
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def num_executing(self) -> int:
+        return self._executing
+
+    def submit(self, job: Job) -> None:
+        """Execute it in its turn."""
+        self.num_arrived += 1
+        self._jobs[job.id] = job
+        rows, kind = _shape_of(job.inputs) if self._batch is not None else (1, None)
+        self._queue.put(job, rows, kind, now=time.monotonic(), alone=job.alone)
+        self._go_on_soon()
+
+    def drop(self, id_: bytes) -> bool:
+        """Forget a job that waits; return whether it did. One that is being executed is executed."""
+        job = self._jobs.get(id_)
+        if job is None or not self._queue.drop(job):
+            return False
+        del self._jobs[id_]
+        return True
+
+    def tune(self, batch: Batch) -> None:
+        """Batch otherwise from now on."""
+        self._batch = batch
+        self._queue.tune(batch)
+        self._go_on_soon()
+
+    def close(self) -> None:
+        for handle in (self._timer, self._turn):
+            if handle is not None:
+                handle.cancel()
+        for task in self._running:
+            task.cancel()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    # ---- turns
+
+    def _go_on_soon(self) -> None:
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._turn = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._has_room():
+            jobs = self._queue.take(now=time.monotonic())
+            if not jobs:
+                break
+            self._execute(jobs)
+        if self._has_room():
+            due = self._queue.due()
+            if due is not None:
+                self._timer = self._loop.call_later(max(0.0, due - time.monotonic()), self._go_on)
+        if len(self._queue) and self._turn is None and not self._executing and self._timer is None:
+            self._go_on_soon()
+
+    def _has_room(self) -> bool:
+        return not self._alone and self._executing < (MAX_CONCURRENT if self._is_async else 1)
+
+    def _execute(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._jobs.pop(job.id, None)
+        if not jobs[0].alone and not self._is_async and self.call_s is not None and self.call_s < INLINE_S:
+            began = time.monotonic()
+            self._finish(jobs, self._call(jobs), began)
+            return
+        self._executing += 1
+        self._alone = jobs[0].alone
+        task = self._loop.create_task(self._execute_beside(jobs))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _execute_beside(self, jobs: list[Job]) -> None:
+        try:
+            if jobs[0].alone:
+                await self._before_alone(jobs[0])
+            began = time.monotonic()
+            if self._is_async:
+                result = await self._call_async(jobs)
+            else:
+                if self._thread is None:
+                    self._thread = ThreadPoolExecutor(1, thread_name_prefix="multiworld-stage")
+                result = await self._loop.run_in_executor(self._thread, self._call, jobs)
+        finally:
+            self._executing -= 1
+            self._alone = False
+        self._finish(jobs, result, began)
+        self._go_on_soon()
+
+    def _finish(self, jobs: list[Job], result: list[Payload] | Exception, began: float) -> None:
+        took_s = time.monotonic() - began
+        self.busy_s += took_s
+        self.call_s = took_s if self.call_s is None else self.call_s + SMOOTHING * (took_s - self.call_s)
+        self.service_s += SMOOTHING * (took_s / len(jobs) - self.service_s) if self.service_s else took_s / len(jobs)
+        if isinstance(result, Exception) and len(jobs) > 1:
+            self._execute_singly(jobs)
+            return
+        for index, job in enumerate(jobs):
+            if isinstance(result, Exception):
+                self.num_failed += 1
+                self._on_done(job, result)
+            else:
+                self.num_done += 1
+                self._on_done(job, result[index])
+
+    def _execute_singly(self, jobs: list[Job]) -> None:
+        """A batch failed: whose fault it was shows when each is executed by itself."""
+        for job in jobs:
+            self._jobs[job.id] = job
+            self._queue.put(job, 1, ("single", job.id), now=0.0, urgent=True)
+        self._go_on_soon()
+
+    # ---- calls
+
+    def _call(self, jobs: list[Job]) -> list[Payload] | Exception:
+        try:
+            arguments, rows = self._arguments(jobs)
+            with torch.inference_mode():
+                result = self.work(*arguments)
+            if inspect.isawaitable(result):
+                raise TypeError("the work returned an awaitable; declare it with 'async def'")
+            return self._split(result, rows, len(jobs))
+        except Exception as error:  # the user's code may raise anything, and concerns only these requests
+            return error
+
+    async def _call_async(self, jobs: list[Job]) -> list[Payload] | Exception:
+        try:
+            arguments, rows = self._arguments(jobs)
+            result = await self.work(*arguments)  # not in inference mode, which other tasks would get too
+            return self._split(result, rows, len(jobs))
+        except Exception as error:  # as above
+            return error
+
+    def _arguments(self, jobs: list[Job]) -> tuple[list[Payload], list[int]]:
+        if len(jobs) == 1:
+            return [self._to_device(item.payload) for item in jobs[0].inputs], []
+        rows = [_shape_of(job.inputs)[0] for job in jobs]
+        columns = zip(*(job.inputs for job in jobs), strict=True)
+        return [self._to_device(_concatenate([item.payload for item in column])) for column in columns], rows
+
+    def _to_device(self, payload: Payload) -> Payload:
+        if self._device.type == "cpu":
+            return payload
+        return _map(payload, lambda tensor: tensor.to(self._device))
+
+    def _split(self, result: Any, rows: list[int], num_jobs: int) -> list[Payload]:
+        payload = _checked(result)
+        if num_jobs == 1:
+            return [payload]
+        for tensor in _tensors(payload):
+            if tensor.dim() == 0 or tensor.shape[0] != sum(rows):
+                raise ValueError(
+                    f"a batch of {num_jobs} requests with {sum(rows)} rows in all gave a tensor of shape "
+                    f"{list(tensor.shape)}: expected {sum(rows)} in dimension 0"
+                )
+        return [
+            _map(payload, partial(_rows, begin=sum(rows[:index]), number=number)) for index, number in enumerate(rows)
+        ]
+
+
+def is_async(work: Callable[..., Any]) -> bool:
+    """Return whether calling it gives a coroutine."""
+    return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(getattr(work, "__call__", None))  # noqa: B004
+
+
+def describe_error(error: BaseException) -> str:
+    """Return class, message and place, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _shape_of(items: Sequence[Item]) -> tuple[int, Hashable]:
+    """Return the rows of one request, and what it must share with others to be concatenated with them."""
+    rows: set[int] = set()
+    kind: list[Hashable] = []
+    for item in items:
+        payload = item.payload
+        if isinstance(payload, dict):
+            kind.append(tuple(payload))
+        kind.append(type(payload))
+        for tensor in _tensors(payload):
+            rows.add(tensor.shape[0] if tensor.dim() else -1)
+            kind.append((tensor.dtype, tuple(tensor.shape[1:])))
+    if len(rows) != 1 or -1 in rows or 0 in rows:  # nothing that rows could be told apart by
+        return 1, items[0].id
+    return rows.pop(), tuple(kind)
+
+
+def _tensors(payload: Payload) -> list[Tensor]:
+    if isinstance(payload, Tensor):
+        return [payload]
+    return list(payload.values()) if isinstance(payload, dict) else payload
+
+
+def _map(payload: Payload, function: Callable[[Tensor], Tensor]) -> Payload:
+    if isinstance(payload, Tensor):
+        return function(payload)
+    if isinstance(payload, dict):
+        return {name: function(tensor) for name, tensor in payload.items()}
+    return [function(tensor) for tensor in payload]
+
+
+def _rows(tensor: Tensor, *, begin: int, number: int) -> Tensor:
+    return tensor[begin : begin + number]
+
+
+def _concatenate(payloads: list[Payload]) -> Payload:
+    first = payloads[0]
+    if isinstance(first, Tensor):
+        return torch.cat(payloads)  # type: ignore[arg-type]
+    if isinstance(first, dict):
+        return {name: torch.cat([payload[name] for payload in payloads]) for name in first}  # type: ignore[call-overload, index]
+    return [torch.cat(column) for column in zip(*payloads, strict=True)]
+
+
+def _checked(result: Any) -> Payload:
+    """Return what the work gave as a payload of contiguous CPU tensors; TypeError if it is none."""
+    if isinstance(result, Tensor):
+        return _ready(result)
+    if isinstance(result, dict) and all(isinstance(name, str) for name in result):
+        if all(isinstance(value, Tensor) for value in result.values()):
+            return {name: _ready(value) for name, value in result.items()}
+    elif isinstance(result, (list, tuple)) and all(isinstance(value, Tensor) for value in result):
+        return [_ready(value) for value in result]
+    raise TypeError(f"expected a tensor, or a list or dict of tensors, but the work returned {_describe(result)}")
+
+
+def _ready(tensor: Tensor) -> Tensor:
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"the work returned a tensor of layout {tensor.layout}, expected torch.strided")
+    return tensor.detach().to("cpu").contiguous()
+
+
+def _describe(result: Any) -> str:
+    if isinstance(result, (list, tuple, dict)):
+        values = result.values() if isinstance(result, dict) else result
+        kinds = sorted({type(value).__name__ for value in values})
+        return f"a {type(result).__name__} of {', '.join(kinds) or 'nothing'}"
+    return f"a {type(result).__name__}"

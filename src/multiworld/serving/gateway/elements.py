@@ -1,0 +1,168 @@
+"""The elements of tensors as bytes and as JSON, and back, without a bit changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .dtypes import dtype_name
+from .refusal import Refusal
+from .served import Payload
+
+__all__ = ["Buffer", "as_bytes", "as_json", "check_finite", "checked_shape", "from_bytes", "from_json", "on_host"]
+
+Buffer = bytes | bytearray | memoryview
+COPIED_BYTES = 1 << 16  # up to here a copy costs less than keeping the tensor
+MAX_DIMS = 32
+MAX_DIM = 1 << 40
+WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""What JSON has no numbers for, as protobuf writes it."""
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """Return it contiguous, in the memory of this process, and without history."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def as_bytes(tensor: Tensor) -> Buffer:
+    """Return its elements, in the order and byte order of this machine (little-endian). A large one is not copied."""
+    tensor = on_host(tensor)
+    if tensor.numel() == 0:
+        return b""
+    array: npt.NDArray[np.uint8] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return array.tobytes() if array.nbytes <= COPIED_BYTES else memoryview(array)
+
+
+def from_bytes(data: Buffer, dtype: torch.dtype, shape: tuple[int, ...], *, offset: int = 0) -> Tensor:
+    """Return a tensor of those elements. It shares the memory of ``data``, which is a bytearray, if it is aligned."""
+    size = math.prod(shape)
+    if size == 0:
+        return torch.empty(shape, dtype=dtype)
+    if offset % dtype.itemsize or not isinstance(data, bytearray):
+        data, offset = bytearray(memoryview(data)[offset : offset + size * dtype.itemsize]), 0
+    if dtype == torch.bool:  # any other byte than 0 and 1 is undefined behaviour in a bool
+        return torch.frombuffer(data, dtype=torch.uint8, count=size, offset=offset).ne(0).reshape(shape)
+    return torch.frombuffer(data, dtype=dtype, count=size, offset=offset).reshape(shape)
+
+
+def checked_shape(shape: object) -> tuple[int, ...]:
+    """Return a shape that came from outside, if a tensor may have it."""
+    if not isinstance(shape, (list, tuple)) or not all(type(each) is int and 0 <= each < MAX_DIM for each in shape):
+        raise Refusal(400, "BadRequestError", f"the shape must be a list of dimensions from 0, got {shape!r:.80}")
+    if len(shape) > MAX_DIMS or math.prod(max(each, 1) for each in shape) >= MAX_DIM:
+        raise Refusal(400, "BadRequestError", f"the shape {shape!r:.80} is too large")
+    return tuple(shape)
+
+
+def as_json(tensor: Tensor, *, is_flat: bool = False) -> Any:
+    """Return its elements for orjson: the fewest digits that give the same bits again; NaN and Infinity as words."""
+    name = dtype_name(tensor.dtype)
+    if tensor.is_complex():
+        raise Refusal(406, "NotAcceptableError", f"JSON has no numbers for {name}; ask for application/safetensors")
+    tensor = on_host(tensor)
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        tensor = tensor.float()  # exact
+    array: npt.NDArray[Any] = tensor.numpy()
+    if is_flat:
+        array = array.reshape(-1)
+    if tensor.is_floating_point() and not np.isfinite(array).all():
+        return _with_words(array)
+    return array if array.ndim else array[()]
+
+
+def from_json(data: Any, dtype: torch.dtype | None, shape: Sequence[int] | None, *, name: str) -> Tensor:
+    """Return the tensor that nested lists of numbers mean; ``shape``: they may be flat, or must have it.
+
+    Without a dtype: float32, int64 or bool, as the numbers are. Refused: ragged lists, other things than numbers, and
+    numbers that the dtype cannot hold.
+    """
+    array, has_words = _array(data, name)
+    if dtype is None:
+        dtype = {"b": torch.bool, "i": torch.int64, "u": torch.uint64}.get(array.dtype.kind, torch.float32)
+        if array.size == 0:
+            dtype = torch.float32
+    tensor = _converted(array, dtype, has_words, name)
+    if shape is None:
+        return tensor
+    wanted = checked_shape(shape)
+    if math.prod(wanted) != tensor.numel() or (tensor.ndim > 1 and tuple(tensor.shape) != wanted):
+        raise Refusal(400, "BadRequestError", f"{name} has shape {list(wanted)}, but data of {list(tensor.shape)}")
+    return tensor.reshape(wanted)
+
+
+def check_finite(payload: Payload) -> None:
+    """Refuse a payload with NaN or infinite elements."""
+    named: list[tuple[str, Tensor]]
+    if isinstance(payload, Tensor):
+        named = [("the input", payload)]
+    elif isinstance(payload, dict):
+        named = [(f"input {name!r}", tensor) for name, tensor in payload.items()]
+    else:
+        named = [(f"input {index}", tensor) for index, tensor in enumerate(payload)]
+    for name, tensor in named:
+        if (tensor.is_floating_point() or tensor.is_complex()) and not _is_finite(tensor):
+            raise Refusal(400, "BadRequestError", f"{name} has NaN or infinite elements, which are refused here")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    if tensor.dtype.itemsize == 1:
+        tensor = tensor.float()  # few operations know the types of 8 bits
+    return bool(torch.isfinite(tensor).all())
+
+
+def _array(data: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
+    try:
+        array = np.array(data)
+        has_words = array.dtype.kind in "UO"
+        if has_words:
+            array = np.array(_without_words(data))
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise Refusal(400, "BadRequestError", f"{name} is ragged, or nested too deeply: {error!s:.120}") from None
+    if array.dtype.kind not in "biuf" or array.ndim > MAX_DIMS:
+        raise Refusal(400, "BadRequestError", f"{name} must be numbers, or lists of numbers of one shape")
+    return array, has_words
+
+
+def _without_words(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_without_words(each) for each in data]
+    if isinstance(data, str):
+        if data not in WORDS:
+            raise Refusal(400, "BadRequestError", f"expected a number, got {data!r:.80}; words: {', '.join(WORDS)}")
+        return WORDS[data]
+    return data
+
+
+def _with_words(array: npt.NDArray[Any]) -> Any:
+    words = array.astype(object)
+    words[np.isnan(array)] = "NaN"
+    words[np.isposinf(array)] = "Infinity"
+    words[np.isneginf(array)] = "-Infinity"
+    return words.tolist() if array.ndim else words[()]
+
+
+def _converted(array: npt.NDArray[Any], dtype: torch.dtype, has_words: bool, name: str) -> Tensor:
+    wrong = f"{name}: dtype {dtype_name(dtype)} cannot hold"
+    if dtype.is_complex:
+        raise Refusal(400, "BadRequestError", f"{wrong} numbers of JSON; send application/safetensors")
+    if dtype.is_floating_point:
+        tensor = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(dtype)
+        if not has_words and not _is_finite(tensor):
+            raise Refusal(400, "BadRequestError", f"{wrong} a number that large; 'Infinity' means infinity")
+        return tensor
+    if array.size and dtype == torch.bool and array.dtype.kind != "b":
+        raise Refusal(400, "BadRequestError", f"{wrong} numbers: true and false")
+    if array.size and dtype != torch.bool:
+        if array.dtype.kind not in "iub":
+            raise Refusal(400, "BadRequestError", f"{wrong} fractions")
+        bounds = torch.iinfo(dtype)
+        if array.dtype.kind != "b" and not bounds.min <= int(array.min()) <= int(array.max()) <= bounds.max:
+            raise Refusal(400, "BadRequestError", f"{wrong} numbers beyond {bounds.min} … {bounds.max}")
+    kept: npt.NDArray[Any] = np.array(array, dtype=dtype_name(dtype), order="C")
+    return torch.from_numpy(kept)

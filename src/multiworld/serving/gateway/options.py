@@ -1,0 +1,72 @@
+"""What can be set about a gateway, with bounds within which it makes sense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["GatewayOptions"]
+
+NAN_POLICIES = ("allow", "refuse")
+SECONDS = ("body_timeout_s", "body_total_timeout_s", "head_timeout_s", "idle_timeout_s", "write_timeout_s")
+COUNTS = ("max_body_bytes", "max_json_bytes", "max_held_bytes", "max_connections")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayOptions:
+    """Where a gateway listens, and how much of what it bears. Raises ValueError for what makes no sense."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: a free one, which ``Gateway.start`` returns."""
+    max_body_bytes: int = 256 << 20
+    max_json_bytes: int = 16 << 20
+    """Of a body in JSON: as Python's objects, numbers take many times the room that they have as text."""
+    max_held_bytes: int = 1 << 30
+    """Of the bodies of all requests that are not answered yet; what comes beyond is answered 429."""
+    max_connections: int = 1024
+    """What connects beyond it is answered 503 and closed."""
+    nan_policy: Literal["allow", "refuse"] = "allow"
+    """``"refuse"``: inputs with NaN or infinite elements are answered 400."""
+    default_timeout_s: float | None = None
+    """For requests that name no time limit themselves. None: none."""
+    head_timeout_s: float = 10.0
+    """From a connection, or a request's first byte, to the end of its head."""
+    body_timeout_s: float = 30.0
+    """Between two pieces of a body."""
+    body_total_timeout_s: float = 600.0
+    """For a whole body."""
+    write_timeout_s: float = 30.0
+    """For a client to read some more of its answer."""
+    idle_timeout_s: float = 75.0
+    """Of a connection between two requests."""
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            raise ValueError("host is empty: '127.0.0.1' serves this host, '0.0.0.0' every network that it is in")
+        if not _is_count(self.port) or not 0 <= self.port <= 65535:
+            raise ValueError(f"port must lie between 0 and 65535, got {self.port!r}")
+        if self.nan_policy not in NAN_POLICIES:
+            raise ValueError(f"nan_policy must be one of {', '.join(NAN_POLICIES)}, got {self.nan_policy!r}")
+        for name in COUNTS:
+            value = getattr(self, name)
+            if not _is_count(value) or value < 1:
+                raise ValueError(f"{name} must be a number from 1, got {value!r}")
+        if self.max_held_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"max_held_bytes={self.max_held_bytes} holds no body of max_body_bytes={self.max_body_bytes}"
+            )
+        for name in SECONDS:
+            _check_seconds(name, getattr(self, name))
+        if self.default_timeout_s is not None:
+            _check_seconds("default_timeout_s", self.default_timeout_s)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")

@@ -1,0 +1,76 @@
+"""What the gateway asks of that which it serves: an interface, so that it knows nothing of pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeGuard
+
+from ...channel.base import Payload
+
+__all__ = ["Metric", "Payload", "Sample", "Served", "StreamingServed", "can_stream"]
+
+Sample = tuple[Mapping[str, str], float]
+"""Labels, and the value under them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One family of samples for Prometheus. Its name is its key in ``Served.metrics()``, without ``multiworld_``."""
+
+    kind: Literal["counter", "gauge"]
+    help: str
+    samples: Sequence[Sample] = field(default=())
+
+
+class Served(Protocol):
+    """Answers payloads. Used on the gateway's own loop, by many requests at once."""
+
+    @property
+    def name(self) -> str:
+        """By which name KServe's clients ask for it."""
+
+    async def infer(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> Payload:
+        """Answer one request. It is cancelled when the client has gone, and when the gateway must stop.
+
+        ``request_id``: the same id gets the same answer, computed once. ``key``: requests with the same key go to the
+        same replica if they can. The tensors of the payload are its own: nobody else writes or reads them. Those of the
+        answer must not change after it was returned.
+
+        Raises the errors of ``multiworld.serving.errors``, whose ``http_status`` becomes the answer's.
+        """
+
+    def readiness(self) -> tuple[bool, str]:
+        """Return whether a request would be answered now, and if not, why, as a sentence without a full stop."""
+
+    def status(self) -> dict[str, Any]:
+        """Return what there is to know, as JSON."""
+
+    def metrics(self) -> Mapping[str, Metric | float]:
+        """Return what Prometheus is to see, by name without ``multiworld_``. A bare number is a gauge."""
+
+
+class StreamingServed(Served, Protocol):
+    """Answers some payloads with a series of payloads, each as soon as it is there."""
+
+    def stream(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> AsyncIterator[Payload]:
+        """As ``infer``. What it returns is closed (``aclose``, if it has one) when nobody wants the rest."""
+
+
+def can_stream(served: Served) -> TypeGuard[StreamingServed]:
+    """Whether it is a StreamingServed."""
+    return callable(getattr(served, "stream", None))

@@ -1,0 +1,24 @@
+"""The processes of a deployment on each host: forked, watched and ended by one, on a controller's orders."""
+
+from .client import ask
+from .deployment_file import DeploymentFile, DeploymentRecord, deployments_dir, find_deployment, list_deployments
+from .host import Host
+from .options import HostOptions
+from .order import Order
+from .reception import Reception
+from .start import HostHandle, start_host
+
+__all__ = [
+    "DeploymentFile",
+    "DeploymentRecord",
+    "Host",
+    "HostHandle",
+    "HostOptions",
+    "Order",
+    "Reception",
+    "ask",
+    "deployments_dir",
+    "find_deployment",
+    "list_deployments",
+    "start_host",
+]

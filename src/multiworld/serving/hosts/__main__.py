@@ -1,0 +1,48 @@
+"""``python -m multiworld.serving.hosts``: a host process that serves the controller of a deployment on another host."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from .options import HostOptions
+from .program import run_host
+
+TOKEN = "MULTIWORLD_TOKEN"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m multiworld.serving.hosts", description=__doc__)
+    parser.add_argument("controller", help="HOST:PORT at which the controller listens")
+    parser.add_argument("--name", default=socket.gethostname(), help="of this host; stages may be bound to it")
+    parser.add_argument("--address", default="", help="at which others reach this host; by default as it shows itself")
+    parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before any fork")
+    parser.add_argument("--log-dir", default="", help="a folder for one log file per member")
+    parser.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="that gateways have to finish")
+    parser.epilog = f"The token of the deployment is taken from the environment: {TOKEN}."
+    options = parser.parse_args(arguments)
+    address, _, port = options.controller.rpartition(":")
+    if not address or not port.isdecimal():
+        parser.error(f"expected HOST:PORT, got {options.controller!r}")
+    try:
+        host = HostOptions(
+            address=(address.strip("[]"), int(port)),
+            token=os.environ.get(TOKEN, ""),
+            name=options.name,
+            own_address=options.address,
+            preload=tuple(options.preload),
+            log_dir=options.log_dir,
+            grace_s=options.grace,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    logging.basicConfig(format="%(message)s")
+    return run_host(host)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Ask a controller one question from any process: the command line's end. Blocking; imports no torch by itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import HandshakeError, ProtocolError
+from ...wire.addresses import family_of, show
+from ..errors import DeploymentError
+from .greeting import DialerGreeting
+from .lines import LineSplitter, to_line
+
+__all__ = ["ask"]
+
+NONCE_BYTES = 16
+CHUNK_BYTES = 64 * 1024
+
+
+def ask(address: tuple[str, int], token: str, request: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+    """Return the controller's answer. Raises DeploymentError, which says why there is none, or what was refused."""
+    where = show(*address)
+    until = time.monotonic() + timeout_s
+    try:
+        with socket.socket(family_of(address[0]), socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+            exchange = _Exchange(sock, until)
+            exchange.connect(address)
+            greeting = DialerGreeting(token.encode(), "client", os.urandom(NONCE_BYTES))
+            proof = greeting.answer(exchange.ask(greeting.hello))
+            greeting.check_accepted(exchange.ask(proof))
+            answer = exchange.ask(request)
+    except TimeoutError:
+        raise DeploymentError(f"the controller at {where} did not answer within {timeout_s:g} s") from None
+    except HandshakeError as error:
+        raise DeploymentError(f"the controller at {where} and this command do not trust each other: {error}") from None
+    except ProtocolError as error:
+        raise DeploymentError(f"what listens at {where} is no controller: {error}") from None
+    except OSError as error:
+        raise DeploymentError(f"no controller can be reached at {where}: {error.strerror or error}") from None
+    if "error" in answer:
+        raise DeploymentError(str(answer["error"]))
+    return answer
+
+
+class _Exchange:
+    """Records over a socket, until a point in time. Raises TimeoutError after that."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock, self._until = sock, until
+        self._splitter = LineSplitter()
+
+    def connect(self, address: tuple[str, int]) -> None:
+        self._limit()
+        self._sock.connect(address)
+
+    def ask(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        self._limit()
+        self._sock.sendall(to_line(record))
+        while True:
+            self._limit()
+            chunk = self._sock.recv(CHUNK_BYTES)
+            if not chunk:
+                raise ConnectionResetError("it closed the connection")
+            records = self._splitter.feed(chunk)
+            if records:
+                return records[0]
+
+    def _limit(self) -> None:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_s)

@@ -1,0 +1,165 @@
+"""The file by which a command finds a running deployment, and which keeps its name from being taken twice."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...world.procfs import EXITED, process_start_time, process_state
+from ..errors import DeploymentError
+
+__all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deployment", "list_deployments"]
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+LOCK = ".lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentRecord:
+    """Where the controller of a deployment listens. ``pid`` and ``start_time`` (ticks since boot) name its owner."""
+
+    name: str
+    address: tuple[str, int]
+    token: str
+    pid: int
+    start_time: int
+    started: float
+    """Seconds since the epoch."""
+
+    @property
+    def is_running(self) -> bool:
+        return process_state(self.pid, self.start_time) != EXITED
+
+
+class DeploymentFile:
+    """Claimed at the start of a deployment, by the process that lives as long as that, and removed at its end."""
+
+    def __init__(self, path: Path, record: DeploymentRecord) -> None:
+        self.path, self.record = path, record
+
+    @classmethod
+    def claim(cls, name: str, address: tuple[str, int], token: str, *, folder: Path | None = None) -> DeploymentFile:
+        """Write the file, for this process. Raises DeploymentError if a deployment of that name runs, or the folder
+        cannot be trusted; ValueError for a name that is no file's.
+        """
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a deployment's name has letters, digits, '_', '.' and '-' only, got {name!r}")
+        folder = _make_private(folder or deployments_dir())
+        pid = os.getpid()
+        record = DeploymentRecord(
+            name=name,
+            address=address,
+            token=token,
+            pid=pid,
+            start_time=process_start_time(pid) or 0,
+            started=time.time(),
+        )
+        path = folder / f"{name}.json"
+        with _locked(folder):
+            before = _read(path)
+            if before is not None and before.is_running:
+                raise DeploymentError(
+                    f"a deployment {name!r} runs already, as process {before.pid}. "
+                    "Stop it, or give this one another name."
+                )
+            _write(path, record)
+        return cls(path, record)
+
+    def remove(self) -> None:
+        """Idempotent. Another deployment's file, under the same name, is left alone."""
+        with suppress(FileNotFoundError), _locked(self.path.parent):
+            if _read(self.path) == self.record:
+                self.path.unlink()
+
+    def __enter__(self) -> DeploymentFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def deployments_dir() -> Path:
+    """Return the folder of this user: under ``$XDG_RUNTIME_DIR`` or, without that, in ``/tmp``."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime, "multiworld", "serve") if runtime else Path(f"/tmp/multiworld-{os.geteuid()}", "serve")
+
+
+def list_deployments(folder: Path | None = None) -> list[DeploymentRecord]:
+    """Return those that run, by name. Raises DeploymentError if the folder cannot be trusted."""
+    folder = folder or deployments_dir()
+    if not folder.is_dir():
+        return []
+    _check_private(folder)
+    records = (_read(path) for path in sorted(folder.glob("*.json")))
+    return [record for record in records if record is not None and record.is_running]
+
+
+def find_deployment(name: str | None = None, *, folder: Path | None = None) -> DeploymentRecord:
+    """Return the one of that name, or the only one. Raises DeploymentError that says what there is instead."""
+    running = list_deployments(folder)
+    matching = [record for record in running if name is None or record.name == name]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(record.name for record in running)
+    if not running:
+        raise DeploymentError("no deployment of this user runs on this machine")
+    if matching:
+        raise DeploymentError(f"several deployments run: {names}. Name one of them.")
+    raise DeploymentError(f"no deployment {name!r} runs on this machine; there are: {names}")
+
+
+def _make_private(folder: Path) -> Path:
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check_private(folder)
+    return folder
+
+
+def _check_private(folder: Path) -> None:
+    """In ``/tmp`` anybody may have made a folder of that name, to read tokens or to hand out their own."""
+    for place in (folder.parent, folder):
+        status = place.lstat()
+        if status.st_uid != os.geteuid() or not place.is_dir() or place.is_symlink() or status.st_mode & 0o022:
+            raise DeploymentError(
+                f"{place} cannot be trusted: it must be a folder of this user into which nobody else writes. "
+                "Remove it, or set XDG_RUNTIME_DIR."
+            )
+    if folder.lstat().st_mode & 0o077:
+        raise DeploymentError(f"{folder} can be read by others; take that from them: chmod 700 {folder}")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path) -> DeploymentRecord | None:
+    """Return None for what is not there, or was not written here."""
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        host, port = fields.pop("address")
+        return DeploymentRecord(address=(str(host), int(port)), **fields)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _write(path: Path, record: DeploymentRecord) -> None:
+    """Whole or not at all, and never readable by others."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        json.dump(asdict(record), file)
+    os.replace(new, path)

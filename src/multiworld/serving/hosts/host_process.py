@@ -1,0 +1,211 @@
+"""A host process at work: it does what its controller, its owner and its signals tell it, until all has ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...elastic.worker_program import Inheritance
+from .controller_link import ControllerLink
+from .loop import HostLoop
+from .members import Members
+from .options import HostOptions
+from .order import Order
+from .output import Outputs
+from .owner_line import OwnerLine
+from .signals import Signals
+
+__all__ = ["HostProcess"]
+
+logger = logging.getLogger(__name__)
+
+LATER_GRACE_S = 2.0  # for those that have nothing to finish once the gateways have
+LAST_WORDS_S = 1.0
+GATEWAY_PHASE = 0
+ENDED_BY_FORCE = 130
+
+
+class HostProcess:
+    """``run`` returns the exit status: 0 after a graceful end."""
+
+    def __init__(
+        self,
+        options: HostOptions,
+        inheritance: Inheritance,
+        signals: Signals,
+        *,
+        warnings: Sequence[str] = (),
+        owner: socket.socket | None = None,
+    ) -> None:
+        self._options, self._signals, self._warnings = options, signals, list(warnings)
+        self._loop = HostLoop()
+        self._outputs = Outputs(self._loop, Path(options.log_dir) if options.log_dir else None)
+        self._members = Members(
+            self._loop,
+            self._outputs,
+            inheritance,
+            abandon=self._abandon,
+            on_started=self._restarted,
+            on_exit=self._exited,
+        )
+        self._link = ControllerLink(self._loop, options.address, options.token, hello=self._hello, on_order=self._obey)
+        self._owner = (
+            None if owner is None else OwnerLine(self._loop, owner, on_order=self._obey, on_lost=self._owner_lost)
+        )
+        self._owner_pidfd = _PidWatch(self._loop, options.owner_pid, self._owner_lost) if options.owner_pid else None
+        self._grace_s = options.grace_s
+        self._phase: int | None = None  # being ended
+        self._finish_by = 0.0
+        self._status = 0
+
+    def run(self) -> int:
+        self._signals.listen(self._loop, self._signalled)
+        for order in self._options.members:
+            self._start(order)
+        self._link.dial()
+        if self._owner is not None:
+            self._owner.say({"ready": True, "pid": os.getpid(), "warnings": self._warnings})
+        try:
+            self._loop.run()
+        finally:
+            self._members.kill_all()
+            self._link.close()
+            self._outputs.close()
+            self._loop.close()
+            self._signals.close()
+        return self._status
+
+    def _obey(self, order: Mapping[str, Any]) -> None:
+        do = order.get("do")
+        if do == "start":
+            self._start_for(order)
+        elif do == "kill":
+            self._members.kill(order["member"])
+        elif do == "signal":
+            self._members.signal(order["member"], order["signum"])
+        elif do == "list":
+            self._link.send({"event": "members", "members": self._members.pids})
+        elif do == "stop":
+            self._stop(float(order.get("grace_s", self._options.grace_s)))
+        else:
+            logger.warning("an order that means nothing to this version: %r", do)
+
+    def _start(self, order: Order) -> None:
+        """One of those that the host process starts by itself."""
+        try:
+            self._members.start(order)
+        except OSError as error:
+            logger.error("%s cannot be started: %s", order.member, error)
+            self._status = 1
+            self._stop(0.0)
+
+    def _start_for(self, request: Mapping[str, Any]) -> None:
+        answer: dict[str, Any] = {"id": request["id"]}
+        try:
+            order = Order.from_fields(request["order"])
+            answer |= {"event": "started", "member": order.member, "pid": self._members.start(order)}
+        except (OSError, TypeError, ValueError) as error:
+            answer |= {"event": "failed", "error": str(error)}
+        self._link.send(answer)
+
+    def _hello(self, seen_from: str) -> dict[str, Any]:
+        return {
+            "event": "hello",
+            "host": self._options.name,
+            "address": self._options.own_address or seen_from,
+            "pid": os.getpid(),
+            "capacity": len(os.sched_getaffinity(0)),
+            "members": self._members.pids,
+            "warnings": self._warnings,
+        }
+
+    def _restarted(self, member: str, pid: int) -> None:
+        self._link.send({"event": "started", "member": member, "pid": pid})
+
+    def _exited(self, member: str, pid: int, returncode: int, last_lines: list[str]) -> None:
+        event = {"event": "exited", "member": member, "pid": pid, "returncode": returncode, "last_lines": last_lines}
+        self._link.send(event)
+        if self._phase is not None:
+            self._end_next()
+
+    def _signalled(self, signum: int) -> None:
+        if self._phase is None:
+            self._stop(self._options.grace_s)
+        else:  # a second time: whoever sends it does not want to wait
+            self._status = ENDED_BY_FORCE
+            self._members.kill_all()
+
+    def _owner_lost(self) -> None:
+        self._members.kill_all()
+        self._loop.stop()
+
+    def _stop(self, grace_s: float) -> None:
+        """Ask phase after phase to end: gateways first, which finish what is open while the rest still works."""
+        if self._phase is None:
+            self._grace_s, self._phase = grace_s, -1
+            self._members.end()
+            self._loop.call_soon(self._end_next)
+
+    def _end_next(self) -> None:
+        phase = min(self._members.phases, default=None)
+        if phase is None:
+            self._finish_by = time.monotonic() + LAST_WORDS_S
+            self._finish()
+        elif phase != self._phase:
+            self._phase = phase
+            grace_s = self._grace_s if phase == GATEWAY_PHASE else min(self._grace_s, LATER_GRACE_S)
+            self._signal_phase(phase, self._members.signal, signal.SIGTERM)
+            self._loop.call_later(grace_s, partial(self._signal_phase, phase, self._kill))
+
+    def _signal_phase(self, phase: int, send: Callable[..., None], *arguments: int) -> None:
+        for name in self._members.of_phase(phase):
+            send(name, *arguments)
+
+    def _kill(self, name: str) -> None:
+        logger.warning("%s does not end; it is killed", name)
+        self._members.kill(name)
+
+    def _finish(self) -> None:
+        """End the loop once the last words are out, or nobody takes them."""
+        if time.monotonic() < self._finish_by and (self._link.owes or self._outputs.owe):
+            self._loop.call_later(0.01, self._finish)
+        else:
+            self._loop.stop()
+
+    def _abandon(self) -> None:
+        """In a forked child: close what is the host process's."""
+        self._outputs.close_descriptors()
+        self._loop.close()
+        self._signals.close_descriptors()
+
+
+class _PidWatch:
+    """Calls back when a process that is no child of ours has ended."""
+
+    def __init__(self, loop: HostLoop, pid: int, on_end: Callable[[], None]) -> None:
+        self._loop, self._on_end = loop, on_end
+        try:
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            loop.call_soon(on_end)
+        else:
+            loop.register(self._fd, select.EPOLLIN, self)
+
+    def on_ready(self, events: int) -> None:
+        self._loop.unregister(self._fd)
+        os.close(self._fd)
+        self._on_end()
+
+    def on_failure(self, error: BaseException) -> None:
+        logger.error("the end of the owner was not dealt with: %s", error)
+
+    def close_descriptor(self) -> None:
+        os.close(self._fd)

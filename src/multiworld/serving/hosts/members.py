@@ -1,0 +1,215 @@
+"""The processes that a host process has forked: started, ended, read to their last lines, reaped and started again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+from ...elastic.forking import fork
+from ...elastic.worker_program import Inheritance
+from ...wire.progress import Timer
+from .loop import HostLoop
+from .member_process import become_member
+from .order import Order
+from .output import MemberOutput, Outputs
+from .restarts import Restarts
+
+__all__ = ["Members"]
+
+logger = logging.getLogger(__name__)
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+
+
+class Members:
+    """All members of this host, by name. Callbacks: ``on_started`` after a restart, ``on_exit`` after each end.
+
+    ``abandon`` is called in a forked child, and closes what else the host process has open.
+    """
+
+    def __init__(
+        self,
+        loop: HostLoop,
+        outputs: Outputs,
+        inheritance: Inheritance,
+        *,
+        abandon: Callable[[], None],
+        on_started: Callable[[str, int], None],
+        on_exit: Callable[[str, int, int, list[str]], None],
+    ) -> None:
+        self._loop, self._outputs, self._inheritance, self._abandon = loop, outputs, inheritance, abandon
+        self._on_started, self._on_exit = on_started, on_exit
+        self._running: dict[str, _Member] = {}
+        self._waiting: dict[str, Timer] = {}  # kept ones that will be started again
+        self._restarts: dict[str, Restarts] = {}
+        self._is_ending = False
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {name: member.pid for name, member in self._running.items()}
+
+    @property
+    def phases(self) -> set[int]:
+        """Of those that run."""
+        return {member.order.phase for member in self._running.values()}
+
+    def start(self, order: Order) -> int:
+        """Fork the process, and return its pid. Raises ValueError if the name is taken, OSError if it cannot be."""
+        if order.member in self._running:
+            raise ValueError(f"{order.member} runs already, as process {self._running[order.member].pid}")
+        if self._is_ending:
+            raise ValueError(f"{order.member} is not started: this host is about to end")
+        waiting = self._waiting.pop(order.member, None)
+        if waiting is not None:
+            waiting.cancel()
+        self._restarts.pop(order.member, None)
+        return self._fork(order)
+
+    def kill(self, name: str) -> None:
+        """With all in its process group. It is not started again."""
+        self.signal(name, signal.SIGKILL)
+        if name in self._running:
+            self._running[name].kill_group()
+
+    def signal(self, name: str, signum: int) -> None:
+        """Who is told to end is not started again."""
+        if signum in ENDING_SIGNALS:
+            self._release(name)
+        if name in self._running:
+            self._running[name].send(signum)
+
+    def of_phase(self, phase: int) -> list[str]:
+        return [name for name, member in self._running.items() if member.order.phase == phase]
+
+    def end(self) -> None:
+        """Start nothing any more."""
+        self._is_ending = True
+        for name in list(self._waiting):
+            self._release(name)
+
+    def kill_all(self) -> None:
+        self.end()
+        for name in list(self._running):
+            self.kill(name)
+
+    def _release(self, name: str) -> None:
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None:
+            waiting.cancel()
+        if name in self._running:
+            self._running[name].is_kept = False
+
+    def _fork(self, order: Order) -> int:
+        output = self._outputs.open(order.member)
+        _flush_streams()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = fork()
+            if pid == 0:
+                self._become(order, output)
+        except OSError:
+            output.started()
+            output.finish()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        output.started()
+        member = _Member(order, pid, output)
+        self._running[order.member] = member
+        self._loop.register(member.pidfd, select.EPOLLIN, _Ending(member, self._ended))
+        return pid
+
+    def _become(self, order: Order, output: MemberOutput) -> NoReturn:
+        """In the child. Nothing must go back to the loop, which is not its own."""
+        try:
+            for member in self._running.values():
+                member.output.close_file_descriptor()
+            self._abandon()
+            become_member(order, self._inheritance, output.stdout_fd, output.stderr_fd)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _ended(self, member: _Member) -> None:
+        self._loop.unregister(member.pidfd)
+        returncode, last_lines = member.reap()
+        name = member.order.member
+        del self._running[name]
+        if member.is_kept and returncode != 0 and not self._is_ending:
+            restarts = self._restarts.setdefault(name, Restarts())
+            delay_s = restarts.ended(time.monotonic() - member.started_at)
+            logger.warning("%s ended with %d; it is started again in %.1f s", name, returncode, delay_s)
+            self._waiting[name] = self._loop.call_later(delay_s, partial(self._start_again, member.order))
+        self._on_exit(name, member.pid, returncode, last_lines)
+
+    def _start_again(self, order: Order) -> None:
+        del self._waiting[order.member]
+        try:
+            pid = self._fork(order)
+        except OSError as error:  # no process or memory just now
+            delay_s = self._restarts[order.member].ended(0.0)
+            logger.warning("%s cannot be started again: %s", order.member, error)
+            self._waiting[order.member] = self._loop.call_later(delay_s, partial(self._start_again, order))
+            return
+        self._on_started(order.member, pid)
+
+
+class _Member:
+    """One process that runs."""
+
+    def __init__(self, order: Order, pid: int, output: MemberOutput) -> None:
+        self.order, self.pid, self.output = order, pid, output
+        self.is_kept = order.keep
+        self.pidfd = os.pidfd_open(pid)  # not reaped yet, so it is the process
+        self.started_at = time.monotonic()
+
+    def send(self, signum: int) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signum)
+
+    def kill_group(self) -> None:
+        """Also when it has ended, but before it is reaped: until then nobody else has this number."""
+        with suppress(ProcessLookupError, PermissionError):  # it leads no group yet
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> tuple[int, list[str]]:
+        """Return its return code, negative for a signal, and its last lines."""
+        self.kill_group()
+        last_lines = self.output.finish()
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.pidfd)
+        return os.waitstatus_to_exitcode(status), last_lines
+
+
+class _Ending:
+    """Told when a process has ended."""
+
+    def __init__(self, member: _Member, ended: Callable[[_Member], None]) -> None:
+        self._member, self._ended = member, ended
+
+    def on_ready(self, events: int) -> None:
+        self._ended(self._member)
+
+    def on_failure(self, error: BaseException) -> None:
+        logger.error("the end of %s was not dealt with: %s", self._member.order.member, error)
+
+    def close_descriptor(self) -> None:
+        os.close(self._member.pidfd)
+
+
+def _flush_streams() -> None:
+    """Else what is buffered would be written by the child as well."""
+    streams: Sequence[object] = (sys.stdout, sys.stderr)
+    for stream in streams:
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # type: ignore[attr-defined]

@@ -1,0 +1,117 @@
+"""How a host process begins: it imports what members are to have, so that they need not, and forks nothing before."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterable
+from typing import NoReturn
+
+from ...elastic.blas_threads import get_blas_threads, set_blas_threads
+from ...elastic.forking import count_lasting_threads, die_with_parent
+from ...elastic.worker_program import Inheritance
+from .host_process import HostProcess
+from .lines import LineSplitter
+from .options import HostOptions
+from .signals import Signals
+
+__all__ = ["main", "run_host"]
+
+logger = logging.getLogger(__name__)
+
+IMPORTED = ("torch", "multiworld.world.manager", "multiworld.serving")
+CHUNK_BYTES = 64 * 1024
+
+
+def run_host(options: HostOptions) -> int:
+    """Be the host process until it is told to stop, and return the exit status.
+
+    This process must have one thread, and be there for nothing else: SIGINT, SIGTERM and SIGHUP end all members
+    gracefully, a second one at once.
+    """
+    return _run(options, None)
+
+
+def main(descriptor: int, dies_with_parent: bool) -> NoReturn:
+    """In an interpreter of its own, whose owner sends the options through the descriptor."""
+    owner = socket.socket(fileno=descriptor)
+    owner.set_inheritable(False)
+    options = _receive_options(owner)
+    if dies_with_parent:
+        try:
+            die_with_parent(options.owner_pid)
+        except ProcessLookupError:
+            sys.exit(1)
+    if options.paths:
+        sys.path[:] = options.paths
+    sys.exit(_run(options, owner))
+
+
+def _run(options: HostOptions, owner: socket.socket | None) -> int:
+    _open_standard_descriptors()
+    signals = Signals()
+    try:
+        warnings, num_blas_threads = _prepare(options.preload)
+        inheritance = Inheritance(os.getpid(), tuple(sys.path), num_blas_threads)
+        process = HostProcess(options, inheritance, signals, warnings=warnings, owner=owner)
+        return process.run()
+    finally:
+        signals.close()
+
+
+def _receive_options(owner: socket.socket) -> HostOptions:
+    splitter = LineSplitter()
+    while True:
+        chunk = owner.recv(CHUNK_BYTES)
+        if not chunk:
+            sys.exit(1)  # the owner died
+        for record in splitter.feed(chunk):
+            return HostOptions.from_fields(record)
+
+
+def _prepare(preload: Iterable[str]) -> tuple[list[str], int | None]:
+    """Import, and return what members should be warned of and with how many threads numpy would compute."""
+    gc.disable()  # objects that come to stay need not be looked at while more of them come
+    for name in IMPORTED:
+        importlib.import_module(name)
+    import torch
+
+    torch.set_num_threads(1)  # else a module that computes while it is imported starts threads that no member has
+    num_blas_threads = get_blas_threads()
+    set_blas_threads(1)
+    warnings = _preload(preload)
+    gc.freeze()  # else each member's first collection writes to, and so copies, every page
+    gc.enable()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    return warnings, num_blas_threads
+
+
+def _preload(names: Iterable[str]) -> list[str]:
+    warnings = []
+    threads = count_lasting_threads()
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            reason = " ".join(str(error).split())
+            warnings.append(f"{name} was not preloaded: {type(error).__name__}: {reason}"[:2000])
+        if (now := count_lasting_threads()) > threads:
+            warnings.append(f"preloading {name} started {now - threads} thread(s), which members do not have")
+            threads = now
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return warnings
+
+
+def _open_standard_descriptors() -> None:
+    """Else pipes of members could get these numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)

@@ -1,0 +1,203 @@
+"""The controller's door: host processes dial it to be at its service, commands to ask it something."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ...errors import HandshakeError, ProtocolError
+from ...wire.addresses import listen_at
+from .greeting import LONGEST_GREETING, AcceptorGreeting
+from .host import Host
+from .keep_alive import keep_alive
+from .lines import LONGEST_LINE, LineSplitter, to_line
+
+__all__ = ["Reception"]
+
+logger = logging.getLogger(__name__)
+
+GREETING_S = 5.0
+MAX_STRANGERS = 64  # connections that have not proved the token yet
+BACKLOG = 128
+NONCE_BYTES = 16
+CHUNK_BYTES = 64 * 1024
+FULL_BYTES = 2 * LONGEST_LINE  # of what a peer does not read
+
+
+class Reception:
+    """Listens from ``start`` to ``aclose``; may be started again, at the same port, by another process.
+
+    ``on_host`` gets each host process that connects or comes back; ``on_request`` gets a command's question and
+    returns the answer: what it raises is answered as ``{"error": text}``.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        on_host: Callable[[Host], None],
+        on_request: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+    ) -> None:
+        self.hosts: dict[str, Host] = {}
+        """Those that are connected now, by name."""
+        self._token, self._on_host, self._on_request = token.encode(), on_host, on_request
+        self._server: asyncio.Server | None = None
+        self._visits: set[asyncio.Task[None]] = set()
+        self._num_strangers = 0
+
+    async def start(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> int:
+        """Listen, and return the port. Raises OSError."""
+        sock = listen_at(*address, BACKLOG)
+        try:
+            self._server = await asyncio.start_server(self._receive, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        return int(sock.getsockname()[1])
+
+    async def aclose(self) -> None:
+        """Listen no more, and lose all connections. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        visits = list(self._visits)
+        for visit in visits:
+            visit.cancel()
+        if visits:
+            await asyncio.wait(visits)
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visit = asyncio.current_task()
+        assert visit is not None
+        self._visits.add(visit)
+        peer = _Peer(reader, writer)
+        try:
+            await self._serve(peer)
+        except (OSError, ProtocolError, asyncio.TimeoutError) as error:
+            logger.debug("a connection to the controller ended: %s", error)
+        except asyncio.CancelledError:
+            if self._server is not None:  # else we did that ourselves, and asyncio would log it as an error
+                raise
+        except Exception:
+            logger.exception("a connection to the controller failed")
+        finally:
+            self._visits.discard(visit)
+            peer.abort()
+
+    async def _serve(self, peer: _Peer) -> None:
+        if self._num_strangers >= MAX_STRANGERS:
+            return
+        self._num_strangers += 1
+        try:
+            purpose = await asyncio.wait_for(self._greet(peer), GREETING_S)
+            first = await asyncio.wait_for(peer.next(), GREETING_S) if purpose == "host" else None
+        finally:
+            self._num_strangers -= 1
+        if purpose == "client":
+            await self._serve_client(peer)
+        elif first is not None:
+            await self._serve_host(peer, first)
+
+    async def _greet(self, peer: _Peer) -> str | None:
+        """Return the purpose of a peer that has proved the token; None if it went away."""
+        hello = await peer.next()
+        if hello is None:
+            return None
+        try:
+            greeting = AcceptorGreeting(self._token, hello, os.urandom(NONCE_BYTES))
+            peer.send(greeting.challenge)
+            answer = await peer.next()
+            if answer is None:  # it found that we have another token
+                return None
+            greeting.check(answer)
+        except HandshakeError as error:
+            await peer.refuse(str(error))
+            raise
+        peer.trust()
+        peer.send({"accepted": True})
+        return greeting.purpose
+
+    async def _serve_client(self, peer: _Peer) -> None:
+        while (request := await peer.next()) is not None:
+            answer: Mapping[str, Any]
+            try:
+                answer = await self._on_request(request)
+            except Exception as error:
+                logger.debug("the request %r failed", request, exc_info=True)
+                answer = {"error": str(error) or type(error).__name__, "type": type(error).__name__}
+            peer.send(answer)
+
+    async def _serve_host(self, peer: _Peer, hello: dict[str, Any]) -> None:
+        host = _to_host(hello, peer)
+        before = self.hosts.get(host.name)
+        if before is not None and before.pid != host.pid:
+            await peer.refuse(f"there is a host {host.name!r} already: process {before.pid}; give each its own name")
+            return
+        if before is not None:  # it came back before we saw that it was lost
+            before.lose()
+        self.hosts[host.name] = host
+        try:
+            self._on_host(host)
+            while (event := await peer.next()) is not None:
+                host.take(event)
+        finally:
+            if self.hosts.get(host.name) is host:
+                del self.hosts[host.name]
+            host.lose()
+
+
+class _Peer:
+    """One connection, as records."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._splitter = LineSplitter(LONGEST_GREETING)
+        self._records: deque[dict[str, Any]] = deque()
+        sock = writer.get_extra_info("socket")
+        with suppress(OSError):  # the peer is gone already
+            keep_alive(sock)
+
+    def trust(self) -> None:
+        self._splitter.longest = LONGEST_LINE
+
+    async def next(self) -> dict[str, Any] | None:
+        """Return the next record, or None at the end."""
+        while not self._records:
+            chunk = await self._reader.read(CHUNK_BYTES)
+            if not chunk:
+                return None
+            self._records.extend(self._splitter.feed(chunk))
+        return self._records.popleft()
+
+    def send(self, record: Mapping[str, Any]) -> None:
+        self.write(to_line(record))
+
+    def write(self, line: bytes) -> None:
+        self._writer.write(line)
+        if self._writer.transport.get_write_buffer_size() > FULL_BYTES:
+            logger.warning("a peer of the controller reads nothing; its connection is given up")
+            self.abort()
+
+    async def refuse(self, reason: str) -> None:
+        """Say why, and give it the time to come through."""
+        self.send({"refused": reason})
+        self._writer.close()
+        with suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), 1.0)
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+
+def _to_host(hello: Mapping[str, Any], peer: _Peer) -> Host:
+    if hello.get("event") != "hello":
+        raise ProtocolError("a host process must say hello first")
+    try:
+        return Host(hello, peer.write, peer.abort)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"a hello that means nothing: {error!r}") from error

@@ -1,0 +1,290 @@
+"""One member's place in the graph: its edges, what it has in custody for the stages after it, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from ..errors import MultiworldError
+from ..world.manager import WorldManager
+from .custody import Custody, Loss, Refusal
+from .edge import Edge
+from .graph import GATEWAY, Graph
+from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
+from .packets import Item, Kind, Note
+from .routing import make_policy
+
+__all__ = ["Node", "NodeOwner", "Place"]
+
+logger = logging.getLogger(__name__)
+
+FIRST_WINDOW = 16
+CHECK_S = 0.05
+CONNECT_S = 20.0
+SHOWN_ID_BYTES = 4
+
+
+class NodeOwner(Protocol):
+    """What a node asks its process to do. All calls on the event loop."""
+
+    def arrived(self, edge: Edge, items: list[Item]) -> None:
+        """Requests from upstream, or answers."""
+
+    def cancelled(self, ids: Iterable[bytes]) -> None:
+        """Nobody waits for these any more."""
+
+    def go_ahead(self, ids: Iterable[bytes]) -> None:
+        """The sender of these knows that they are about to be executed."""
+
+    def accepted(self, stage: str, ids: Iterable[bytes]) -> None:
+        """A replica of that stage has what was sent, for good or until it is lost, which is dealt with here."""
+
+    def refused(self, stage: str, item: Item, refusal: Refusal) -> None:
+        """What was sent has been lost and may not be sent again."""
+
+    def connection_lost(self, edge: Edge, error: Exception) -> None:
+        """An edge broke; what has to be done for its items has been done."""
+
+
+class Place:
+    """Where a node stands: its deployment, member name, stage, and how to form worlds."""
+
+    def __init__(self, *, member: str, stage: str, graph: Graph, store: str, policy: str = "shortest-queue") -> None:
+        self.member, self.stage, self.graph, self.store, self.policy = member, stage, graph, store, policy
+
+
+class Node:
+    """Use it on one event loop; ``aclose`` or ``abort`` ends all edges."""
+
+    def __init__(self, owner: NodeOwner, manager: WorldManager, place: Place) -> None:
+        self._owner, self._manager, self.place = owner, manager, place
+        draw = random.Random().randrange
+        self.custody: dict[str, Custody] = {
+            stage: Custody(
+                make_policy(place.policy, draw),
+                idempotent=stage == GATEWAY or place.graph.stages[stage].idempotent,
+                merging=place.graph.merges(stage),
+            )
+            for stage in place.graph.downstream(place.stage)
+        }
+        self._items: dict[str, dict[bytes, Item]] = {stage: {} for stage in self.custody}
+        self.edges: dict[tuple[str, bool], Edge] = {}
+        """By peer, and whether we are upstream of it."""
+        self._granted: dict[str, int] = {}
+        self._window = FIRST_WINDOW
+        self._checking = asyncio.get_running_loop().create_task(self._check_often())
+
+    # ---- edges
+
+    async def connect(self, peer: str, stage: str, *, is_upstream: bool) -> Edge:
+        """Form the edge with a peer and return it. Raises MultiworldError. A former edge with that peer is replaced."""
+        former = self.edges.pop((peer, is_upstream), None)
+        if former is not None:
+            former.abort()
+            self._edge_lost(former)
+        member = self.place.member
+        world = await self._manager.join(
+            edge_world(member, peer) if is_upstream else edge_world(peer, member),
+            rank=UPSTREAM_RANK if is_upstream else DOWNSTREAM_RANK,
+            world_size=2,
+            store=self.place.store,
+            timeout_s=CONNECT_S,
+        )
+        edge = self.edges[(peer, is_upstream)] = Edge(self, world, peer, stage)
+        edge.start()
+        if not is_upstream:
+            edge.say(Kind.GRANT, number=self._window)
+        return edge
+
+    def open(self, peer: str) -> None:
+        """From now on route to that peer. Unknown ones are ignored: the edge has just broken."""
+        edge = self.edges.get((peer, True))
+        if edge is not None:
+            custody = self.custody[edge.stage]
+            custody.open(peer, self._granted.get(peer, FIRST_WINDOW), now=time.monotonic())
+            self._pump(edge.stage)
+
+    def close(self, peer: str) -> None:
+        """Offer nothing new to that peer."""
+        edge = self.edges.get((peer, True))
+        if edge is not None:
+            self.custody[edge.stage].close(peer)
+            self._pump(edge.stage)
+
+    def lost(self, peer: str) -> None:
+        """The controller says that a peer is gone; its edges may not have broken yet."""
+        for is_upstream in (True, False):
+            edge = self.edges.get((peer, is_upstream))
+            if edge is not None:
+                edge.abort()
+                self.edge_broke(edge, MultiworldError(f"{peer} is gone"))
+
+    def grant(self, window: int) -> None:
+        """From now on each sender may have so many items here."""
+        if window != self._window:
+            self._window = window
+            for edge in self.edges.values():
+                if not edge.is_upstream:
+                    edge.say(Kind.GRANT, number=window)
+
+    @property
+    def window(self) -> int:
+        return self._window
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in custody here, nor on its way out."""
+        return not any(self.custody.values()) and all(edge.is_idle for edge in self.edges.values())
+
+    # ---- items
+
+    def send(self, item: Item, stage: str) -> None:
+        """Take an item in custody for a stage, and send it as soon as a replica has credit."""
+        target = f"{GATEWAY}-{item.origin}" if stage == GATEWAY else None
+        self._items[stage][item.id] = item
+        self.custody[stage].put(
+            item.id,
+            item.size_bytes,
+            now=time.monotonic(),
+            route=self._route(item, stage),
+            target=target,
+            replayed=item.replayed,
+        )
+        self._pump(stage)
+
+    def take_back(self, id_: bytes) -> None:
+        """Nobody waits for this any more: drop it here, and tell who has it."""
+        for stage, custody in self.custody.items():
+            if self._items[stage].pop(id_, None) is not None:
+                for peer in custody.drop(id_):
+                    edge = self.edges.get((peer, True))
+                    if edge is not None:
+                        edge.say(Kind.CANCEL, [id_])
+
+    def holds(self, id_: bytes) -> bool:
+        """Return whether an item with that id is in custody here."""
+        return any(id_ in custody for custody in self.custody.values())
+
+    def _route(self, item: Item, stage: str) -> bytes:
+        key = item.extra.get("key")
+        if self.place.graph.merges(stage):
+            return item.id
+        return key.encode() if isinstance(key, str) else b""
+
+    def _pump(self, stage: str) -> None:
+        custody, items = self.custody[stage], self._items[stage]
+        for key, peer in custody.assign(now=time.monotonic()):
+            item = items[key]
+            edge = self.edges.get((peer, True))
+            if edge is None:  # it broke in this very turn; edge_broke sends it elsewhere
+                continue
+            item.deaths = custody.marked(item.id)
+            item.replayed = item.replayed or custody.was_replayed(item.id)
+            edge.post(item)
+
+    # ---- what edges say
+
+    def edge_brought(self, edge: Edge, items: list[Item], notes: list[Note]) -> None:
+        for note in notes:
+            self._heed(edge, note)
+        if items:
+            self._owner.arrived(edge, items)
+
+    def _heed(self, edge: Edge, note: Note) -> None:
+        kind, ids, number = note
+        if kind == Kind.RELEASED:
+            self._released(edge, ids)
+        elif kind == Kind.ACCEPTED:
+            self._owner.accepted(edge.stage, ids)
+        elif kind == Kind.GRANT:
+            self._granted[edge.peer] = max(1, int(number))
+            self.custody[edge.stage].grant(edge.peer, self._granted[edge.peer])
+            self._pump(edge.stage)
+        elif kind == Kind.CANCEL:
+            self._owner.cancelled(ids)
+        elif kind == Kind.STARTED:
+            for id_ in ids:
+                self.custody[edge.stage].started(edge.peer, id_)
+            edge.say(Kind.GO, ids)
+        elif kind == Kind.GO:
+            self._owner.go_ahead(ids)
+
+    def _released(self, edge: Edge, ids: Iterable[bytes]) -> None:
+        ended = self.custody[edge.stage].released(edge.peer, ids, now=time.monotonic())
+        for id_ in ended:
+            self._items[edge.stage].pop(id_, None)
+        if ended:
+            self._owner.accepted(edge.stage, ended)
+        self._pump(edge.stage)
+
+    def edge_broke(self, edge: Edge, error: Exception) -> None:
+        if self.edges.get((edge.peer, edge.is_upstream)) is edge:
+            del self.edges[(edge.peer, edge.is_upstream)]
+            self._edge_lost(edge)
+            self._owner.connection_lost(edge, error)
+
+    def _edge_lost(self, edge: Edge) -> None:
+        if not edge.is_upstream:
+            return
+        self._granted.pop(edge.peer, None)
+        loss = self.custody[edge.stage].down(edge.peer)
+        self._settle(edge.stage, loss)
+        self._pump(edge.stage)
+
+    def _settle(self, stage: str, loss: Loss) -> None:
+        items = self._items[stage]
+        for refusal in loss.refused:
+            item = items.pop(refusal.key, None)
+            if item is not None:
+                self._owner.refused(stage, item, refusal)
+        ended = [key for key in loss.ended if items.pop(key, None) is not None]
+        if ended:
+            self._owner.accepted(stage, ended)
+
+    # ---- time
+
+    async def _check_often(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            now = time.monotonic()
+            for stage, custody in self.custody.items():
+                if custody.check(now=now):
+                    self._pump(stage)
+                for id_ in [id_ for id_, item in self._items[stage].items() if item.deadline < now]:
+                    self.take_back(id_)
+                    self._owner.accepted(stage, [id_])
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what is in custody, by stage and replica."""
+        return {
+            stage: {
+                "items": len(custody),
+                "waiting": custody.num_waiting,
+                "held_bytes": custody.held_bytes,
+                "replayed": custody.num_replayed,
+                "replicas": custody.statistics(),
+            }
+            for stage, custody in self.custody.items()
+        }
+
+    # ---- the end
+
+    async def aclose(self) -> None:
+        """Leave all edges gracefully."""
+        self._checking.cancel()
+        edges = list(self.edges.values())
+        self.edges.clear()
+        with contextlib.suppress(MultiworldError):
+            await asyncio.gather(*(edge.aclose() for edge in edges))
+
+    def abort(self) -> None:
+        self._checking.cancel()
+        edges = list(self.edges.values())
+        self.edges.clear()
+        for edge in edges:
+            edge.abort()

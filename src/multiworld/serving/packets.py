@@ -1,0 +1,226 @@
+"""How requests travel over an edge: many small ones in one message, large tensors beside them. No pickle.
+
+A packet is a tensor ``[n]`` uint8, or a list of tensors that begins with it:
+
+    version, number of records
+    records of items: kind, flags, attempt, deaths, origin, id, time budget, sizes; description; extra
+    records of notes: kind, a number, ids
+    the payloads of up to ``INLINE_BYTES``, each aligned; the tensors of larger ones follow the packet in the list
+
+The time budget is what is left of the request's deadline when the packet leaves: hosts need no common clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..channel.base import Payload
+from ..channel.tensors import ALIGNMENT, memory_of, parse_layout, payload_segments
+from ..errors import ProtocolError
+
+__all__ = ["INLINE_BYTES", "Item", "Kind", "Note", "decode", "encode"]
+
+VERSION = 1
+INLINE_BYTES = 64 << 10
+ID_BYTES = 16
+HEAD = struct.Struct("<BxxxI")
+RECORD = struct.Struct("<BBHHHIIQd16s")  # kind, flags, attempt, deaths, origin, description, extra, size, budget, id
+REPLAYED = 1
+_PADDING = bytes(ALIGNMENT)
+
+
+class Kind(IntEnum):
+    """What a record says: ITEM to GO go downstream, the others come back."""
+
+    ITEM = 1
+    ERROR = 2
+    CANCEL = 3
+    GO = 4
+    ACCEPTED = 5
+    RELEASED = 6
+    STARTED = 7
+    GRANT = 8
+
+
+class Note(NamedTuple):
+    """A record without a payload: ids that something is said of, or a number."""
+
+    kind: int
+    ids: Sequence[bytes] = ()
+    number: float = 0.0
+
+
+class Item:
+    """One request on one edge: where it belongs, what is known of it, and its payload.
+
+    ``id``: 16 bytes. ``origin``: the number of the gateway that waits for the answer. ``attempt``: of that gateway.
+    ``deaths``: of replicas that held it. ``replayed``: some replica may have executed it before. ``extra``: JSON.
+    ``source``: the stage that it came from, as the receiver knows.
+    """
+
+    __slots__ = (
+        "attempt", "buffer", "deadline", "deaths", "extra", "id", "kind", "meta", "origin", "replayed", "size_bytes",
+        "source", "tensors",
+    )  # fmt: skip
+
+    def __init__(self, kind: int, id_: bytes, origin: int, deadline: float = math.inf) -> None:
+        self.kind, self.id, self.origin, self.deadline = kind, id_, origin, deadline
+        self.attempt = 1
+        self.deaths = 0
+        self.replayed = False
+        self.extra: dict[str, Any] = {}
+        self.meta = b""
+        self.size_bytes = 0
+        self.tensors: list[Tensor] = []
+        self.buffer: Tensor | None = None  # what came inline, as bytes
+        self.source = ""
+
+    def __repr__(self) -> str:
+        return (
+            f"<Item {self.id.hex()[:8]} attempt {self.attempt} of gateway-{self.origin} from {self.source or 'here'}>"
+        )
+
+    @property
+    def payload(self) -> Payload:
+        """The tensors; of what came inline, views of the packet."""
+        if self.buffer is not None:
+            return parse_layout(self.meta, self.size_bytes).build(self.buffer)
+        layout = parse_layout(self.meta, self.size_bytes)
+        return layout.of(self.tensors)
+
+    def carry(self, payload: Payload) -> Item:
+        """Make this the payload: contiguous CPU tensors, which must not be changed any more."""
+        self.meta, segments, self.tensors = payload_segments(payload)
+        self.size_bytes = sum(map(len, segments))
+        self.buffer = None
+        return self
+
+    def carry_error(self, error: dict[str, Any]) -> Item:
+        """Make this an error, which goes to the gateway in the answer's place."""
+        self.kind = Kind.ERROR
+        return self.carry(torch.frombuffer(bytearray(json.dumps(error).encode()), dtype=torch.uint8))
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """What an error carries."""
+        payload = self.payload
+        if not isinstance(payload, Tensor):
+            raise ProtocolError("an error that is no text")
+        value: dict[str, Any] = json.loads(bytes(memory_of(payload)))
+        return value
+
+    def successor(self, kind: int = Kind.ITEM) -> Item:
+        """Return what goes on in this one's place, still without a payload."""
+        item = Item(kind, self.id, self.origin, self.deadline)
+        item.attempt, item.replayed, item.extra = self.attempt, self.replayed, self.extra
+        return item
+
+
+def encode(items: Sequence[Item], notes: Sequence[Note] = (), *, now: float) -> Payload:
+    """Pack items and notes. ``now``: of the clock that the deadlines are by."""
+    parts: list[bytes | memoryview] = [HEAD.pack(VERSION, len(items) + len(notes))]
+    bodies: list[bytes | memoryview] = []
+    large: list[Tensor] = []
+    for item in items:
+        extra = json.dumps(item.extra).encode() if item.extra else b""
+        parts += (_record(item, len(extra), now), item.meta, extra)
+        if item.size_bytes > INLINE_BYTES:
+            large += item.tensors
+        else:
+            _append_body(bodies, item)
+    for note in notes:
+        parts.append(RECORD.pack(note.kind, 0, 0, 0, 0, 0, 0, len(note.ids), note.number, b""))
+        parts += note.ids
+    size = sum(map(len, parts))
+    packed = bytearray().join((*parts, _PADDING[: -size % ALIGNMENT], *bodies))
+    first = torch.frombuffer(packed, dtype=torch.uint8)
+    return [first, *large] if large else first
+
+
+def _record(item: Item, extra_bytes: int, now: float) -> bytes:
+    return RECORD.pack(
+        item.kind,
+        REPLAYED if item.replayed else 0,
+        item.attempt,
+        item.deaths,
+        item.origin,
+        len(item.meta),
+        extra_bytes,
+        item.size_bytes,
+        item.deadline - now,
+        item.id,
+    )
+
+
+def _append_body(bodies: list[bytes | memoryview], item: Item) -> None:
+    for tensor in item.tensors if item.buffer is None else (item.buffer,):
+        memory = memory_of(tensor)
+        bodies.append(memory)
+        if len(memory) % ALIGNMENT:
+            bodies.append(_PADDING[: -len(memory) % ALIGNMENT])
+
+
+def decode(payload: Payload, *, now: float) -> tuple[list[Item], list[Note]]:
+    """Unpack; raises ProtocolError for what is no packet."""
+    tensors = payload if isinstance(payload, list) else [payload] if isinstance(payload, Tensor) else []
+    if not tensors or tensors[0].dtype != torch.uint8 or tensors[0].dim() != 1:
+        raise ProtocolError("expected a packet of a serving edge, got other tensors")
+    try:
+        return _decode(tensors[0], tensors[1:], now)
+    except (struct.error, IndexError, ValueError) as error:
+        raise ProtocolError(f"bad packet of a serving edge: {error}") from error
+
+
+def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item], list[Note]]:
+    memory = memory_of(packet)
+    version, num_records = HEAD.unpack_from(memory)
+    if version != VERSION:
+        raise ProtocolError(f"packet of version {version}, expected {VERSION}")
+    items: list[Item] = []
+    notes: list[Note] = []
+    position, record_bytes = HEAD.size, RECORD.size
+    for _ in range(num_records):
+        kind, flags, attempt, deaths, origin, meta, extra, size, budget, id_ = RECORD.unpack_from(memory, position)
+        position += record_bytes
+        if kind > Kind.ERROR:
+            end = position + size * ID_BYTES
+            notes.append(
+                Note(kind, [bytes(memory[at : at + ID_BYTES]) for at in range(position, end, ID_BYTES)], budget)
+            )
+            position = end
+            continue
+        item = Item(kind, id_, origin, now + budget)
+        item.attempt, item.deaths, item.replayed, item.size_bytes = attempt, deaths, bool(flags & REPLAYED), size
+        item.meta = bytes(memory[position : position + meta])
+        position += meta
+        if extra:
+            item.extra = json.loads(bytes(memory[position : position + extra]))
+            position += extra
+        items.append(item)
+    _attach(items, packet, position + -position % ALIGNMENT, large)
+    return items, notes
+
+
+def _attach(items: list[Item], packet: Tensor, offset: int, large: list[Tensor]) -> None:
+    taken = 0
+    for item in items:
+        if item.size_bytes > INLINE_BYTES:
+            num_tensors = len(parse_layout(item.meta, item.size_bytes).dtypes)
+            item.tensors = large[taken : taken + num_tensors]
+            taken += num_tensors
+            continue
+        end = offset + item.size_bytes
+        if end > len(packet):
+            raise ProtocolError(f"a packet of {len(packet)} bytes that should have {end}")
+        item.buffer = packet[offset:end]
+        offset = end + -end % ALIGNMENT
+    if taken != len(large):
+        raise ProtocolError(f"{len(large)} large tensors came with a packet that names {taken}")

@@ -1,0 +1,258 @@
+"""One replica of a stage: takes requests in, executes each, passes the result on, and releases what was accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..channel.base import Payload
+from ..world.manager import WorldManager
+from .answers import RETRY, fields_of
+from .custody import Refusal
+from .edge import Edge
+from .errors import BadRequestError, PoisonedRequestError, RequestLostError, ServingError, StageFailedError
+from .executor import Executor, Job, describe_error
+from .graph import GATEWAY, INPUT, Batch
+from .node import Node, Place
+from .packets import Item, Kind
+
+__all__ = ["Replica"]
+
+logger = logging.getLogger(__name__)
+
+QUEUE_S = 0.05  # how much work each sender may have waiting here
+MIN_WINDOW, MAX_WINDOW = 4, 256
+GO_AHEAD_S = 1.0
+PARTIAL_S = 0.5  # a request whose other inputs do not come for so long went to another replica with them
+GRANT_EVERY_S = 0.1
+
+
+class _Open:
+    """A request that this replica has accepted, until its result has been accepted."""
+
+    __slots__ = ("arrived_at", "attempt", "inputs", "result_for", "senders", "taken")
+
+    def __init__(self, attempt: int, now: float) -> None:
+        self.attempt, self.arrived_at = attempt, now
+        self.inputs: dict[str, Item] = {}
+        self.senders: list[Edge] = []
+        self.taken = False
+        self.result_for: set[str] = set()
+        """The stages that have not accepted the result yet."""
+
+
+class Replica:
+    """Use it on one event loop. ``node`` is its place in the graph."""
+
+    def __init__(self, manager: WorldManager, place: Place, work: Callable[..., Any]) -> None:
+        self.stage = place.graph.stages[place.stage]
+        self.member = place.member
+        self.node = Node(self, manager, place)
+        self.executor = Executor(
+            work,
+            batch=self.stage.batch,
+            device=self.stage.device,
+            before_alone=self._ask_to_go_ahead,
+            on_done=self._done,
+        )
+        self._sources = place.graph.inputs(place.stage)
+        self._targets = place.graph.downstream(place.stage)
+        self._open: dict[bytes, _Open] = {}
+        self._waiting_to_go: dict[bytes, asyncio.Event] = {}
+        self._changed = asyncio.Event()
+        self._tending = asyncio.get_running_loop().create_task(self._tend())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in its hands."""
+        return not self._open and self.node.is_empty
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is in its hands."""
+        while not self.is_idle:
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.02)
+
+    async def aclose(self) -> None:
+        """Leave all edges; what is in hand is given up."""
+        self._tending.cancel()
+        self.executor.close()
+        await self.node.aclose()
+
+    def tune(self, batch: Batch) -> None:
+        """Batch otherwise from now on."""
+        self.executor.tune(batch)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start, depths now, and seconds."""
+        executor = self.executor
+        return {
+            "queue": executor.num_waiting,
+            "executing": executor.num_executing,
+            "in_flight": len(self._open),
+            "arrived": executor.num_arrived,
+            "done": executor.num_done,
+            "failed": executor.num_failed,
+            "busy_s": executor.busy_s,
+            "service_s": executor.service_s,
+            "held_bytes": sum(custody.held_bytes for custody in self.node.custody.values()),
+            "window": self.node.window,
+        }
+
+    # ---- requests in
+
+    def arrived(self, edge: Edge, items: list[Item]) -> None:
+        now = time.monotonic()
+        for item in items:
+            request = self._open.get(item.id)
+            if request is None:
+                request = self._open[item.id] = _Open(item.attempt, now)
+            request.senders.append(edge)
+            edge.mention(Kind.ACCEPTED, item.id)
+            if not request.taken:
+                self._add_input(request, item)
+
+    def _add_input(self, request: _Open, item: Item) -> None:
+        if item.kind == Kind.ERROR:
+            request.taken = True
+            self._pass_on(request, item)
+            return
+        if item.replayed and not self.stage.idempotent:
+            request.taken = True
+            self._fail(request, item, RequestLostError(self.stage.name, "an earlier one"))
+            return
+        request.inputs[INPUT if item.source == GATEWAY else item.source] = item
+        if len(request.inputs) == len(self._sources):
+            request.taken = True
+            inputs = [request.inputs[source] for source in self._sources]
+            self.executor.submit(Job(item.id, inputs, alone=any(part.deaths for part in inputs)))
+
+    async def _ask_to_go_ahead(self, job: Job) -> None:
+        """Say which request is about to be executed: if this kills the process, its sender knows whose doing it was."""
+        request = self._open.get(job.id)
+        if request is None:
+            return
+        gone = self._waiting_to_go[job.id] = asyncio.Event()
+        for edge in request.senders:
+            edge.say(Kind.STARTED, [job.id])
+        try:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(gone.wait(), GO_AHEAD_S)
+        finally:
+            del self._waiting_to_go[job.id]
+
+    def go_ahead(self, ids: Iterable[bytes]) -> None:
+        for id_ in ids:
+            if id_ in self._waiting_to_go:
+                self._waiting_to_go[id_].set()
+
+    def cancelled(self, ids: Iterable[bytes]) -> None:
+        for id_ in ids:
+            if id_ in self._open:
+                self.executor.drop(id_)
+                self.node.take_back(id_)
+                self._release(id_)
+
+    # ---- results out
+
+    def _done(self, job: Job, result: Payload | Exception) -> None:
+        request = self._open.get(job.id)
+        if request is None:  # given up meanwhile
+            return
+        first = job.inputs[0]
+        if isinstance(result, ServingError):
+            self._fail(request, first, result)
+        elif isinstance(result, Exception):
+            logger.warning("stage %s failed: %s", self.stage.name, result, exc_info=result)
+            self._fail(request, first, StageFailedError(self.stage.name, self.member, describe_error(result)))
+        elif first.deadline < time.monotonic():
+            self._release(job.id)
+        else:
+            self._pass_on(request, first.successor().carry(result))
+
+    def _fail(self, request: _Open, item: Item, error: ServingError) -> None:
+        if isinstance(error, BadRequestError) and not error.stage:
+            error = BadRequestError(self.stage.name, error.reason)
+        self._pass_on(request, item.successor().carry_error(fields_of(error)))
+
+    def _pass_on(self, request: _Open, item: Item) -> None:
+        request.inputs.clear()
+        request.result_for = set(self._targets)
+        for stage in self._targets:
+            part = item if stage == self._targets[-1] else _copy(item)
+            self.node.send(part, stage)
+
+    def accepted(self, stage: str, ids: Iterable[bytes]) -> None:
+        for id_ in ids:
+            request = self._open.get(id_)
+            if request is not None and request.result_for:
+                request.result_for.discard(stage)
+                if not request.result_for:
+                    self._release(id_)
+        if not self._open:
+            self._changed.set()
+
+    def refused(self, stage: str, item: Item, refusal: Refusal) -> None:
+        error = PoisonedRequestError(stage, refusal.deaths) if refusal.deaths else RequestLostError(stage, refusal.peer)
+        failed = item.successor().carry_error(fields_of(error))
+        if item.id not in self._open:  # released long ago: this is the copy that was kept for such a case
+            self._open[item.id] = request = _Open(item.attempt, time.monotonic())
+            request.taken = True
+            request.result_for = {stage}
+        self.node.send(failed, stage)
+
+    def connection_lost(self, edge: Edge, error: Exception) -> None:
+        for id_, request in list(self._open.items()):
+            if edge in request.senders:
+                request.senders = [sender for sender in request.senders if sender is not edge]
+                if not request.taken and not request.senders:  # whoever sent it sends it again, maybe elsewhere
+                    del self._open[id_]
+        self._changed.set()
+
+    def _release(self, id_: bytes) -> None:
+        request = self._open.pop(id_, None)
+        if request is not None:
+            for edge in request.senders:
+                edge.mention(Kind.RELEASED, id_)
+        if not self._open:
+            self._changed.set()
+
+    # ---- time
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(GRANT_EVERY_S)
+            self._grant()
+            if len(self._sources) > 1:
+                self._give_up_partial(time.monotonic())
+
+    def _grant(self) -> None:
+        """Let each sender have as much here as ``QUEUE_S`` of work, and enough for two batches."""
+        service_s = self.executor.service_s
+        if not service_s:
+            return
+        batch = self.executor.batch
+        least = max(MIN_WINDOW, 2 * batch.max_size if batch is not None else 0)
+        window = min(max(math.ceil(QUEUE_S / service_s), least), MAX_WINDOW)
+        if abs(window - self.node.window) > 0.25 * self.node.window:
+            self.node.grant(window)
+
+    def _give_up_partial(self, now: float) -> None:
+        for request in list(self._open.values()):
+            if not request.taken and now - request.arrived_at > PARTIAL_S:
+                request.taken = True
+                item = next(iter(request.inputs.values()))
+                self._pass_on(request, item.successor().carry_error({"type": RETRY, "stage": self.stage.name}))
+
+
+def _copy(item: Item) -> Item:
+    """The same for another stage: each edge notes other things on it."""
+    copy = item.successor(item.kind)
+    copy.meta, copy.size_bytes, copy.tensors, copy.buffer = item.meta, item.size_bytes, item.tensors, item.buffer
+    return copy

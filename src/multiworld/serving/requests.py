@@ -1,0 +1,200 @@
+"""Which requests a gateway has open, and which it has answered: one answer per id, deadlines, admission. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Admission", "Latencies", "Open", "Requests"]
+
+NUM_LATENCIES = 1024
+MAX_ATTEMPTS = 3
+RECHECK_S = 0.25
+RECHECK_FACTOR = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """How much a gateway takes in before it says that it is overloaded, and how long it remembers answers.
+
+    ``max_open`` requests and ``max_bytes`` of inputs may be open. Answers of requests whose id a client chose are kept
+    for ``keep_s``, up to ``keep_bytes`` in all.
+    """
+
+    max_open: int = 1024
+    max_bytes: int = 512 << 20
+    keep_s: float = 60.0
+    keep_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("max_open", "max_bytes", "keep_s", "keep_bytes"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value >= 0:
+                raise ValueError(f"{name} must be a number from 0, got {value!r}")
+
+
+class Open:
+    """A request without its answer. ``item``: its input as it is sent. ``waiter``: whoever waits for the answer."""
+
+    __slots__ = ("attempt", "deadline", "id", "is_chosen", "item", "opened_at", "parts", "size_bytes", "waiter")
+
+    def __init__(
+        self, id_: bytes, item: Any, waiter: Any, *, opened_at: float, deadline: float, size_bytes: int
+    ) -> None:
+        self.id, self.item, self.waiter = id_, item, waiter
+        self.opened_at, self.deadline, self.size_bytes = opened_at, deadline, size_bytes
+        self.attempt = 1
+        self.is_chosen = False
+        """Whether the client chose the id, and may come back with it."""
+        self.parts: dict[str, Any] = {}
+        """The answers of the output stages that have come so far."""
+
+
+class Latencies:
+    """The last latencies, in seconds."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=NUM_LATENCIES)
+
+    def add(self, seconds: float) -> None:
+        self._last.append(seconds)
+
+    def quantile(self, share: float) -> float:
+        """Return 0 while there are none."""
+        ordered = sorted(self._last)
+        return ordered[int(share * (len(ordered) - 1))] if ordered else 0.0
+
+
+class Requests:
+    """The table of one gateway."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
+        self.latencies = Latencies()
+        self.num_answered = self.num_failed = self.num_refused = self.num_repeated = self.num_retried = 0
+        self._open: dict[bytes, Open] = {}
+        self._open_bytes = 0
+        self._deadlines: list[tuple[float, bytes]] = []
+        self._kept: OrderedDict[bytes, tuple[float, int, Any]] = OrderedDict()
+        self._kept_bytes = 0
+        self._recheck: list[tuple[float, float]] = []  # when, and for what was opened before
+        self._rate: deque[float] = deque(maxlen=64)  # of answers
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, id_: bytes) -> Open | None:
+        return self._open.get(id_)
+
+    def all_open(self) -> list[Open]:
+        return list(self._open.values())
+
+    @property
+    def open_bytes(self) -> int:
+        return self._open_bytes
+
+    def retry_after_s(self, size_bytes: int, *, now: float) -> float | None:
+        """Return None if there is room for one more request, else in how many seconds there should be."""
+        admission = self.admission
+        fits = self._open_bytes + size_bytes <= admission.max_bytes or not self._open
+        if len(self._open) < admission.max_open and fits:
+            return None
+        self.num_refused += 1
+        if len(self._rate) < 2:
+            return 1.0
+        per_s = (len(self._rate) - 1) / max(now - self._rate[0], 1e-3)
+        return min(max(0.25 * len(self._open) / per_s, 0.05), 30.0)
+
+    def open(self, request: Open) -> None:
+        self._open[request.id] = request
+        self._open_bytes += request.size_bytes
+        if request.deadline < math.inf:
+            heapq.heappush(self._deadlines, (request.deadline, request.id))
+
+    def answered(self, id_: bytes, answer: Any, size_bytes: int, *, now: float) -> Open | None:
+        """Close a request with its answer, and return it; None if it was closed before."""
+        request = self._close(id_)
+        if request is None:
+            self.num_repeated += 1
+            return None
+        self.num_answered += 1
+        self._rate.append(now)
+        self.latencies.add(now - request.opened_at)
+        if request.is_chosen:
+            self._keep(id_, answer, size_bytes, now)
+        return request
+
+    def failed(self, id_: bytes) -> Open | None:
+        """Close a request without an answer, and return it; None if it was closed before."""
+        request = self._close(id_)
+        if request is not None:
+            self.num_failed += 1
+        return request
+
+    def kept(self, id_: bytes, *, now: float) -> Any:
+        """Return the answer of a request whose id was chosen by the client, None if there is none (any more)."""
+        self._expire_kept(now)
+        entry = self._kept.get(id_)
+        return None if entry is None else entry[2]
+
+    def expired(self, *, now: float) -> list[Open]:
+        """Return the open requests whose deadline is over; they stay open until ``failed``."""
+        late: list[Open] = []
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self._open):
+            request = self._open.get(heapq.heappop(self._deadlines)[1])
+            if request is not None and request.deadline <= now:
+                late.append(request)
+        return late
+
+    # ---- requests that were lost on their way
+
+    def replica_lost(self, *, now: float) -> None:
+        """A replica is gone. Two at once may have taken the only copies of a result with them: look again soon."""
+        after_s = max(RECHECK_FACTOR * self.latencies.quantile(0.99), RECHECK_S)
+        self._recheck.append((now + after_s, now))
+
+    def to_retry(self, *, now: float) -> list[Open]:
+        """Return the requests that should have been answered since a loss, and are to be sent again from the start."""
+        due = [before for at, before in self._recheck if at <= now]
+        if not due:
+            return []
+        self._recheck = [(at, before) for at, before in self._recheck if at > now]
+        before = max(due)
+        late = [request for request in self._open.values() if request.opened_at <= before]
+        return [request for request in late if self.may_retry(request)]
+
+    def may_retry(self, request: Open) -> bool:
+        """Count another attempt, and return whether it may be made."""
+        if request.attempt >= MAX_ATTEMPTS:
+            return False
+        request.attempt += 1
+        self.num_retried += 1
+        return True
+
+    # ---- inside
+
+    def _close(self, id_: bytes) -> Open | None:
+        request = self._open.pop(id_, None)
+        if request is not None:
+            self._open_bytes -= request.size_bytes
+        return request
+
+    def _keep(self, id_: bytes, answer: Any, size_bytes: int, now: float) -> None:
+        self._expire_kept(now)
+        if size_bytes > self.admission.keep_bytes:
+            return
+        self._kept[id_] = (now, size_bytes, answer)
+        self._kept_bytes += size_bytes
+        while self._kept_bytes > self.admission.keep_bytes:
+            self._forget_oldest()
+
+    def _expire_kept(self, now: float) -> None:
+        while self._kept and next(iter(self._kept.values()))[0] < now - self.admission.keep_s:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, (_, size_bytes, _) = self._kept.popitem(last=False)
+        self._kept_bytes -= size_bytes

@@ -1,0 +1,393 @@
+"""What the fleet decides: replacements, edges, drains, scaling, updates, and what it takes over."""
+
+from __future__ import annotations
+
+import pytest
+
+from multiworld.serving.control.actions import BackedOff, ReplicaLost, StartProcess, UpdateRolledBack
+from multiworld.serving.control.fleet import Fleet
+from multiworld.serving.control.members import Member, MemberState
+from multiworld.serving.errors import DeploymentError, UnknownStageError
+from multiworld.serving.graph import Graph, Stage
+
+from .simulated_fleet import SimulatedFleet, chain
+
+
+def settled(graph: Graph, **options: int) -> SimulatedFleet:
+    simulation = SimulatedFleet(graph, **options)
+    simulation.run_until_settled()
+    return simulation
+
+
+def test_a_deployment_starts_all_and_opens_every_edge() -> None:
+    simulation = settled(Graph([Stage("a", "m:w"), Stage("b", "m:w", replicas=2), Stage("c", "m:w")]))
+    assert simulation.open_edges() == {
+        ("gateway-1", "a-1"),
+        ("a-1", "b-1"),
+        ("a-1", "b-2"),
+        ("b-1", "c-1"),
+        ("b-2", "c-1"),
+        ("c-1", "gateway-1"),
+    }
+    assert simulation.fleet.unready_since is None
+    assert "PipelineReady" in simulation.kinds()
+
+
+def test_replicas_of_a_stage_are_spread_over_hosts() -> None:
+    simulation = settled(chain("a", replicas=2))
+    assert {member.host for member in simulation.fleet.of_stage("a")} == {"host-0", "host-1"}
+
+
+def test_a_stage_runs_only_on_its_hosts() -> None:
+    simulation = settled(Graph([Stage("a", "m:w", replicas=3, hosts=("host-1",))]))
+    assert {member.host for member in simulation.fleet.of_stage("a")} == {"host-1"}
+
+
+def test_what_cannot_be_placed_is_named() -> None:
+    simulation = SimulatedFleet(Graph([Stage("a", "m:w", hosts=("far",))]))
+    simulation.run(1)
+    assert "none of the hosts far is there" in simulation.fleet.missing()
+    assert simulation.kinds().count("StageWaits") == 1
+
+
+def test_a_killed_replica_is_fenced_replaced_and_told_to_all() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    simulation.kill("b-1")
+    assert "b-1" in simulation.killed
+    assert ("a-1", "b-1") not in simulation.open_edges()
+    simulation.run_until_settled(2)
+    assert simulation.ready("b") == ["b-2", "b-3"]
+    assert ("a-1", "b-3") in simulation.open_edges()
+    lost = [event for event in simulation.events if isinstance(event, ReplicaLost)]
+    assert [event.member for event in lost] == ["b-1"]
+
+
+def test_a_hanging_replica_is_killed_and_replaced() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    simulation.hang("b-2")
+    assert "b-2" not in simulation.processes
+    simulation.run_until_settled(2)
+    assert simulation.ready("b") == ["b-1", "b-3"]
+
+
+def test_a_gateway_comes_again_under_its_name() -> None:
+    simulation = settled(chain("a", "b"))
+    simulation.kill("gateway-1")
+    simulation.run_until_settled(2)
+    assert simulation.gateways() == ["gateway-1"]
+    assert ("gateway-1", "a-1") in simulation.open_edges()
+    assert ("b-1", "gateway-1") in simulation.open_edges()
+
+
+def test_a_hanging_gateway_is_killed_so_that_its_host_starts_it_again() -> None:
+    simulation = settled(chain("a"))
+    before = simulation.processes["gateway-1"].pid
+    simulation.hang("gateway-1")
+    simulation.run_until_settled(2)
+    assert simulation.processes["gateway-1"].pid != before
+
+
+def test_an_edge_that_breaks_between_two_live_members_is_formed_again() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    simulation.break_edge("a-1", "b-1")
+    assert ("a-1", "b-1") not in simulation.open_edges()
+    simulation.run_until_settled(2)
+    assert ("a-1", "b-1") in simulation.open_edges()
+    assert len(simulation.started) == 5
+
+
+def test_a_replica_whose_edges_fail_again_and_again_is_replaced() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    simulation.cut = {frozenset(("a-1", "b-1")), frozenset(("a-2", "b-1"))}
+    simulation.break_edge("a-1", "b-1")
+    simulation.break_edge("a-2", "b-1")
+    simulation.run_until_settled(15)
+    assert simulation.ready("b") == ["b-2", "b-3"]
+    assert simulation.ready("a") == ["a-1", "a-2"]
+
+
+def test_a_gateway_that_is_cut_off_costs_no_replica() -> None:
+    simulation = settled(chain("a", replicas=2), gateways=2)
+    simulation.cut = {frozenset(("gateway-1", replica)) for replica in ("a-1", "a-2")}
+    simulation.break_edge("gateway-1", "a-1")
+    simulation.break_edge("gateway-1", "a-2")
+    simulation.run(20)
+    assert simulation.ready("a") == ["a-1", "a-2"]
+
+
+def test_a_replica_that_cannot_reach_one_of_its_peers_serves_the_others() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    simulation.cut = {frozenset(("a-1", "b-3"))}
+    simulation.do(simulation.fleet.scale("b", 3, simulation.now))
+    simulation.run(1)
+    assert ("a-2", "b-3") in simulation.open_edges()
+
+
+def test_replicas_that_die_young_back_off_and_the_error_is_kept() -> None:
+    simulation = SimulatedFleet(chain("a"), fails_to_load={1})
+    simulation.run(10)
+    delays = [event.delay_s for event in simulation.events if isinstance(event, BackedOff)]
+    assert delays == [0.5, 1.0, 2.0, 4.0]
+    assert "bad weights" in simulation.fleet.plans["a"].last_error
+    simulation.bad_versions = set()
+    simulation.run_until_settled(10)
+
+
+def test_a_replica_that_did_work_is_replaced_at_once_however_often_it_is_killed() -> None:
+    simulation = settled(chain("a", replicas=2))
+    for _ in range(6):
+        victim = simulation.ready("a")[-1]
+        simulation.do(simulation.fleet.heard(victim, {"event": "stats", "done": 100}, simulation.now))
+        simulation.kill(victim)
+        simulation.run_until_settled(0.5)
+
+
+def test_scale_out_starts_all_at_once_and_scale_in_drains_the_newest() -> None:
+    simulation = settled(chain("a", "b"))
+    actions = simulation.fleet.scale("b", 3, simulation.now)
+    assert len([action for action in actions if isinstance(action, StartProcess)]) == 2
+    simulation.do(actions)
+    simulation.run_until_settled()
+    assert simulation.ready("b") == ["b-1", "b-2", "b-3"]
+    simulation.do(simulation.fleet.scale("b", 1, simulation.now))
+    simulation.run_until_settled()
+    assert simulation.ready("b") == ["b-1"]
+    assert list(simulation.processes) == ["gateway-1", "a-1", "b-1"]
+
+
+def test_scaling_in_ends_what_does_not_serve_yet_first() -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.scale("a", 3, simulation.now))
+    simulation.do(simulation.fleet.scale("a", 1, simulation.now))
+    simulation.run_until_settled()
+    assert simulation.ready("a") == ["a-1"]
+
+
+@pytest.mark.parametrize("replicas", [-1, 1.5, True, 5000])
+def test_a_senseless_scale_is_refused(replicas: int) -> None:
+    simulation = settled(chain("a"))
+    with pytest.raises(ValueError, match="replicas"):
+        simulation.fleet.scale("a", replicas, simulation.now)
+
+
+def test_orders_for_what_is_not_there_are_refused() -> None:
+    fleet = settled(chain("a")).fleet
+    with pytest.raises(UnknownStageError):
+        fleet.scale("z", 1, 200.0)
+    with pytest.raises(UnknownStageError):
+        fleet.drain("a-9", 200.0)
+    with pytest.raises(DeploymentError):
+        fleet.drain("a-1", 200.0, scale_down=True)
+
+
+def test_a_drained_replica_is_replaced_first() -> None:
+    simulation = settled(chain("a", "b"))
+    actions = simulation.fleet.drain("b-1", simulation.now)
+    simulation.do(actions)
+    assert simulation.fleet.members["b-1"].is_ready
+    simulation.run_until_settled()
+    assert simulation.ready("b") == ["b-2"]
+    assert "b-1" not in simulation.processes
+    assert "b-1" not in simulation.killed
+
+
+def test_a_drain_may_scale_down() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.do(simulation.fleet.drain("a-1", simulation.now, scale_down=True))
+    simulation.run_until_settled()
+    assert simulation.ready("a") == ["a-2"]
+    assert simulation.fleet.plans["a"].desired == 1
+
+
+def test_a_new_replica_takes_its_weights_from_a_live_one() -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.scale("a", 2, simulation.now))
+    simulation.run_until_settled()
+    assert simulation.donations == [("a-1", "a-2")]
+
+
+def test_if_the_donor_dies_another_one_gives_the_weights() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.do(simulation.fleet.scale("a", 3, simulation.now))
+    simulation.do(
+        simulation.fleet.heard(
+            "a-3", {"event": "hello", "pid": simulation.processes["a-3"].pid, "state": "starting"}, simulation.now
+        )
+    )
+    donor = simulation.fleet.members["a-3"].donor
+    assert donor == "a-1"
+    simulation.kill(donor)
+    simulation.run_until_settled()
+    assert ("a-2", "a-3") in simulation.donations
+
+
+def test_an_update_replaces_one_by_one_and_never_has_less_than_before() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    simulation.do(simulation.fleet.update("b", "/weights/2.pt", simulation.now))
+    fewest, most = 9, 0
+    while simulation.fleet.plans["b"].rollout is not None:
+        simulation.run(0.05)
+        fewest = min(fewest, simulation.fleet.num_open("b"))
+        most = max(most, len(simulation.fleet.of_stage("b")))
+    assert (fewest, most <= 4) == (2, True)
+    simulation.run_until_settled()
+    assert [member.version for member in simulation.fleet.of_stage("b")] == [2, 2]
+    assert simulation.fleet.plans["b"].version == 2
+    assert "UpdateFinished" in simulation.kinds()
+
+
+def test_a_parallel_update_starts_all_new_ones_first() -> None:
+    simulation = settled(chain("a", replicas=3))
+    actions = simulation.fleet.update("a", "/weights/2.pt", simulation.now, parallel=True)
+    assert len([action for action in actions if isinstance(action, StartProcess)]) == 3
+    simulation.do(actions)
+    simulation.run_until_settled()
+    assert simulation.ready("a") == ["a-4", "a-5", "a-6"]
+
+
+def test_an_update_that_does_not_load_is_rolled_back() -> None:
+    simulation = SimulatedFleet(chain("a", replicas=2), fails_to_load={2})
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.run_until_settled()
+    assert simulation.ready("a") == ["a-1", "a-2"]
+    back = [event for event in simulation.events if isinstance(event, UpdateRolledBack)]
+    assert (back[0].version, back[0].previous) == (2, 1)
+    assert "bad weights" in back[0].reason
+
+
+def test_an_update_whose_replica_dies_before_it_settled_is_rolled_back() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now, settle_s=5.0))
+    simulation.run(1)
+    assert simulation.ready("a") == ["a-1", "a-2", "a-3"]
+    simulation.kill("a-3")
+    simulation.run_until_settled()
+    assert simulation.ready("a") == ["a-1", "a-2"]
+    assert "UpdateRolledBack" in simulation.kinds()
+
+
+def test_an_update_with_a_bad_verdict_is_rolled_back_and_a_good_one_goes_on() -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now, needs_verdict=True))
+    simulation.run(5)
+    assert simulation.ready("a") == ["a-1", "a-2"]
+    simulation.do(simulation.fleet.judge("a", False, "other answers", simulation.now))
+    simulation.run_until_settled()
+    assert simulation.ready("a") == ["a-1"]
+    simulation.do(simulation.fleet.update("a", "/weights/3.pt", simulation.now, needs_verdict=True))
+    simulation.run(2)
+    simulation.do(simulation.fleet.judge("a", True, "", simulation.now))
+    simulation.run_until_settled()
+    assert [member.version for member in simulation.fleet.of_stage("a")] == [3]
+
+
+def test_two_updates_of_a_stage_at_once_are_refused() -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    with pytest.raises(DeploymentError):
+        simulation.fleet.update("a", "/weights/3.pt", simulation.now)
+
+
+def test_a_change_of_batching_reaches_those_that_come_later_too() -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.tune("a", {"batch_max_size": 8}, simulation.now))
+    assert simulation.processes["a-1"].inbox[-1] == {"do": "tune", "batch_max_size": 8}
+    simulation.do(simulation.fleet.scale("a", 2, simulation.now))
+    simulation.run_until_settled()
+    assert simulation.fleet.plans["a"].tuning == {"batch_max_size": 8}
+
+
+def test_a_lost_host_gets_nothing_and_its_members_stay_while_their_worlds_stand() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.do(simulation.fleet.host_lost("host-0", simulation.now))
+    simulation.run(1)
+    assert len(simulation.ready("a")) == 2
+    simulation.do(simulation.fleet.scale("a", 4, simulation.now))
+    simulation.run(2)
+    assert {member.host for member in simulation.fleet.of_stage("a") if member.id in ("a-3", "a-4")} == {"host-1"}
+
+
+def test_a_host_that_comes_back_has_what_was_given_up_ended() -> None:
+    simulation = settled(chain("a"))
+    actions = simulation.fleet.host_joined("host-9", "10.0.0.9", 4, {"a-0": 77, "other": 5}, simulation.now)
+    simulation.do(actions)
+    assert simulation.killed == ["a-0"]
+
+
+def test_a_controller_that_is_started_again_adopts_what_runs() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    processes = {name: process.pid for name, process in simulation.processes.items()}
+    edges = simulation.open_edges()
+    simulation.restart_controller()
+    simulation.run_until_settled()
+    assert {name: process.pid for name, process in simulation.processes.items()} == processes
+    assert simulation.open_edges() == edges
+    simulation.kill("b-1")
+    simulation.run_until_settled()
+    assert simulation.ready("b") == ["b-2", "b-3"]
+
+
+def test_members_that_do_not_come_back_to_a_new_controller_are_lost() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.processes["a-1"].hangs = True
+    simulation.restart_controller()
+    simulation.run(4)
+    assert simulation.fleet.resuming
+    assert len(simulation.fleet.of_stage("a")) == 2
+    simulation.run_until_settled(3)
+    assert simulation.ready("a") == ["a-2", "a-3"]
+    assert "a-1" not in simulation.processes
+
+
+def test_a_restart_in_the_middle_of_an_update_goes_on_with_it() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.run(0.5)
+    simulation.restart_controller()
+    simulation.run_until_settled()
+    assert [member.version for member in simulation.fleet.of_stage("a")] == [2, 2]
+
+
+def test_stopping_ends_gateways_before_replicas() -> None:
+    simulation = settled(chain("a", "b"))
+    simulation.do(simulation.fleet.stop(simulation.now))
+    assert not any(process.inbox for process in simulation.processes.values() if process.stage != "gateway")
+    simulation.run(1)
+    assert not simulation.fleet.members
+
+
+def test_a_stage_scaled_to_nothing_says_so_and_wakes_again() -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.scale("a", 0, simulation.now))
+    simulation.run(1)
+    assert "scaled to 0" in simulation.fleet.missing()
+    simulation.do(simulation.fleet.scale("a", 1, simulation.now))
+    simulation.run_until_settled()
+
+
+def test_late_news_of_an_earlier_process_of_the_same_name_changes_nothing() -> None:
+    simulation = settled(chain("a"))
+    assert simulation.fleet.exited("gateway-1", 9999, -9, simulation.now) == []
+    assert simulation.fleet.heard("a-7", {"event": "loaded"}, simulation.now) == []
+    assert simulation.fleet.lost("a-7", "gone", simulation.now) == []
+
+
+def test_a_process_that_says_nothing_is_given_up() -> None:
+    fleet = Fleet(chain("a"), now=0.0)
+    fleet.host_joined("here", "127.0.0.1", 4, {}, 0.0)
+    fleet.tick(61.0)
+    assert list(fleet.members) == ["a-2"]
+
+
+def test_a_step_that_is_not_in_the_table_raises() -> None:
+    member = Member(id="a-1", stage="a", version=1, born=0.0, state=MemberState.LEAVING)
+    with pytest.raises(AssertionError):
+        member.go(MemberState.READY, 1.0)
+
+
+def test_scaling_is_suspended_while_something_is_under_way() -> None:
+    simulation = settled(chain("a"))
+    assert simulation.fleet.scaling_suspended("a", simulation.now) == ""
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    assert "version 2" in simulation.fleet.scaling_suspended("a", simulation.now)
