@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
@@ -63,6 +63,7 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._tending = self._loop.create_task(self._tend())
         self._closed = False
+        self.on_edge_lost: Callable[[Edge, Exception], None] = lambda *_: None
 
     async def infer(
         self,
@@ -86,7 +87,8 @@ class Front:
         if request_id is not None:
             known = self.requests.kept(id_, now=now)
             if known is not None:
-                return known
+                answer: Payload = known
+                return answer
             open_ = self.requests.get(id_)
             if open_ is not None:
                 return await self._wait_beside(open_)
@@ -206,6 +208,7 @@ class Front:
 
     def connection_lost(self, edge: Edge, error: Exception) -> None:
         self.replica_lost()
+        self.on_edge_lost(edge, error)
 
     def replica_lost(self) -> None:
         """Some replica, not only of those beside us, is gone."""

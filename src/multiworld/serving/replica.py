@@ -49,7 +49,14 @@ class _Open:
 class Replica:
     """Use it on one event loop. ``node`` is its place in the graph."""
 
-    def __init__(self, manager: WorldManager, place: Place, work: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        manager: WorldManager,
+        place: Place,
+        work: Callable[..., Any],
+        on_edge_lost: Callable[[Edge, Exception], None] = lambda *_: None,
+    ) -> None:
+        self._on_edge_lost = on_edge_lost
         self.stage = place.graph.stages[place.stage]
         self.member = place.member
         self.node = Node(self, manager, place)
@@ -214,6 +221,7 @@ class Replica:
                 if not request.taken and not request.senders:  # whoever sent it sends it again, maybe elsewhere
                     del self._open[id_]
         self._changed.set()
+        self._on_edge_lost(edge, error)
 
     def _release(self, id_: bytes) -> None:
         request = self._open.pop(id_, None)

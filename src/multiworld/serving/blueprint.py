@@ -1,0 +1,152 @@
+"""What the processes of a deployment are to run, in files of its folder: the graph, and each stage's work by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import multiprocessing.spawn
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .errors import DeploymentError
+from .graph import Graph, Stage
+
+__all__ = ["Blueprint", "is_replaying_main", "load_work", "prepare_main"]
+
+GRAPH_FILE = "pipeline.pickle"
+WORKS = "works"
+MINE = 0o700
+NOT_WANTED = ("authkey", "start_method", "log_to_stderr", "log_level", "name")  # of multiprocessing's preparation
+_replaying_main = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """``options``: what else members need to know, ready for JSON. ``main``: how to find the user's ``__main__``."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    main: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, stages: Iterable[Stage], options: dict[str, Any]) -> Blueprint:
+        """Draw it up in the process that made the pipeline."""
+        main = multiprocessing.spawn.get_preparation_data("serving")
+        return cls(
+            name=name,
+            stages=tuple(stages),
+            options=options,
+            main={key: value for key, value in main.items() if key not in NOT_WANTED},
+        )
+
+    @property
+    def graph(self) -> Graph:
+        return Graph(self.stages)
+
+    def write(self, folder: Path) -> None:
+        """Write all into a folder, which only this user can read. Raises DeploymentError for what does not pickle."""
+        works = folder / WORKS
+        works.mkdir(mode=MINE, parents=True, exist_ok=True)
+        for stage in self.stages:
+            if not isinstance(stage.work, str):
+                _write(works / f"{stage.name}.pickle", _pickled(stage))
+        named = tuple(
+            stage if isinstance(stage.work, str) else replace(stage, work=_in_file(stage)) for stage in self.stages
+        )
+        _write(folder / GRAPH_FILE, pickle.dumps(replace(self, stages=named)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Blueprint:
+        """Read the graph; works are read one by one, by ``load_work``."""
+        value = pickle.loads((folder / GRAPH_FILE).read_bytes())
+        if not isinstance(value, cls):
+            raise DeploymentError(f"{folder / GRAPH_FILE} holds no pipeline, but a {type(value).__name__}")
+        return value
+
+
+def is_replaying_main() -> bool:
+    """Return whether the user's main module is just being imported again, by a process of a deployment."""
+    return _replaying_main
+
+
+def prepare_main(main: dict[str, Any]) -> None:
+    """Make what the user's main module defines available under its name, as ``multiprocessing`` does."""
+    global _replaying_main
+    _replaying_main = True
+    try:
+        multiprocessing.spawn.prepare(dict(main))
+    finally:
+        _replaying_main = False
+
+
+async def load_work(stage: Stage, folder: Path) -> Callable[..., Any]:
+    """Return what the stage calls, set up: classes are made, ``setup`` has run, modules are in evaluation mode.
+
+    Raises whatever the user's code raises.
+    """
+    work: Any = stage.work
+    if isinstance(work, str):
+        work = _read(folder, work) if work == _in_file(stage) else _imported(work)
+    if inspect.isclass(work):
+        work = work()
+    setup = getattr(work, "setup", None)
+    if callable(setup):
+        result = setup()
+        if inspect.isawaitable(result):
+            await result
+    if not callable(work):
+        raise TypeError(f"stage {stage.name!r}: {work!r} cannot be called")
+    evaluate, move = getattr(work, "eval", None), getattr(work, "to", None)
+    if callable(evaluate) and callable(getattr(work, "state_dict", None)):
+        evaluate()
+        if callable(move) and stage.device != "cpu":
+            move(stage.device)
+    await asyncio.sleep(0)
+    return work  # type: ignore[no-any-return]
+
+
+def _in_file(stage: Stage) -> str:
+    return f"file:{stage.name}"
+
+
+def _read(folder: Path, name: str) -> Any:
+    return pickle.loads((folder / WORKS / f"{name.removeprefix('file:')}.pickle").read_bytes())
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    value: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _pickled(stage: Stage) -> bytes:
+    try:
+        return pickle.dumps(stage.work)
+    except Exception as error:
+        raise DeploymentError(
+            f"stage {stage.name!r}: its work cannot be sent to another process ({type(error).__name__}: {error}). "
+            "Define it at the top level of a module, not inside a function, or name it as 'package.module:attribute'."
+        ) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: a process that starts meanwhile reads the old one."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

@@ -1,0 +1,281 @@
+"""A member of a deployment, replica or gateway: it carries the controller's orders out, and tells how they went."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import traceback
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import MultiworldError
+from ..world.manager import WorldManager
+from .blueprint import load_work
+from .control_line import Line
+from .edge import Edge
+from .front import Front
+from .graph import Batch, Graph
+from .messages import Message
+from .node import Node, Place
+from .replica import Replica
+from .weights import donate_weights, has_weights, put_weights, take_weights, weights_of
+
+__all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of"]
+
+logger = logging.getLogger(__name__)
+
+STATS_S = 1.0
+
+
+class Member:
+    """What replicas and gateways have in common. ``line`` is set before the first order comes."""
+
+    stage: str
+
+    def __init__(self, manager: WorldManager, place: Place, *, host: str) -> None:
+        self.manager, self.place, self.host = manager, place, host
+        self.line: Line | None = None
+        self.state = "starting"
+        self.version = 1
+        self.left = asyncio.Event()
+        """Set when it has been told to leave, and has."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._orders: dict[str, Callable[[Message], None]] = {
+            "connect": self._connect,
+            "open": lambda order: self._with_node(lambda node: node.open(order["peer"])),
+            "close": lambda order: self._with_node(lambda node: node.close(order["peer"])),
+            "lost": self._lost,
+            "leave": lambda order: self._start(self._leave()),
+        }
+        self._start(self._tell_statistics())
+
+    @property
+    def node(self) -> Node | None:
+        raise NotImplementedError
+
+    def statistics(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Leave all edges."""
+        raise NotImplementedError
+
+    def hello(self) -> Message:
+        """Return who this is and how it stands."""
+        edges = [] if self.node is None else list(self.node.edges.values())
+        return {
+            "event": "hello",
+            "member": self.place.member,
+            "stage": self.place.stage,
+            "pid": os.getpid(),
+            "host": self.host,
+            "state": self.state,
+            "version": self.version,
+            "edges": [{"peer": edge.peer, "as": _role(edge.is_upstream)} for edge in edges],
+        }
+
+    def obey(self, order: Message) -> None:
+        """Begin to carry an order out."""
+        carry_out = self._orders.get(str(order.get("do")))
+        if carry_out is None:
+            logger.warning("%s does not know the order %r", self.place.member, order.get("do"))
+            return
+        carry_out(order)
+
+    def tell(self, message: Message) -> None:
+        if self.line is not None:
+            self.line.tell(message)
+
+    def edge_lost(self, edge: Edge, error: Exception) -> None:
+        """Tell the controller; it knows whether the peer is gone or only the way to it."""
+        self.tell(
+            {
+                "event": "edge_broken",
+                "peer": edge.peer,
+                "as": _role(edge.is_upstream),
+                "error": type(error).__name__,
+                "text": str(error),
+            }
+        )
+
+    def stop(self) -> None:
+        """Cancel what is under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("%s could not carry an order out", self.place.member, exc_info=task.exception())
+
+    def _with_node(self, call: Callable[[Node], None]) -> None:
+        if self.node is not None:
+            call(self.node)
+
+    def _connect(self, order: Message) -> None:
+        self._start(self._connect_to(order["peer"], order["stage"], order["as"]))
+
+    async def _connect_to(self, peer: str, stage: str, role: str) -> None:
+        news = {"peer": peer, "as": role}
+        node = self.node
+        if node is None:
+            self.tell({"event": "connect_failed", **news, "error": "it has not loaded its work yet"})
+            return
+        try:
+            await node.connect(peer, stage, is_upstream=role == "upstream")
+        except MultiworldError as error:
+            self.tell({"event": "connect_failed", **news, "error": str(error)})
+        else:
+            self.tell({"event": "connected", **news})
+
+    def _lost(self, order: Message) -> None:
+        self._with_node(lambda node: node.lost(order["peer"]))
+
+    async def _leave(self) -> None:
+        self.state = "leaving"
+        await self.close()
+        self.left.set()
+
+    async def _tell_statistics(self) -> None:
+        while True:
+            await asyncio.sleep(STATS_S)
+            self.tell({"event": "stats", **self.statistics()})
+
+
+class ReplicaMember(Member):
+    """One replica of one stage. ``folder`` holds the blueprint."""
+
+    def __init__(self, manager: WorldManager, place: Place, *, host: str, folder: Path) -> None:
+        super().__init__(manager, place, host=host)
+        self._folder = folder
+        self._replica: Replica | None = None
+        self._batch: Batch | None = None
+        self._orders |= {
+            "load": lambda order: self._start(self._load(order)),
+            "donate": lambda order: self._start(self._donate(order["to"])),
+            "drain": lambda order: self._start(self._drain()),
+            "tune": self._tune,
+        }
+
+    @property
+    def node(self) -> Node | None:
+        return None if self._replica is None else self._replica.node
+
+    def statistics(self) -> dict[str, Any]:
+        return {} if self._replica is None else self._replica.statistics()
+
+    async def close(self) -> None:
+        if self._replica is not None:
+            await self._replica.aclose()
+
+    async def _load(self, order: Message) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            work = await load_work(self.place.graph.stages[self.place.stage], self._folder)
+            source = await self._take_weights(work, order)
+        except Exception as error:  # the user's code may raise anything; the controller decides what to do
+            self.tell(
+                {
+                    "event": "load_failed",
+                    "error": f"{type(error).__name__}: {error}",
+                    "traceback": "".join(traceback.format_exception(error)),
+                }
+            )
+            return
+        self._replica = Replica(self.manager, self.place, work, on_edge_lost=self.edge_lost)
+        if self._batch is not None:
+            self._replica.tune(self._batch)
+        self.version, self.state = order["version"], "loaded"
+        took_s = asyncio.get_running_loop().time() - began
+        self.tell({"event": "loaded", "version": self.version, "took_s": took_s, "from": source})
+
+    async def _take_weights(self, work: Callable[..., Any], order: Message) -> str:
+        donor, path = order.get("donor"), order.get("weights")
+        if donor is not None:
+            weights = await take_weights(self.manager, donor, self.place.member, self.place.store)
+            if weights:
+                put_weights(work, weights)
+            return "donor"
+        if path:
+            put_weights(work, torch.load(path, weights_only=True, map_location="cpu"))
+            return "file"
+        return "init"
+
+    async def _donate(self, to: str) -> None:
+        replica = self._replica
+        if replica is None:
+            return
+        try:
+            weights = weights_of(replica.executor.work) if has_weights(replica.executor.work) else {}
+            await donate_weights(self.manager, self.place.member, to, weights, self.place.store)
+        except MultiworldError as error:
+            logger.warning("%s could not give its weights to %s: %s", self.place.member, to, error)
+
+    async def _drain(self) -> None:
+        self.state = "draining"
+        if self._replica is not None:
+            await self._replica.wait_idle()
+        self.tell({"event": "drained"})
+
+    def _tune(self, order: Message) -> None:
+        self._batch = Batch(max_size=order["batch_max_size"], max_wait_s=order["batch_max_wait_s"])
+        if self._replica is not None:
+            self._replica.tune(self._batch)
+
+
+class GatewayMember(Member):
+    """A gateway: its front takes requests as soon as its edges are open."""
+
+    def __init__(self, manager: WorldManager, place: Place, front: Front, *, host: str) -> None:
+        super().__init__(manager, place, host=host)
+        self.front = front
+        front.on_edge_lost = self.edge_lost
+        self.state = "loaded"
+        self.ready = False
+        self.why = "the controller has not said yet that all stages are up"
+        self._orders |= {
+            "load": lambda order: self.tell({"event": "loaded", "version": 1, "took_s": 0.0, "from": "init"}),
+            "readiness": self._hear_readiness,
+            "drain": lambda order: self._start(self._drain()),
+        }
+
+    @property
+    def node(self) -> Node | None:
+        return self.front.node
+
+    def statistics(self) -> dict[str, Any]:
+        return self.front.statistics()
+
+    async def close(self) -> None:
+        await self.front.aclose()
+
+    def _lost(self, order: Message) -> None:
+        super()._lost(order)
+        self.front.replica_lost()
+
+    def _hear_readiness(self, order: Message) -> None:
+        self.ready, self.why = bool(order["ready"]), str(order.get("why", ""))
+
+    async def _drain(self) -> None:
+        self.state = "draining"
+        await self.front.drain(60.0)
+        self.tell({"event": "drained"})
+
+
+def place_of(member: str, graph: Graph, store: str, policy: str) -> Place:
+    """Return where a member stands, whose name tells its stage."""
+    stage = member.rsplit("-", 1)[0]
+    return Place(member=member, stage=stage, graph=graph, store=store, policy=policy)
+
+
+def _role(is_upstream: bool) -> str:
+    return "upstream" if is_upstream else "downstream"

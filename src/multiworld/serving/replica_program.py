@@ -1,0 +1,54 @@
+"""The process of one replica: it comes up, does what the controller says, and ends when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..world.manager import WorldManager
+from .blueprint import Blueprint, prepare_main
+from .control_line import ControlLine
+from .member import ReplicaMember, place_of
+
+__all__ = ["main"]
+
+LAST_WORDS_S = 1.0
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Run until told to leave, or SIGTERM.
+
+    ``arguments``: member, folder, job, token, store, lease_s, host (the numeric address of this machine).
+    """
+    torch.set_grad_enabled(False)
+    folder = Path(arguments["folder"])
+    blueprint = Blueprint.read(folder)
+    prepare_main(blueprint.main)
+    asyncio.run(_run(arguments, blueprint, folder))
+
+
+async def _run(arguments: dict[str, Any], blueprint: Blueprint, folder: Path) -> None:
+    manager = WorldManager(
+        job=arguments["job"], token=arguments["token"], lease_s=arguments["lease_s"], host=arguments.get("host")
+    )
+    async with manager:
+        policy = str(blueprint.options.get("policy", "shortest-queue"))
+        place = place_of(arguments["member"], blueprint.graph, arguments["store"], policy)
+        member = ReplicaMember(manager, place, host=arguments.get("host", ""), folder=folder)
+        line = ControlLine(manager, place.member, place.store, hello=member.hello, on_message=member.obey)
+        member.line = line
+        running = asyncio.ensure_future(line.run())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.left.set)
+        try:
+            await member.left.wait()
+            await line.flush(LAST_WORDS_S)
+        finally:
+            running.cancel()
+            member.stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
