@@ -19,8 +19,8 @@ __all__ = ["Edge", "EdgeOwner"]
 MAX_UNDER_WAY = 2
 PACKET_BYTES = 256 << 10
 PACKET_ITEMS = 64
-LAZY_S = 0.002  # what nobody waits for may come so much later, together with more of it
-LAZY_IDS = 16
+LAZY_S = 0.01  # what nobody waits for may come so much later, together with more of it
+LAZY_IDS = 4
 
 
 class EdgeOwner(Protocol):
@@ -42,6 +42,8 @@ class Edge:
         """``stage``: the peer's."""
         self.peer, self.stage, self.world = peer, stage, world
         self.is_upstream = world.rank == UPSTREAM_RANK
+        self.lazy_ids = LAZY_IDS
+        """So many things of one kind are said at once."""
         self._owner = owner
         self._far = DOWNSTREAM_RANK if self.is_upstream else UPSTREAM_RANK
         self._loop = asyncio.get_running_loop()
@@ -86,7 +88,7 @@ class Edge:
         ids.append(id_)
         if kind == Kind.RELEASED and id_ in self._ids.get(Kind.ACCEPTED, ()):
             self._ids[Kind.ACCEPTED].remove(id_)  # it is said with this
-        if len(ids) >= LAZY_IDS:
+        if len(ids) >= self.lazy_ids:
             self._flush_soon()
         elif self._later is None and self._soon is None:
             self._later = self._loop.call_later(LAZY_S, self._flush)

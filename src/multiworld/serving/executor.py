@@ -25,7 +25,7 @@ __all__ = ["Executor", "Job", "describe_error"]
 logger = logging.getLogger(__name__)
 
 INLINE_S = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
-SMOOTHING = 0.1
+SMOOTHING = 0.2
 MAX_CONCURRENT = 64  # calls of a coroutine function
 
 
@@ -143,8 +143,7 @@ class Executor:
         for job in jobs:
             self._jobs.pop(job.id, None)
         if not jobs[0].alone and not self._is_async and self.call_s is not None and self.call_s < INLINE_S:
-            began = time.monotonic()
-            self._finish(jobs, self._call(jobs), began)
+            self._finish(jobs, *self._call(jobs))
             return
         self._executing += 1
         self._alone = jobs[0].alone
@@ -156,21 +155,19 @@ class Executor:
         try:
             if jobs[0].alone:
                 await self._before_alone(jobs[0])
-            began = time.monotonic()
             if self._is_async:
-                result = await self._call_async(jobs)
+                result, took_s = await self._call_async(jobs)
             else:
                 if self._thread is None:
                     self._thread = ThreadPoolExecutor(1, thread_name_prefix="multiworld-stage")
-                result = await self._loop.run_in_executor(self._thread, self._call, jobs)
+                result, took_s = await self._loop.run_in_executor(self._thread, self._call, jobs)
         finally:
             self._executing -= 1
             self._alone = False
-        self._finish(jobs, result, began)
+        self._finish(jobs, result, took_s)
         self._go_on_soon()
 
-    def _finish(self, jobs: list[Job], result: list[Payload] | Exception, began: float) -> None:
-        took_s = time.monotonic() - began
+    def _finish(self, jobs: list[Job], result: list[Payload] | Exception, took_s: float) -> None:
         self.busy_s += took_s
         self.call_s = took_s if self.call_s is None else self.call_s + SMOOTHING * (took_s - self.call_s)
         self.service_s += SMOOTHING * (took_s / len(jobs) - self.service_s) if self.service_s else took_s / len(jobs)
@@ -194,24 +191,27 @@ class Executor:
 
     # ---- calls
 
-    def _call(self, jobs: list[Job]) -> list[Payload] | Exception:
+    def _call(self, jobs: list[Job]) -> tuple[list[Payload] | Exception, float]:
+        """Return the results, or what was raised, and how long it took."""
+        began = time.perf_counter()
         try:
             arguments, rows = self._arguments(jobs)
             with torch.inference_mode():
                 result = self.work(*arguments)
             if inspect.isawaitable(result):
                 raise TypeError("the work returned an awaitable; declare it with 'async def'")
-            return self._split(result, rows, len(jobs))
+            return self._split(result, rows, len(jobs)), time.perf_counter() - began
         except Exception as error:  # the user's code may raise anything, and concerns only these requests
-            return error
+            return error, time.perf_counter() - began
 
-    async def _call_async(self, jobs: list[Job]) -> list[Payload] | Exception:
+    async def _call_async(self, jobs: list[Job]) -> tuple[list[Payload] | Exception, float]:
+        began = time.perf_counter()
         try:
             arguments, rows = self._arguments(jobs)
             result = await self.work(*arguments)  # not in inference mode, which other tasks would get too
-            return self._split(result, rows, len(jobs))
+            return self._split(result, rows, len(jobs)), time.perf_counter() - began
         except Exception as error:  # as above
-            return error
+            return error, time.perf_counter() - began
 
     def _arguments(self, jobs: list[Job]) -> tuple[list[Payload], list[int]]:
         if len(jobs) == 1:

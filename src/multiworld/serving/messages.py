@@ -19,7 +19,6 @@ from .control.members import CONTROLLER
 __all__ = [
     "CONTROLLER",
     "CONTROLLER_RANK",
-    "CONTROL_BACKEND",
     "DONOR_RANK",
     "DOWNSTREAM_RANK",
     "MEMBER_RANK",
@@ -38,8 +37,6 @@ Message = dict[str, Any]
 CONTROLLER_RANK, MEMBER_RANK = 0, 1
 UPSTREAM_RANK, DOWNSTREAM_RANK = 0, 1
 DONOR_RANK, TAKER_RANK = 0, 1
-CONTROL_BACKEND = "tcp"
-"""Of the worlds between the controller and its members: few and small messages, and no shared memory to set up."""
 MAX_BYTES = 16 * 1024 * 1024
 
 

@@ -98,7 +98,7 @@ class Node:
         edge = self.edges[(peer, is_upstream)] = Edge(self, world, peer, stage)
         edge.start()
         if not is_upstream:
-            edge.say(Kind.GRANT, number=self._window)
+            self._grant_to(edge)
         return edge
 
     def open(self, peer: str) -> None:
@@ -130,7 +130,11 @@ class Node:
             self._window = window
             for edge in self.edges.values():
                 if not edge.is_upstream:
-                    edge.say(Kind.GRANT, number=window)
+                    self._grant_to(edge)
+
+    def _grant_to(self, edge: Edge) -> None:
+        edge.lazy_ids = max(1, self._window // 4)  # so that the sender never waits for what is not said
+        edge.say(Kind.GRANT, number=self._window)
 
     @property
     def window(self) -> int:
