@@ -1,3 +1,60 @@
 """Elastic serving: a model cut in stages, one world per edge, whose replicas come and go while requests flow."""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .errors import (
+    BadRequestError,
+    DeadlineExceededError,
+    DeploymentError,
+    OverloadedError,
+    PoisonedRequestError,
+    RequestLostError,
+    ServingError,
+    StageFailedError,
+    StageUnavailableError,
+    UnknownStageError,
+)
+from .graph import GATEWAY, INPUT, Batch, Graph, Stage
+from .requests import Admission
+from .scaling import ScalingPolicy
+
+if TYPE_CHECKING:
+    from .deployment import Deployment
+    from .pipeline import Cluster, Pipeline
+
+__all__ = [
+    "GATEWAY",
+    "INPUT",
+    "Admission",
+    "BadRequestError",
+    "Batch",
+    "Cluster",
+    "DeadlineExceededError",
+    "Deployment",
+    "DeploymentError",
+    "Graph",
+    "OverloadedError",
+    "Pipeline",
+    "PoisonedRequestError",
+    "RequestLostError",
+    "ScalingPolicy",
+    "ServingError",
+    "Stage",
+    "StageFailedError",
+    "StageUnavailableError",
+    "UnknownStageError",
+]
+
+_LAZY = {"Cluster": ".pipeline", "Deployment": ".deployment", "Pipeline": ".pipeline"}  # these import torch
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(module, __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,91 @@
+"""A pipeline that is up, as the program sees it that deployed it: it answers, and it can be changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ..channel.base import Payload
+from .control.actions import FleetEvent
+from .control.controller import Controller
+from .front import Front
+from .graph import Batch
+
+__all__ = ["Deployment"]
+
+
+class Deployment:
+    """Made by ``Pipeline.deploy``. All on its event loop."""
+
+    def __init__(self, name: str, controller: Controller, front: Front) -> None:
+        self.name = name
+        self._controller, self._front = controller, front
+
+    def __repr__(self) -> str:
+        return f"<Deployment {self.name!r}: {len(self.replicas)} replicas>"
+
+    async def infer(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> Payload:
+        """Answer a request: a tensor, or a list or dict of tensors, of any shape. See ``Front.infer``."""
+        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key)
+
+    @property
+    def replicas(self) -> list[dict[str, Any]]:
+        """Each replica's id, stage, pid, host, state, version, queue, and more."""
+        replicas: list[dict[str, Any]] = self._controller.status()["replicas"]
+        return replicas
+
+    async def scale(self, stage: str, replicas: int, *, timeout_s: float | None = 60.0) -> None:
+        """Have another number of replicas; returns when they serve, and those that are too many have finished."""
+        await self._controller.scale(stage, replicas, timeout_s=timeout_s)
+
+    async def drain(self, replica: str, *, scale_down: bool = False, timeout_s: float | None = 60.0) -> None:
+        """Let a replica finish what it has and end; another takes its place first, unless ``scale_down``."""
+        await self._controller.drain(replica, scale_down=scale_down, timeout_s=timeout_s)
+
+    async def update(
+        self,
+        stage: str,
+        weights: Mapping[str, Tensor] | str | os.PathLike[str],
+        *,
+        timeout_s: float | None = 300.0,
+    ) -> int:
+        """Give a stage new weights, replica by replica, and return the number of their version.
+
+        The old ones serve until new ones have proved themselves; if these fail, they serve on, and DeploymentError
+        says why. ``weights``: what the work's ``load_state_dict`` takes, or a file that ``torch.save`` wrote.
+        """
+        return await self._controller.update(
+            stage, weights if isinstance(weights, Mapping) else os.fspath(weights), timeout_s=timeout_s
+        )
+
+    def tune(self, stage: str, batch: Batch) -> None:
+        """Batch otherwise from now on."""
+        self._controller.tune(stage, batch_max_size=batch.max_size, batch_max_wait_s=batch.max_wait_s)
+
+    def readiness(self) -> tuple[bool, str]:
+        """Return whether a request would be answered now, and if not, what is missing."""
+        status = self._controller.status()
+        return status["ready"], status["missing"]
+
+    def on_event(self, call: Callable[[FleetEvent], None]) -> None:
+        """Have each event of the deployment told from now on."""
+        self._controller.on_event = call
+
+    @property
+    def events(self) -> list[FleetEvent]:
+        """What happened, the oldest first; the last thousand."""
+        return list(self._controller.history)
+
+    def status(self) -> dict[str, Any]:
+        """Return how all stands, as JSON."""
+        return {**self._controller.status(), "requests": self._front.statistics()}

@@ -1,0 +1,179 @@
+"""A pipeline as a user describes it, and how it is brought up from a user's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..world.manager import WorldManager
+from .blueprint import Blueprint, is_replaying_main
+from .control.controller import Controller
+from .control.lines import AttachedLine
+from .control.spec import DeploymentSpec
+from .deployment import Deployment
+from .errors import DeploymentError
+from .front import Front
+from .graph import GATEWAY, Graph, Stage
+from .hosts import HostHandle, start_host
+from .member import GatewayMember, place_of
+from .requests import Admission
+from .routing import make_policy
+from .scaling import ScalingPolicy
+
+__all__ = ["Cluster", "Pipeline"]
+
+READY_S = 120.0
+STOP_S = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Several hosts: this one, unless ``local`` is False, and those whose host processes dial ``address``.
+
+    ``address``: numeric, at which the controller and the store of the worlds listen; it must be one that the others
+    reach, and port 0 picks a free one. ``token``: what all prove; None: a random one, which is of use on one host
+    only. ``num_hosts``: so many are waited for before replicas are placed. On another host
+    ``python -m multiworld.serving.hosts ADDRESS:PORT`` joins, with the token in ``MULTIWORLD_TOKEN``.
+    """
+
+    address: tuple[str, int] = ("127.0.0.1", 0)
+    token: str | None = None
+    num_hosts: int = 1
+    local: bool = True
+
+
+class Pipeline:
+    """Stages, and how requests move between them. Immutable: it may be deployed any number of times.
+
+    ``policy``: how a replica is chosen (``shortest-queue``, ``round-robin``, ``random``, ``power-of-two``,
+    ``sticky``). ``lease_s``: how long a silent process is waited for. ``autoscaling``: how the number of replicas
+    follows the load, within each stage's bounds; None: it does not. ``preload``: modules that the host process imports
+    before it starts replicas. Raises ValueError or TypeError for what cannot be a pipeline.
+    """
+
+    def __init__(
+        self,
+        stages: Iterable[Stage],
+        *,
+        name: str = "pipeline",
+        policy: str = "shortest-queue",
+        lease_s: float = 2.0,
+        timeout_s: float | None = 60.0,
+        admission: Admission | None = None,
+        autoscaling: ScalingPolicy | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:
+        self.graph = Graph(stages)
+        make_policy(policy, lambda _: 0)
+        if not 0.3 <= lease_s <= 60:
+            raise ValueError(f"lease_s must lie between 0.3 and 60 seconds, got {lease_s!r}")
+        self.name, self.policy, self.lease_s, self.timeout_s = name, policy, lease_s, timeout_s
+        self.admission = Admission() if admission is None else admission
+        self.autoscaling, self.preload = autoscaling, tuple(preload)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {' '.join(self.graph.order)}>"
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(self.graph)
+
+    def blueprint(self) -> Blueprint:
+        """Return what the processes of a deployment need to know."""
+        return Blueprint.of(self.name, self.stages, {"policy": self.policy, "timeout_s": self.timeout_s})
+
+    @asynccontextmanager
+    async def deploy(self, cluster: Cluster | None = None, *, ready_s: float = READY_S) -> AsyncIterator[Deployment]:
+        """Bring the pipeline up and take it down at the end of the block; everything ends with this process too.
+
+        Under ``if __name__ == "__main__":`` in a script: replicas import it to find the stages' works. Raises
+        DeploymentError if it is not ready within ``ready_s``.
+        """
+        if is_replaying_main():
+            raise DeploymentError(
+                "the script that deploys a pipeline is imported by the replicas, to find the stages' works: "
+                "deploy under 'if __name__ == \"__main__\":'"
+            )
+        cluster = Cluster() if cluster is None else cluster
+        folder = Path(tempfile.mkdtemp(prefix="multiworld-serving-"))
+        try:
+            await asyncio.to_thread(self.blueprint().write, folder)
+            spec = self._spec(cluster, folder)
+            async with (
+                WorldManager(job=spec.job, token=spec.token, lease_s=self.lease_s, host=cluster.address[0]) as manager,
+                self._brought_up(spec, manager, cluster, ready_s) as deployment,
+            ):
+                yield deployment
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @asynccontextmanager
+    async def _brought_up(
+        self, spec: DeploymentSpec, manager: WorldManager, cluster: Cluster, ready_s: float
+    ) -> AsyncIterator[Deployment]:
+        controller = Controller(spec, manager=manager, keeps_state=False)
+        await controller.start()
+        host: HostHandle | None = None
+        try:
+            async with self._front(manager, controller, cluster) as front:
+                try:
+                    if cluster.local:
+                        host = start_host(
+                            controller.address, spec.token, own_address=cluster.address[0], preload=self.preload
+                        )
+                        await host.wait_ready(ready_s)
+                    await controller.wait_ready(ready_s)
+                    yield Deployment(self.name, controller, front)
+                finally:
+                    await controller.stop(STOP_S)
+        finally:
+            await controller.aclose()
+            if host is not None:
+                host.abort()
+
+    def _spec(self, cluster: Cluster, folder: Path) -> DeploymentSpec:
+        return DeploymentSpec(
+            name=self.name,
+            job=f"serving-{os.getpid()}-{secrets.token_hex(4)}",
+            token=secrets.token_hex(16) if cluster.token is None else cluster.token,
+            folder=folder,
+            graph=self.graph,
+            store=f"tcp://{_url_host(cluster.address[0])}:0",
+            address=cluster.address,
+            lease_s=self.lease_s,
+            hosts=cluster.num_hosts,
+            scaling=self.autoscaling,
+        )
+
+    @asynccontextmanager
+    async def _front(self, manager: WorldManager, controller: Controller, cluster: Cluster) -> AsyncIterator[Front]:
+        place = place_of(f"{GATEWAY}-1", self.graph, controller.store, self.policy)
+        front = Front(manager, place, admission=self.admission, default_timeout_s=self.timeout_s)
+        member = GatewayMember(manager, place, front, host=cluster.address[0])
+        line = controller.attach(place.member, member.obey)
+        member.line = line
+        line.tell(member.hello())
+        parting = asyncio.create_task(_part(member, line))
+        try:
+            yield front
+        finally:
+            parting.cancel()
+            member.stop()
+            await front.aclose()
+
+
+async def _part(member: GatewayMember, line: AttachedLine) -> None:
+    """Tell the controller when the member has left, as it was told to."""
+    await member.left.wait()
+    line.close()
+
+
+def _url_host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
