@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import os
 import selectors
 import socket
 import statistics
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -221,8 +223,18 @@ class Caller:
         return self._left == 0
 
 
-def load(port: int, size_bytes: int, seconds: float) -> tuple[float, float]:
-    """Return requests per second and the median latency, with CONNECTIONS requests under way all the time."""
+@dataclass(frozen=True)
+class Load:
+    """What a server made of a load. ``cpu_s``: of its process per request: other work moves it least."""
+
+    rate: float
+    median_s: float
+    cpu_s: float
+
+
+def load(server: subprocess.Popen[str], port: int, size_bytes: int, seconds: float) -> Load:
+    """Keep CONNECTIONS requests under way all the time."""
+    cpu_s = cpu_time_s(server.pid)
     head = f"POST /infer HTTP/1.1\r\nHost: x\r\nContent-Type: {CONTENT_TYPE}\r\nX-Dtype: float32\r\n"
     head += f"X-Shape: {size_bytes // 4}\r\nContent-Length: {size_bytes}\r\n\r\n"
     request, room = head.encode() + bytes(size_bytes), memoryview(bytearray(1 << 20))
@@ -245,10 +257,18 @@ def load(port: int, size_bytes: int, seconds: float) -> tuple[float, float]:
                     selector.modify(caller.socket, selectors.EVENT_WRITE, caller)
         for caller in callers:
             caller.socket.close()
-    return len(latencies) / (now - began), statistics.median(latencies or [float("nan")])
+    cpu_s = cpu_time_s(server.pid) - cpu_s
+    num = max(1, len(latencies))
+    return Load(len(latencies) / (now - began), statistics.median(latencies or [float("nan")]), cpu_s / num)
 
 
-def measure(name: str, seconds: float) -> dict[str, tuple[float, float]]:
+def cpu_time_s(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(name: str, seconds: float) -> dict[str, Load]:
     """Start a server in a process of its own and load it with each size. Raises RuntimeError if it cannot run."""
     port = free_port()
     command = [sys.executable, "-W", "ignore", "-m", __spec__.name if __spec__ else "", "--serve", name, str(port)]
@@ -256,8 +276,8 @@ def measure(name: str, seconds: float) -> dict[str, tuple[float, float]]:
         try:
             await_port(server, port)
             for size_bytes in SIZES.values():
-                load(port, size_bytes, seconds / 5)
-            return {label: load(port, size_bytes, seconds) for label, size_bytes in SIZES.items()}
+                load(server, port, size_bytes, seconds / 5)
+            return {label: load(server, port, size_bytes, seconds) for label, size_bytes in SIZES.items()}
         finally:
             server.kill()
 
@@ -295,7 +315,7 @@ def main() -> None:
         serve(options.serve[0], int(options.serve[1]))
         return
     names = list(options.names or NAMES)
-    results: dict[str, list[dict[str, tuple[float, float]]]] = {}
+    results: dict[str, list[dict[str, Load]]] = {}
     for _ in range(options.rounds):  # in turn, so that a slow minute of the machine hits all
         for name in list(names):
             try:
@@ -303,13 +323,15 @@ def main() -> None:
             except (RuntimeError, OSError) as error:
                 print(f"{name}: passed over: {error}", file=sys.stderr)
                 names.remove(name)
-    print("| server | " + " | ".join(f"{label}: requests/s | p50 ms" for label in SIZES) + " |")
-    print("| --- |" + " --- | --- |" * len(SIZES))
+    print("| server | " + " | ".join(f"{label}: requests/s | p50 ms | CPU µs each" for label in SIZES) + " |")
+    print("| --- |" + " --- | --- | --- |" * len(SIZES))
     for name in names:
         cells = [name]
         for label in SIZES:
-            rates, medians = zip(*(each[label] for each in results[name]), strict=True)
-            cells += [f"{statistics.median(rates):,.0f}", f"{statistics.median(medians) * 1e3:.1f}"]
+            loads = [each[label] for each in results[name]]
+            cells.append(f"{statistics.median(each.rate for each in loads):,.0f}")
+            cells.append(f"{statistics.median(each.median_s for each in loads) * 1e3:.1f}")
+            cells.append(f"{statistics.median(each.cpu_s for each in loads) * 1e6:,.0f}")
         print("| " + " | ".join(cells) + " |")
 
 

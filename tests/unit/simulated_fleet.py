@@ -39,10 +39,10 @@ class SimulatedFleet:
     """Carries out what a fleet decides, and checks that it never does what it must not."""
 
     def __init__(
-        self, graph: Graph, *, hosts: int = 2, gateways: int = 1, fails_to_load: set[int] | None = None
+        self, graph: Graph, *, hosts: int = 2, gateways: int = 1, fails_to_load: set[tuple[str, int]] | None = None
     ) -> None:
         self.graph, self.now, self.pids = graph, 100.0, 0
-        self.fleet = Fleet(graph, now=self.now, gateways=gateways)
+        self.fleet = Fleet(graph, now=self.now, gateways=gateways, hosts=hosts)
         self.processes: dict[str, Process] = {}
         self.events: list[FleetEvent] = []
         self.killed: list[str] = []
@@ -154,6 +154,7 @@ class SimulatedFleet:
                 f"not settled: {self.fleet.missing()} {self.fleet.members} {self.fleet.wiring.edges}"
             )
             self.run(0.05)
+        self.run(0.05)  # for all to hear the last of it
 
     def _live(self, process: Process) -> None:
         member = self.fleet.members.get(process.member)
@@ -189,7 +190,7 @@ class SimulatedFleet:
             self.donations.append((process.member, message["to"]))
         elif do == "connect":
             self._connect(process, peer, message["as"])
-        elif do == "open":
+        elif do == "open" and (peer, "upstream") in process.edges:  # else it has broken meanwhile
             process.open.add(peer)
         elif do == "close":
             process.open.discard(peer)
@@ -206,7 +207,7 @@ class SimulatedFleet:
         donor = message["donor"]
         if donor is not None and (donor not in self.processes or self.processes[donor].hangs):
             self._say(process, event="load_failed", error="PeerDiedError", traceback="")
-        elif message["version"] in self.bad_versions or not process.loads:
+        elif (process.stage, message["version"]) in self.bad_versions or not process.loads:
             self._say(process, event="load_failed", error="bad weights", traceback="Traceback …")
         else:
             process.version, process.state = message["version"], "loaded"

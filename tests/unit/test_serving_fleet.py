@@ -13,8 +13,8 @@ from multiworld.serving.graph import Graph, Stage
 from .simulated_fleet import SimulatedFleet, chain
 
 
-def settled(graph: Graph, **options: int) -> SimulatedFleet:
-    simulation = SimulatedFleet(graph, **options)
+def settled(graph: Graph, *, gateways: int = 1) -> SimulatedFleet:
+    simulation = SimulatedFleet(graph, gateways=gateways)
     simulation.run_until_settled()
     return simulation
 
@@ -115,19 +115,30 @@ def test_a_gateway_that_is_cut_off_costs_no_replica() -> None:
     assert simulation.ready("a") == ["a-1", "a-2"]
 
 
-def test_a_replica_that_cannot_reach_one_of_its_peers_serves_the_others() -> None:
+def test_a_new_replica_that_cannot_reach_one_of_its_peers_serves_the_others_until_it_is_replaced() -> None:
     simulation = settled(chain("a", "b", replicas=2))
     simulation.cut = {frozenset(("a-1", "b-3"))}
     simulation.do(simulation.fleet.scale("b", 3, simulation.now))
-    simulation.run(1)
+    simulation.run(0.3)
     assert ("a-2", "b-3") in simulation.open_edges()
+    simulation.run_until_settled(5)
+    assert simulation.ready("b") == ["b-1", "b-2", "b-4"]
+
+
+def test_hosts_that_are_expected_are_waited_for_but_not_for_ever() -> None:
+    fleet = Fleet(chain("a"), now=0.0, hosts=2)
+    fleet.host_joined("here", "127.0.0.1", 4, {}, 0.0)
+    fleet.tick(5.0)
+    assert not fleet.members
+    fleet.tick(11.0)
+    assert list(fleet.members) == ["a-1"]
 
 
 def test_replicas_that_die_young_back_off_and_the_error_is_kept() -> None:
-    simulation = SimulatedFleet(chain("a"), fails_to_load={1})
+    simulation = SimulatedFleet(chain("a"), fails_to_load={("a", 1)})
     simulation.run(10)
     delays = [event.delay_s for event in simulation.events if isinstance(event, BackedOff)]
-    assert delays == [0.5, 1.0, 2.0, 4.0]
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0]
     assert "bad weights" in simulation.fleet.plans["a"].last_error
     simulation.bad_versions = set()
     simulation.run_until_settled(10)
@@ -246,7 +257,7 @@ def test_a_parallel_update_starts_all_new_ones_first() -> None:
 
 
 def test_an_update_that_does_not_load_is_rolled_back() -> None:
-    simulation = SimulatedFleet(chain("a", replicas=2), fails_to_load={2})
+    simulation = SimulatedFleet(chain("a", replicas=2), fails_to_load={("a", 2)})
     simulation.run_until_settled()
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
     simulation.run_until_settled()
@@ -292,10 +303,15 @@ def test_two_updates_of_a_stage_at_once_are_refused() -> None:
 def test_a_change_of_batching_reaches_those_that_come_later_too() -> None:
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.tune("a", {"batch_max_size": 8}, simulation.now))
-    assert simulation.processes["a-1"].inbox[-1] == {"do": "tune", "batch_max_size": 8}
+    expected = {"batch_max_size": 8, "batch_max_wait_s": 0.0}
+    assert simulation.processes["a-1"].inbox[-1] == {"do": "tune", **expected}
     simulation.do(simulation.fleet.scale("a", 2, simulation.now))
     simulation.run_until_settled()
-    assert simulation.fleet.plans["a"].tuning == {"batch_max_size": 8}
+    assert simulation.fleet.plans["a"].tuning == expected
+    with pytest.raises(ValueError, match="max_size"):
+        simulation.fleet.tune("a", {"batch_max_size": 0}, simulation.now)
+    with pytest.raises(ValueError, match="unknown settings"):
+        simulation.fleet.tune("a", {"speed": 9}, simulation.now)
 
 
 def test_a_lost_host_gets_nothing_and_its_members_stay_while_their_worlds_stand() -> None:

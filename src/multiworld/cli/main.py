@@ -27,6 +27,7 @@ COMMANDS = {
     "kill": "end a worker or an agent as a fault would",
     "scale": "say how many hosts of an elastic job are to have ranks",
     "exec": "start ranks of any program, here or on other hosts over ssh, as mpiexec does",
+    "serve": "serve a model in stages over HTTP, whose replicas come and go while requests flow",
     "manifest": "print the objects that run a job on Kubernetes",
 }
 OOBLECK = {"get_agent_list": "agents", "kill_agent": "kill"}

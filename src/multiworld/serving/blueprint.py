@@ -36,9 +36,11 @@ class Blueprint:
     main: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, stages: Iterable[Stage], options: dict[str, Any]) -> Blueprint:
-        """Draw it up in the process that made the pipeline."""
+    def of(cls, name: str, stages: Iterable[Stage], options: dict[str, Any], *, in_main: bool = True) -> Blueprint:
+        """Draw it up in the process that made the pipeline. ``in_main``: its ``__main__`` may define works."""
         main = multiprocessing.spawn.get_preparation_data("serving")
+        if not in_main:
+            main = {key: value for key, value in main.items() if not key.startswith("init_main")}
         return cls(
             name=name,
             stages=tuple(stages),

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import traceback
+import zlib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,7 @@ class ReplicaMember(Member):
     async def _load(self, order: Message) -> None:
         began = asyncio.get_running_loop().time()
         try:
+            torch.manual_seed(zlib.crc32(self.place.stage.encode()))  # else replicas that start together would differ
             work = await load_work(self.place.graph.stages[self.place.stage], self._folder)
             source = await self._take_weights(work, order)
         except Exception as error:  # the user's code may raise anything; the controller decides what to do

@@ -9,11 +9,16 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from torch import nn
+
+from ..channel.base import Payload
 from ..world.manager import WorldManager
 from .blueprint import Blueprint, is_replaying_main
+from .config import PipelineFile
 from .control.controller import Controller
 from .control.lines import AttachedLine
 from .control.spec import DeploymentSpec
@@ -85,9 +90,51 @@ class Pipeline:
     def stages(self) -> tuple[Stage, ...]:
         return tuple(self.graph)
 
-    def blueprint(self) -> Blueprint:
-        """Return what the processes of a deployment need to know."""
-        return Blueprint.of(self.name, self.stages, {"policy": self.policy, "timeout_s": self.timeout_s})
+    @classmethod
+    def from_file(cls, described: PipelineFile) -> Pipeline:
+        """Return the pipeline that a file describes; a model that is to be cut is cut now."""
+        admission = Admission() if described.max_inflight is None else Admission(max_open=described.max_inflight)
+        return cls(
+            described.build(),
+            name=described.name,
+            policy=described.policy,
+            lease_s=described.lease_s,
+            admission=admission,
+            autoscaling=described.autoscaling,
+            preload=described.preload,
+        )
+
+    @classmethod
+    def from_module(
+        cls, module: nn.Module, example: Payload, num_stages: int, *, name: str = "pipeline", **options: Any
+    ) -> Pipeline:
+        """Cut a model into stages of equal cost, as measured with ``example``, and return them as a pipeline.
+
+        ``options``: as of ``Pipeline``. Raises ValueError if it cannot be cut so often.
+        """
+        from .cutting import stages_of
+
+        return cls(stages_of(module, example, num_stages), name=name, **options)
+
+    def altered(
+        self, *, stages: Iterable[Stage] | None = None, name: str | None = None, lease_s: float | None = None
+    ) -> Pipeline:
+        """Return the same with other stages, under another name, or with another lease."""
+        return Pipeline(
+            self.stages if stages is None else stages,
+            name=self.name if name is None else name,
+            policy=self.policy,
+            lease_s=self.lease_s if lease_s is None else lease_s,
+            timeout_s=self.timeout_s,
+            admission=self.admission,
+            autoscaling=self.autoscaling,
+            preload=self.preload,
+        )
+
+    def blueprint(self, *, in_main: bool = True) -> Blueprint:
+        """Return what the processes of a deployment need to know. ``in_main``: works may be of ``__main__``."""
+        options = {"policy": self.policy, "timeout_s": self.timeout_s, "admission": asdict(self.admission)}
+        return Blueprint.of(self.name, self.stages, options, in_main=in_main)
 
     @asynccontextmanager
     async def deploy(self, cluster: Cluster | None = None, *, ready_s: float = READY_S) -> AsyncIterator[Deployment]:

@@ -17,7 +17,9 @@ class CrashLoop:
         self._last = float("-inf")
 
     def died_young(self, *, now: float) -> float:
-        """Return the delay until the next start."""
+        """Return the delay until the next start; 0 if there is none, or one is under way: others died with it."""
+        if now < self.not_before:
+            return 0.0
         if now - self._last > CALM_S + self._delay(self.deaths):
             self.deaths = 0
         self.deaths += 1

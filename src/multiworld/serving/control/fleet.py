@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..errors import DeploymentError, UnknownStageError
-from ..graph import GATEWAY, Graph
+from ..graph import GATEWAY, Batch, Graph
 from .actions import (
     Action,
     BackedOff,
@@ -49,11 +49,16 @@ LOAD_S = 600.0
 DRAIN_S = 60.0  # then it leaves with what it still holds, which is sent elsewhere
 LEAVE_S = 6.0
 RETURN_S = 3.0  # beyond the lease, for members to come back to a controller that was started again
+GATHER_S = 10.0  # for hosts to come, before those that are there get everything
 GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replicas leave
 
 
 class Fleet:
-    """All members of one deployment. ``local_addresses``: of hosts that can read files which the controller writes."""
+    """All members of one deployment.
+
+    ``gateways``: how many to start; ``hosts``: how many to wait for at first, for a while, so that the first one does
+    not get all. ``local_addresses``: of hosts that can read files which the controller writes.
+    """
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class Fleet:
         now: float,
         lease_s: float = 2.0,
         gateways: int = 0,
+        hosts: int = 1,
         local_addresses: Iterable[str] = ("127.0.0.1", "::1", ""),
     ) -> None:
         self.graph = graph
@@ -73,10 +79,10 @@ class Fleet:
         self.wiring = Wiring(graph)
         self.stopping = False
         self.unready_since: float | None = now
-        self._missing = ""
         self._lease_s = lease_s
         self._local = frozenset(local_addresses)
         self._stop_replicas_at = 0.0
+        self._first_hosts, self._gather_by = hosts, now + GATHER_S
         self._to_drain: list[Member] = []
         self._events: dict[str, Callable[[Member, Mapping[str, Any], float], list[Action]]] = {
             "hello": self._hello,
@@ -96,6 +102,7 @@ class Fleet:
         return {
             "numbers": self.numbers,
             "epoch": self.wiring.epoch,
+            "ready": self.unready_since is None,
             "stages": {name: plan.to_json() for name, plan in self.plans.items()},
             "members": [
                 {
@@ -105,6 +112,7 @@ class Fleet:
                     "host": member.host,
                     "pid": member.pid,
                     "keep": member.keep,
+                    "was_ready": member.is_ready or (member.awaited and member.was_ready),
                     "retiring": member.retiring or ("it was to leave" if member.state in LAST else ""),
                 }
                 for member in self.members.values()
@@ -116,6 +124,7 @@ class Fleet:
         """Take over what ``to_json`` said: the members are awaited, and nothing is started until they have come."""
         self.numbers = {str(stage): int(number) for stage, number in saved["numbers"].items()}
         self.wiring.epoch = int(saved["epoch"])
+        self.unready_since = None if saved["ready"] else now
         for name in self.plans.keys() & saved["stages"].keys():
             self.plans[name] = StagePlan.from_json(name, saved["stages"][name], now)
         for fields in saved["members"]:
@@ -136,7 +145,7 @@ class Fleet:
         return (
             not self.stopping
             and all(member.is_ready and not member.retiring for member in self.members.values())
-            and all(edge.stands and not edge.attempts for edge in self.wiring.edges.values())
+            and all(edge.stands for edge in self.wiring.edges.values())
             and all(plan.rollout is None for plan in self.plans.values())
             and all(self.num_counted(name) == plan.desired for name, plan in self.plans.items())
         )
@@ -224,7 +233,8 @@ class Fleet:
             return []
         if found.state is MemberState.LEAVING:
             forgets = self._kill(found) if found.keep else []  # else its host would start it again
-            return [*forgets, *self._left(found, now), *self._step(now)]
+            return [*forgets, *self._left(found), *self._step(now)]
+        found.keep = found.keep and returncode != 0  # its host starts it again only after a failure
         why = f"its process ended with {returncode}"
         self._note_error(found, f"{found.id}: {why}\n{last_lines}".rstrip())
         return self._lose(found, why, now, died=True) + self._step(now)
@@ -256,7 +266,7 @@ class Fleet:
         if found.state is MemberState.LEAVING and found.host:
             return []  # its process's end is what is waited for
         if found.state is MemberState.LEAVING:
-            return self._left(found, now) + self._step(now)
+            return self._left(found) + self._step(now)
         return self._lose(found, why, now, blame=died, died=died) + self._step(now)
 
     # ---- orders
@@ -331,9 +341,19 @@ class Fleet:
         return self._step(now)
 
     def tune(self, stage: str, settings: Mapping[str, Any], now: float) -> list[Action]:
-        """Change how a stage forms its batches, in all replicas and in those to come."""
+        """Change how a stage forms its batches, in all replicas and in those to come.
+
+        ``settings``: ``batch_max_size`` and ``batch_max_wait_s``, or one of them. Raises UnknownStageError, ValueError.
+        """
         plan = self._plan(stage)
-        plan.tuning.update(settings)
+        batch = self.graph.stages[stage].batch or Batch(max_size=1)
+        present = plan.tuning or {"batch_max_size": batch.max_size, "batch_max_wait_s": batch.max_wait_s}
+        unknown = settings.keys() - present.keys()
+        if unknown:
+            raise ValueError(f"unknown settings {sorted(unknown)}; there are {', '.join(present)}")
+        tuning = present | dict(settings)
+        Batch(max_size=tuning["batch_max_size"], max_wait_s=tuning["batch_max_wait_s"])
+        plan.tuning = tuning
         actions: list[Action] = [Emit(event=Tuned(stage=stage, settings=dict(settings)))]
         tuned = [member for member in self.of_stage(stage) if member.attached]
         return actions + [Send(member=member.id, message={"do": "tune", **plan.tuning}) for member in tuned]
@@ -346,7 +366,7 @@ class Fleet:
         self._stop_replicas_at = now + GATEWAY_STOP_S
         actions: list[Action] = []
         for member in [member for member in self.members.values() if member.is_gateway]:
-            actions += self._left(member, now) if not member.host else self._dismiss(member, now)
+            actions += self._left(member) if not member.host else self._dismiss(member, now)
         return actions + self._step(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -365,7 +385,7 @@ class Fleet:
         state = message.get("state")
         if member.is_gateway:
             member.go(MemberState.READY, now)
-            return []
+            return [] if self.resuming else [self._readiness(member, self.missing())]
         if state == "starting":
             member.go(MemberState.LOADING, now)
             return self._load(member)
@@ -373,7 +393,7 @@ class Fleet:
         if state == "draining":
             member.go(MemberState.DRAINING, now)
             return [Send(member=member.id, message={"do": "drain"})]
-        member.go(MemberState.READY if state == "ready" else MemberState.CONNECTING, now)
+        member.go(MemberState.READY if state == "ready" or member.was_ready else MemberState.CONNECTING, now)
         return []
 
     def _loaded(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
@@ -385,10 +405,10 @@ class Fleet:
         return [Send(member=member.id, message={"do": "tune", **tuning})] if tuning else []
 
     def _load_failed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        if member.state is not MemberState.LOADING:
-            return []
-        error, traceback = str(message.get("error", "")), str(message.get("traceback", ""))
         source = member.donor or ""
+        if member.state is not MemberState.LOADING or (message.get("donor", member.donor) or "") != source:
+            return []  # of an attempt that another has replaced
+        error, traceback = str(message.get("error", "")), str(message.get("traceback", ""))
         event = LoadFailed(member=member.id, stage=member.stage, source=source, error=error, traceback=traceback)
         if source:
             member.tried.add(source)
@@ -453,7 +473,7 @@ class Fleet:
             if member.state is MemberState.CONNECTING and self.wiring.is_wired(member, self.members, now):
                 actions += self._serve(member, now)
         actions += self.wiring.route(self.members, now)
-        if not self.resuming:
+        if not self.resuming and (len(self.hosts) >= self._first_hosts or now >= self._gather_by):
             actions += self._want_gateways(now)
             for plan in self.plans.values():
                 actions += self._want(plan, now)
@@ -477,7 +497,7 @@ class Fleet:
             elif member.state is MemberState.DRAINING and waited > DRAIN_S:
                 actions += self._dismiss(member, now)
             elif member.state is MemberState.LEAVING and waited > LEAVE_S:
-                actions += [*self._kill(member), *self._left(member, now)]
+                actions += [*self._kill(member), *self._left(member)]
         return actions
 
     def _give_up(self, member: Member, reason: str, now: float) -> list[Action]:
@@ -603,13 +623,21 @@ class Fleet:
         if member.state is MemberState.LEAVING:
             return []
         if not member.attached:
-            return [*self._kill(member), *self._left(member, now)]
+            return [*self._kill(member), *self._left(member)]
         member.go(MemberState.LEAVING, now)
         return [Send(member=member.id, message={"do": "leave"})]
 
-    def _left(self, member: Member, now: float) -> list[Action]:
-        self._forget(member, now)
-        return [Emit(event=ReplicaLeft(member=member.id, stage=member.stage))]
+    def _left(self, member: Member) -> list[Action]:
+        self._forget(member)
+        return [Emit(event=ReplicaLeft(member=member.id, stage=member.stage)), *self._other_donors(member.id)]
+
+    def _other_donors(self, gone: str) -> list[Action]:
+        """Let those who were to take their weights from a member that is gone take them elsewhere."""
+        actions: list[Action] = []
+        for taker in [other for other in self.members.values() if other.donor == gone]:
+            taker.tried.add(gone)
+            actions += self._load(taker)
+        return actions
 
     def _lose(self, member: Member, why: str, now: float, *, blame: bool = True, died: bool = False) -> list[Action]:
         """A member is gone without having been told to. ``blame``: it may be its own fault, which delays the next."""
@@ -625,9 +653,10 @@ class Fleet:
             member.since, member.attached, member.awaited, member.pid = now, False, False, None
             self.wiring.forget(member.id)
         else:
-            self._forget(member, now)
+            self._forget(member)
         others = [other for other in self.members.values() if other.attached]
         actions += [Send(member=other.id, message={"do": "lost", "peer": member.id}) for other in others]
+        actions += self._other_donors(member.id)
         if not member.is_gateway and not self.stopping:
             actions += self._mourn(member, was_settled, why) if counted else []
             actions += self._back_off(self.plans[member.stage], now) if young else []
@@ -645,7 +674,7 @@ class Fleet:
         delay_s = plan.crash.died_young(now=now)
         return [Emit(event=BackedOff(stage=plan.name, deaths=plan.crash.deaths, delay_s=delay_s))] if delay_s else []
 
-    def _forget(self, member: Member, now: float) -> None:
+    def _forget(self, member: Member) -> None:
         del self.members[member.id]
         self.wiring.forget(member.id)
         if member.state is not MemberState.GONE:
@@ -670,13 +699,19 @@ class Fleet:
 
     def _report_readiness(self, now: float) -> list[Action]:
         missing = self.missing()
-        if not missing and self.unready_since is not None:
-            after_s, self.unready_since, self._missing = now - self.unready_since, None, ""
-            return [Emit(event=PipelineReady(after_s=after_s))]
-        if missing and self.unready_since is None:
+        if self.resuming or bool(missing) == (self.unready_since is not None):
+            return []
+        gateways = [member for member in self.of_stage(GATEWAY) if member.attached]
+        actions: list[Action] = [self._readiness(member, missing) for member in gateways]
+        if missing or self.unready_since is None:
             self.unready_since = now
-            return [Emit(event=PipelineUnready(missing=missing))]
-        return []
+            return [*actions, Emit(event=PipelineUnready(missing=missing))]
+        after_s, self.unready_since = now - self.unready_since, None
+        return [*actions, Emit(event=PipelineReady(after_s=after_s))]
+
+    @staticmethod
+    def _readiness(gateway: Member, missing: str) -> Send:
+        return Send(member=gateway.id, message={"do": "readiness", "ready": not missing, "why": missing})
 
     def _note_error(self, member: Member, text: str) -> None:
         if member.stage in self.plans:

@@ -73,6 +73,8 @@ class Member:
     """It said hello, and can be told something."""
     awaited: bool = False
     """It ran when the last controller ended, and has not been heard of since."""
+    was_ready: bool = False
+    """It was ready then."""
     donor: str | None = None
     tried: set[str] = field(default_factory=set)
     retiring: str = ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx.node import map_aggregate
 
 from .boundaries import Boundary, Layout
 from .tracing import Traced
@@ -15,24 +16,49 @@ from .tracing import Traced
 __all__ = ["build"]
 
 
-def build(traced: Traced, layout: Layout, cuts: Sequence[Boundary]) -> list[nn.Module]:
+def build(traced: Traced, layout: Layout, cuts: Sequence[Boundary], state: Collection[str]) -> list[nn.Module]:
     """Return the parts between the cuts as modules; their weights are those of the whole, under the same names.
 
-    One tensor goes from part to part as it is, several as a dict.
+    One tensor goes from part to part as it is, several as a dict. ``state``: the names in the whole's ``state_dict``;
+    the parts' have no others.
     """
+    for node in layout.nodes:
+        if node.op == "get_attr" and node.target not in state:
+            traced.module.add_submodule(_constant_name(node), _Constant(_attribute(traced.module, str(node.target))))
     befores: list[Boundary | None] = [None, *cuts]
     afters: list[Boundary | None] = [*cuts, None]
     return [
-        _Part(traced, layout, before, after).build(f"Part{number}")
+        _Part(traced, layout, state, before, after).build(f"Part{number}")
         for number, (before, after) in enumerate(zip(befores, afters, strict=True))
     ]
 
 
+class _Constant(nn.Module):
+    """Holds a tensor that is no part of the state, also after pickling, which would make a plain attribute one."""
+
+    value: torch.Tensor
+
+    def __init__(self, value: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("value", value, persistent=False)
+
+    def forward(self) -> torch.Tensor:
+        return self.value
+
+
 class _Part:
-    def __init__(self, traced: Traced, layout: Layout, before: Boundary | None, after: Boundary | None) -> None:
-        self._traced, self._layout, self._before, self._after = traced, layout, before, after
+    def __init__(
+        self,
+        traced: Traced,
+        layout: Layout,
+        state: Collection[str],
+        before: Boundary | None,
+        after: Boundary | None,
+    ) -> None:
+        self._traced, self._layout, self._state, self._before, self._after = traced, layout, state, before, after
         self._graph = fx.Graph()
         self._made: dict[fx.Node, fx.Node] = {}
+        self._device: fx.Node | None = None
 
     def build(self, name: str) -> nn.Module:
         self._unpack()
@@ -43,7 +69,7 @@ class _Part:
                 self._make(node)
         self._graph.output(self._pack())
         self._graph.lint()
-        return fx.GraphModule(self._traced.module, self._graph, class_name=name)
+        return fx.GraphModule(self._traced.module, self._graph, class_name=name).eval()
 
     def _unpack(self) -> None:
         payload = self._graph.placeholder("payload")
@@ -72,5 +98,37 @@ class _Part:
     def _make(self, node: fx.Node) -> fx.Node:
         """Return the node's copy in this part; what may be made again is, with all that it is made of."""
         if node not in self._made:
-            self._made[node] = self._graph.node_copy(node, self._make)
+            if node.op == "get_attr" and node.target not in self._state:
+                self._made[node] = self._graph.call_module(_constant_name(node))
+            else:
+                self._made[node] = self._on_any_device(self._graph.node_copy(node, self._make))
         return self._made[node]
+
+    def _on_any_device(self, node: fx.Node) -> fx.Node:
+        """Make a copied node use the payload's device, where it names the one on which the model was traced."""
+        if any(isinstance(value, torch.device) for value in (*node.args, *node.kwargs.values())):
+            with self._graph.inserting_before(node):
+                self._device = self._device or self._graph.call_function(getattr, (self._tensor, "device"))
+            node.args = map_aggregate(node.args, self._without_device)
+            node.kwargs = map_aggregate(node.kwargs, self._without_device)
+        return node
+
+    def _without_device(self, value: Any) -> Any:
+        return self._device if isinstance(value, torch.device) else value
+
+    @property
+    def _tensor(self) -> fx.Node:
+        """One of the tensors that come in."""
+        if self._before is not None:
+            return self._made[self._before.tensors[0]]
+        return self._made[next(node for node in self._layout.nodes if node.op == "placeholder")]
+
+
+def _constant_name(node: fx.Node) -> str:
+    return f"constant_{node.name}"
+
+
+def _attribute(module: nn.Module, target: str) -> torch.Tensor:
+    path, _, name = target.rpartition(".")
+    value: torch.Tensor = getattr(module.get_submodule(path), name)
+    return value

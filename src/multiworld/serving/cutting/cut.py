@@ -20,6 +20,8 @@ __all__ = ["cut", "profile", "stages_of"]
 
 SECONDS_PER_BYTE = 3e-10
 """What a byte costs between two processes of one host: about 3 GB/s."""
+SECONDS_PER_TENSOR = 2e-5
+"""What a tensor costs at least to be packed, sent and unpacked."""
 logger = logging.getLogger(__name__)
 
 
@@ -39,6 +41,7 @@ def cut(
     *,
     repeats: int = 5,
     seconds_per_byte: float = SECONDS_PER_BYTE,
+    seconds_per_tensor: float = SECONDS_PER_TENSOR,
     max_param_bytes: int | None = None,
 ) -> list[nn.Module]:
     """Cut a model into modules which, called one after the other, return bitwise what it returns.
@@ -53,9 +56,16 @@ def cut(
     """
     cuttable = _Cuttable(module, example, repeats, at_least=num_stages)
     costs = cuttable.costs()
-    plan = partition(costs, num_stages, seconds_per_byte=seconds_per_byte, max_param_bytes=max_param_bytes)
+    plan = partition(
+        costs,
+        num_stages,
+        seconds_per_byte=seconds_per_byte,
+        seconds_per_tensor=seconds_per_tensor,
+        max_param_bytes=max_param_bytes,
+    )
     logger.info("%s is cut at %s, for stages of %s s", type(module).__name__, plan.starts, plan.seconds)
-    parts = build(cuttable.traced, cuttable.layout, [cuttable.boundaries[start - 1] for start in plan.starts[1:]])
+    cuts = [cuttable.boundaries[start - 1] for start in plan.starts[1:]]
+    parts = build(cuttable.traced, cuttable.layout, cuts, module.state_dict().keys())
     _check(module, cuttable.traced.example, example, parts)
     return parts
 
@@ -94,11 +104,11 @@ class _Cuttable:
         for trace in (trace_by_fx, trace_by_export):
             try:
                 self.traced: Traced = trace(module, bound)
-            except Exception as error:  # tracing runs the model's own code, which may raise anything
+                self.layout = Layout(self.traced.module.graph)
+                self.measured = measure(self.traced, repeats)
+            except Exception as error:  # this runs the model's own code, which may raise anything
                 problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
                 continue
-            self.layout = Layout(self.traced.module.graph)
-            self.measured = measure(self.traced, repeats)
             self.boundaries = _usable(self.layout.boundaries(self.measured, bound.num_rows), at_least)
             if len(self.boundaries) + 1 >= at_least:
                 return
@@ -111,19 +121,19 @@ class _Cuttable:
     def costs(self) -> list[LayerCost]:
         ends = [boundary.end for boundary in self.boundaries]
         runs = zip([0, *ends], [*ends, len(self.layout.nodes)], strict=True)
-        sent = [boundary.size_bytes(self.measured) for boundary in self.boundaries]
         return [
-            self._cost(self.layout.nodes[start:end], out_bytes)
-            for (start, end), out_bytes in zip(runs, [*sent, 0], strict=True)
+            self._cost(self.layout.nodes[start:end], after)
+            for (start, end), after in zip(runs, [*self.boundaries, None], strict=True)
         ]
 
-    def _cost(self, nodes: Sequence[fx.Node], out_bytes: int) -> LayerCost:
+    def _cost(self, nodes: Sequence[fx.Node], after: Boundary | None) -> LayerCost:
         tensors = {id(tensor): tensor for node in nodes for tensor in _weights(self.traced.module, node)}
         return LayerCost(
             name=_name(nodes, self.measured),
             seconds=sum(self.measured[node].seconds for node in nodes),
             param_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
-            out_bytes=out_bytes,
+            out_bytes=after.size_bytes(self.measured) if after else 0,
+            out_tensors=len(after.tensors) if after else 0,
         )
 
 

@@ -12,12 +12,13 @@ __all__ = ["LayerCost", "Partition", "partition"]
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one layer was measured to cost: seconds per call, bytes of its weights, bytes that go on to the next."""
+    """What one layer was measured to cost: seconds per call, bytes of its weights, what goes on to the next layer."""
 
     name: str
     seconds: float
     param_bytes: int = 0
     out_bytes: int = 0
+    out_tensors: int = 1
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,12 @@ def partition(
     num_stages: int,
     *,
     seconds_per_byte: float = 0.0,
+    seconds_per_tensor: float = 0.0,
     max_param_bytes: int | None = None,
 ) -> Partition:
     """Cut a chain of layers into ``num_stages`` runs: the slowest as fast as can be, and then the least to send.
 
-    A stage takes the seconds of its layers, and ``seconds_per_byte`` for what it receives and what it sends on (the
+    A stage takes the seconds of its layers, and those for the bytes and the tensors that it receives and sends on (the
     request and the answer are no difference between cuts, and not counted). Raises ValueError if there are fewer layers
     than stages, or if no cut keeps every stage's weights within ``max_param_bytes``.
 
@@ -49,7 +51,8 @@ def partition(
     """
     if not 1 <= num_stages <= len(costs):
         raise ValueError(f"cannot cut {len(costs)} layers into {num_stages} stages: expected 1 to {len(costs)}")
-    chain = _Chain(costs, seconds_per_byte, math.inf if max_param_bytes is None else max_param_bytes)
+    sent = [cost.out_bytes * seconds_per_byte + cost.out_tensors * seconds_per_tensor for cost in costs]
+    chain = _Chain(costs, sent, math.inf if max_param_bytes is None else max_param_bytes)
     # best[k][end]: (slowest, sent, start of the last run) over all cuts of the layers before end into k runs.
     best: list[list[tuple[float, float, int]]] = [[(0.0, 0.0, 0)] + [(math.inf, math.inf, 0)] * len(costs)]
     for stages in range(1, num_stages + 1):
@@ -74,10 +77,10 @@ def partition(
 class _Chain:
     """Answers what a run of layers costs, in constant time."""
 
-    def __init__(self, costs: Sequence[LayerCost], seconds_per_byte: float, max_param_bytes: float) -> None:
+    def __init__(self, costs: Sequence[LayerCost], sent: Sequence[float], max_param_bytes: float) -> None:
         self._seconds = list(accumulate((cost.seconds for cost in costs), initial=0.0))
         self._params = list(accumulate((cost.param_bytes for cost in costs), initial=0))
-        self._sent = [0.0, *(cost.out_bytes * seconds_per_byte for cost in costs[:-1]), 0.0]
+        self._sent = [0.0, *sent[:-1], 0.0]
         self._max_param_bytes = max_param_bytes
 
     def seconds(self, start: int, end: int) -> float:

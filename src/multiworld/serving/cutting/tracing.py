@@ -116,8 +116,8 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
     spec: list[pytree.TreeSpec] = []
     plain = copy.copy(module)  # the same weights; only its forward differs
 
-    def forward(**payload: torch.Tensor) -> Any:
-        result = _plain(module(**payload))
+    def forward(*payload: torch.Tensor) -> Any:
+        result = _plain(module(**dict(zip(example.values, payload, strict=True))))
         spec[:] = [pytree.tree_structure(result)]
         return result
 
@@ -129,8 +129,8 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
     graph = traced.graph
     names = list(example.values)
     for node in list(graph.nodes):
-        if node.op == "call_module" and node.target == "_guards_fn":
-            graph.erase_node(node)  # the gateway and the stage itself say what a request must be
+        if node.target in ("_guards_fn", torch.ops.aten._assert_tensor_metadata.default):
+            graph.erase_node(node)  # they hold for the example's device, and take time with each request
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     for name, node in zip(names, placeholders, strict=True):
         node.target = name
@@ -141,10 +141,11 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
 
 
 def _export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
-    free = {name: dict.fromkeys(range(value.dim()), torch.export.Dim.AUTO) for name, value in example.values.items()}
+    tensors = tuple(example.values.values())
+    free = tuple(dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) for tensor in tensors)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        return torch.export.export(module, (), dict(example.values), dynamic_shapes={"payload": free}, strict=False)
+        return torch.export.export(module, tensors, dynamic_shapes={"payload": free}, strict=False)
 
 
 def _keys(names: list[str], payload: object) -> dict[str, Key]:

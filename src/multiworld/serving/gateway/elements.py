@@ -36,7 +36,7 @@ def as_bytes(tensor: Tensor) -> Buffer:
     if tensor.numel() == 0:
         return b""
     array: npt.NDArray[np.uint8] = tensor.reshape(-1).view(torch.uint8).numpy()
-    return array.tobytes() if array.nbytes <= COPIED_BYTES else memoryview(array)
+    return array.tobytes() if array.nbytes <= COPIED_BYTES else array.data
 
 
 def from_bytes(data: Buffer, dtype: torch.dtype, shape: tuple[int, ...], *, offset: int = 0) -> Tensor:
@@ -87,11 +87,12 @@ def from_json(data: Any, dtype: torch.dtype | None, shape: Sequence[int] | None,
         dtype = {"b": torch.bool, "i": torch.int64, "u": torch.uint64}.get(array.dtype.kind, torch.float32)
         if array.size == 0:
             dtype = torch.float32
-    tensor = _converted(array, dtype, has_words, name)
+    tensor = _converted(data, array, dtype, has_words, name)
     if shape is None:
         return tensor
     wanted = checked_shape(shape)
-    if math.prod(wanted) != tensor.numel() or (tensor.ndim > 1 and tuple(tensor.shape) != wanted):
+    size = tensor.numel()  # lists that are empty do not show the dimensions behind
+    if math.prod(wanted) != size or (size and tensor.ndim > 1 and tuple(tensor.shape) != wanted):
         raise Refusal(400, "BadRequestError", f"{name} has shape {list(wanted)}, but data of {list(tensor.shape)}")
     return tensor.reshape(wanted)
 
@@ -147,22 +148,33 @@ def _with_words(array: npt.NDArray[Any]) -> Any:
     return words.tolist() if array.ndim else words[()]
 
 
-def _converted(array: npt.NDArray[Any], dtype: torch.dtype, has_words: bool, name: str) -> Tensor:
+def _converted(data: Any, array: npt.NDArray[Any], dtype: torch.dtype, has_words: bool, name: str) -> Tensor:
     wrong = f"{name}: dtype {dtype_name(dtype)} cannot hold"
     if dtype.is_complex:
         raise Refusal(400, "BadRequestError", f"{wrong} numbers of JSON; send application/safetensors")
     if dtype.is_floating_point:
-        tensor = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(dtype)
+        tensor = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(dtype).reshape(array.shape)
         if not has_words and not _is_finite(tensor):
             raise Refusal(400, "BadRequestError", f"{wrong} a number that large; 'Infinity' means infinity")
         return tensor
-    if array.size and dtype == torch.bool and array.dtype.kind != "b":
-        raise Refusal(400, "BadRequestError", f"{wrong} numbers: true and false")
-    if array.size and dtype != torch.bool:
-        if array.dtype.kind not in "iub":
-            raise Refusal(400, "BadRequestError", f"{wrong} fractions")
-        bounds = torch.iinfo(dtype)
-        if array.dtype.kind != "b" and not bounds.min <= int(array.min()) <= int(array.max()) <= bounds.max:
-            raise Refusal(400, "BadRequestError", f"{wrong} numbers beyond {bounds.min} … {bounds.max}")
-    kept: npt.NDArray[Any] = np.array(array, dtype=dtype_name(dtype), order="C")
+    kept: npt.NDArray[Any] = np.empty(array.shape, dtype_name(dtype))  # numpy's own choice may be a type torch has not
+    kept[...] = _whole(data, array, dtype, wrong)
     return torch.from_numpy(kept)
+
+
+def _whole(data: Any, array: npt.NDArray[Any], dtype: torch.dtype, wrong: str) -> npt.NDArray[Any]:
+    """Return an array whose elements fit a type of integers, or bool."""
+    if not array.size:
+        return array
+    if dtype == torch.bool:
+        if array.dtype.kind != "b":
+            raise Refusal(400, "BadRequestError", f"{wrong} numbers: true and false")
+        return array
+    if array.dtype.kind == "f":  # also what numpy makes of integers that no type of its holds together
+        array = np.array(data, dtype=object)
+        if not all(type(each) is int for each in array.flat):
+            raise Refusal(400, "BadRequestError", f"{wrong} fractions")
+    bounds = torch.iinfo(dtype)
+    if array.dtype.kind != "b" and not bounds.min <= int(array.min()) <= int(array.max()) <= bounds.max:
+        raise Refusal(400, "BadRequestError", f"{wrong} numbers beyond {bounds.min} … {bounds.max}")
+    return array

@@ -77,7 +77,7 @@ def decode(form: Format, body: bytearray, headers: Mapping[str, str]) -> Payload
     """Return the payload of a body. Whatever is wrong with it is a Refusal with 400 (or 406)."""
     try:
         return form.decode(body, headers)
-    except (ValueError, TypeError, LookupError, RuntimeError, OverflowError, MemoryError, SyntaxError) as error:
+    except (ValueError, TypeError, LookupError, RuntimeError, OverflowError, MemoryError) as error:
         raise Refusal(
             400, "BadRequestError", f"the body is no {form.content_type} that can be read: {error!s:.200}"
         ) from None

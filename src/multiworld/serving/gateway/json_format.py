@@ -80,7 +80,9 @@ def _dict(inputs: dict[str, Any], dtype: Any) -> dict[str, Tensor]:
     dtypes = dtype if isinstance(dtype, dict) else dict.fromkeys(inputs, dtype)
     unknown = dtypes.keys() - inputs.keys()
     if unknown:
-        raise Refusal(400, "BadRequestError", f'"dtype" names what is not in "inputs": {", ".join(sorted(unknown))[:120]}')
+        raise Refusal(
+            400, "BadRequestError", f'"dtype" names what is not in "inputs": {", ".join(sorted(unknown))[:120]}'
+        )
     return {
         name: _tensor(data if isinstance(data, dict) else {"data": data}, dtypes.get(name), f"input {name!r:.80}")
         for name, data in inputs.items()

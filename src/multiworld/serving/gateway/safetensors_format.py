@@ -25,14 +25,17 @@ TYPES = {
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    **{"BF16": "bfloat16", "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+    "BF16": "bfloat16",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
 }
 
 
 def decode(body: bytearray, headers: Mapping[str, str]) -> Payload:
     """Return the payload: what its metadata says; else, a tensor if its only one is called ``input``; else a dict."""
     try:
-        found = safetensors.deserialize(bytes(body))
+        found = safetensors.deserialize(bytes(body))  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
         raise Refusal(400, "BadRequestError", f"the body is no safetensors file: {error!s:.200}") from None
     tensors = {name: _tensor(name, entry) for name, entry in found}
@@ -74,7 +77,9 @@ def _payload(kind: str, tensors: dict[str, Tensor]) -> Payload:
     if kind == "dict":
         return tensors
     raise Refusal(
-        400, "BadRequestError", f"the metadata says {KIND}={kind!r:.40}, which {len(tensors)} tensors of these names are not"
+        400,
+        "BadRequestError",
+        f"the metadata says {KIND}={kind!r:.40}, which {len(tensors)} tensors of these names are not",
     )
 
 

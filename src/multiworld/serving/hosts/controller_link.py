@@ -46,6 +46,8 @@ class ControllerLink:
         on_order: Callable[[dict[str, Any]], None],
     ) -> None:
         """``hello`` gets this host's own address, as the connection shows it."""
+        self.serial = 0
+        """Which connection this is: numbers of orders mean something on their own one only."""
         self._loop, self._address, self._token = loop, address, token.encode()
         self._make_hello, self._on_order = hello, on_order
         self._sock: socket.socket | None = None
@@ -160,6 +162,7 @@ class ControllerLink:
             self._limit.cancel()
         self._splitter.longest = LONGEST_LINE
         self._is_linked = True
+        self.serial += 1
         self._delay_s = FIRST_DELAY_S
         self.send(self._make_hello(self._sock.getsockname()[0]))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...elastic.worker_program import Inheritance
 from .controller_link import ControllerLink
+from .host_log import logging_to
 from .loop import HostLoop
 from .members import Members
 from .options import HostOptions
@@ -68,13 +69,10 @@ class HostProcess:
 
     def run(self) -> int:
         self._signals.listen(self._loop, self._signalled)
-        for order in self._options.members:
-            self._start(order)
-        self._link.dial()
-        if self._owner is not None:
-            self._owner.say({"ready": True, "pid": os.getpid(), "warnings": self._warnings})
         try:
-            self._loop.run()
+            with logging_to(self._outputs):
+                self._begin()
+                self._loop.run()
         finally:
             self._members.kill_all()
             self._link.close()
@@ -82,6 +80,15 @@ class HostProcess:
             self._loop.close()
             self._signals.close()
         return self._status
+
+    def _begin(self) -> None:
+        for warning in self._warnings:
+            logger.warning("%s", warning)
+        for order in self._options.members:
+            self._start(order)
+        self._link.dial()
+        if self._owner is not None:
+            self._owner.say({"ready": True, "pid": os.getpid(), "warnings": self._warnings})
 
     def _obey(self, order: Mapping[str, Any]) -> None:
         do = order.get("do")
@@ -101,20 +108,25 @@ class HostProcess:
     def _start(self, order: Order) -> None:
         """One of those that the host process starts by itself."""
         try:
-            self._members.start(order)
+            self._members.start(order, lambda pid: None)
         except OSError as error:
             logger.error("%s cannot be started: %s", order.member, error)
             self._status = 1
             self._stop(0.0)
 
     def _start_for(self, request: Mapping[str, Any]) -> None:
-        answer: dict[str, Any] = {"id": request["id"]}
+        number = request["id"]
         try:
             order = Order.from_fields(request["order"])
-            answer |= {"event": "started", "member": order.member, "pid": self._members.start(order)}
+            self._members.start(order, partial(self._started, order.member, number, self._link.serial))
         except (OSError, TypeError, ValueError) as error:
-            answer |= {"event": "failed", "error": str(error)}
-        self._link.send(answer)
+            self._link.send({"event": "failed", "id": number, "error": str(error)})
+
+    def _started(self, member: str, number: int, serial: int, pid: int) -> None:
+        if serial == self._link.serial:
+            self._link.send({"event": "started", "id": number, "member": member, "pid": pid})
+        else:  # who ordered it may have gone
+            self._restarted(member, pid)
 
     def _hello(self, seen_from: str) -> dict[str, Any]:
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -9,12 +10,12 @@ import importlib
 import os
 import signal
 import sys
+import threading
+import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import NoReturn
 
 from ...elastic.forking import die_with_parent
-from ...elastic.python_program import run_to_the_end
 from ...elastic.worker_program import Inheritance, _be_fresh, _reset_signals, _take_descriptors
 from .order import Order
 
@@ -26,11 +27,13 @@ KEPT_BYTES = 256 * 1024 * 1024
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def become_member(order: Order, inheritance: Inheritance, stdout_fd: int, stderr_fd: int) -> NoReturn:
+def become_member(
+    order: Order, inheritance: Inheritance, stdout_fd: int, stderr_fd: int, announce: Callable[[], None]
+) -> NoReturn:
     """In the forked child, which holds nothing of the host process any more and has all signals blocked.
 
     It is killed when the host process ends, leads a session of its own, and ends with its program: status 1 and a
-    traceback for what that raises.
+    traceback for what that raises. ``announce`` is called when whatever is done to it has the effect that it should.
     """
     for signum in HANDLED:  # one that is pending is meant for the member, and must not meet the host's handlers
         signal.signal(signum, signal.SIG_DFL)
@@ -39,19 +42,50 @@ def become_member(order: Order, inheritance: Inheritance, stdout_fd: int, stderr
         die_with_parent(inheritance.agent_pid)
     except ProcessLookupError:
         os._exit(1)
+    announce()
     _take_descriptors(stdout_fd, stderr_fd)
     _reset_signals()
     _be_fresh(_environment(order), inheritance)
     faulthandler.enable(file=2)
     _keep_freed_memory()
     sys.argv[:] = [order.member]
-    run_to_the_end(partial(_run, order), announce=_nothing)
+    _end(_outcome(order))
 
 
-def _run(order: Order) -> None:
-    module, _, name = order.program.partition(":")
-    function: Callable[[dict[str, object]], object] = getattr(importlib.import_module(module), name)
-    function(dict(order.arguments))
+def _outcome(order: Order) -> int:
+    """Run the program, and return its exit status; what it raises is shown with its own frames only."""
+    try:
+        module, _, name = order.program.partition(":")
+        function: Callable[[dict[str, object]], object] = getattr(importlib.import_module(module), name)
+        function(dict(order.arguments))
+    except SystemExit as stop:
+        if isinstance(stop.code, int):
+            return stop.code & 0xFF
+        if stop.code is not None:
+            sys.stderr.write(f"{stop.code}\n")
+        return 0 if stop.code is None else 1
+    except BaseException as error:
+        trace = error.__traceback__
+        traceback.print_exception(type(error), error, trace and trace.tb_next)
+        return 1
+    return 0
+
+
+def _end(status: int) -> NoReturn:
+    """As the interpreter ends, except that it is not taken apart.
+
+    That would write to, and so copy, every page that is shared with the host process: 0.25 s, during which peers take
+    this process for alive. ``multiprocessing`` ends its forked processes in the same way.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined] # wait for threads that are no daemons
+        atexit._run_exitfuncs()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            ctypes.CDLL(None).fflush(None)
+        os._exit(status)
 
 
 def _environment(order: Order) -> dict[str, str]:
@@ -67,6 +101,3 @@ def _keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, LARGEST_IN_HEAP)
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-
-
-def _nothing() -> None: ...

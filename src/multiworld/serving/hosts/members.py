@@ -17,6 +17,7 @@ from typing import NoReturn
 from ...elastic.forking import fork
 from ...elastic.worker_program import Inheritance
 from ...wire.progress import Timer
+from .hatching import Hatching
 from .loop import HostLoop
 from .member_process import become_member
 from .order import Order
@@ -62,8 +63,11 @@ class Members:
         """Of those that run."""
         return {member.order.phase for member in self._running.values()}
 
-    def start(self, order: Order) -> int:
-        """Fork the process, and return its pid. Raises ValueError if the name is taken, OSError if it cannot be."""
+    def start(self, order: Order, on_up: Callable[[int], None]) -> None:
+        """Fork the process. ``on_up`` gets its pid once it is one that ends with this process.
+
+        Raises ValueError if the name is taken, OSError if it cannot be.
+        """
         if order.member in self._running:
             raise ValueError(f"{order.member} runs already, as process {self._running[order.member].pid}")
         if self._is_ending:
@@ -72,7 +76,7 @@ class Members:
         if waiting is not None:
             waiting.cancel()
         self._restarts.pop(order.member, None)
-        return self._fork(order)
+        self._fork(order, on_up)
 
     def kill(self, name: str) -> None:
         """With all in its process group. It is not started again."""
@@ -108,33 +112,40 @@ class Members:
         if name in self._running:
             self._running[name].is_kept = False
 
-    def _fork(self, order: Order) -> int:
+    def _fork(self, order: Order, on_up: Callable[[int], None]) -> None:
         output = self._outputs.open(order.member)
+        try:
+            up = Hatching(self._loop)
+        except OSError:
+            output.started()
+            output.finish()
+            raise
         _flush_streams()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = fork()
             if pid == 0:
-                self._become(order, output)
+                self._become(order, output, up)
         except OSError:
-            output.started()
+            up.give_up()
             output.finish()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        output.started()
-        member = _Member(order, pid, output)
+            output.started()
+        up.forked(partial(on_up, pid))
+        member = _Member(order, pid, output, up)
         self._running[order.member] = member
         self._loop.register(member.pidfd, select.EPOLLIN, _Ending(member, self._ended))
-        return pid
 
-    def _become(self, order: Order, output: MemberOutput) -> NoReturn:
+    def _become(self, order: Order, output: MemberOutput, up: Hatching) -> NoReturn:
         """In the child. Nothing must go back to the loop, which is not its own."""
         try:
             for member in self._running.values():
                 member.output.close_file_descriptor()
+            output.close_file_descriptor()
             self._abandon()
-            become_member(order, self._inheritance, output.stdout_fd, output.stderr_fd)
+            become_member(order, self._inheritance, output.stdout_fd, output.stderr_fd, up.announce)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -142,6 +153,7 @@ class Members:
 
     def _ended(self, member: _Member) -> None:
         self._loop.unregister(member.pidfd)
+        member.up.finish()  # that it was started is told before its end
         returncode, last_lines = member.reap()
         name = member.order.member
         del self._running[name]
@@ -155,20 +167,18 @@ class Members:
     def _start_again(self, order: Order) -> None:
         del self._waiting[order.member]
         try:
-            pid = self._fork(order)
+            self._fork(order, partial(self._on_started, order.member))
         except OSError as error:  # no process or memory just now
             delay_s = self._restarts[order.member].ended(0.0)
             logger.warning("%s cannot be started again: %s", order.member, error)
             self._waiting[order.member] = self._loop.call_later(delay_s, partial(self._start_again, order))
-            return
-        self._on_started(order.member, pid)
 
 
 class _Member:
     """One process that runs."""
 
-    def __init__(self, order: Order, pid: int, output: MemberOutput) -> None:
-        self.order, self.pid, self.output = order, pid, output
+    def __init__(self, order: Order, pid: int, output: MemberOutput, up: Hatching) -> None:
+        self.order, self.pid, self.output, self.up = order, pid, output, up
         self.is_kept = order.keep
         self.pidfd = os.pidfd_open(pid)  # not reaped yet, so it is the process
         self.started_at = time.monotonic()

@@ -18,10 +18,11 @@ FIRST, MIDDLE, LAST = 0, 1, 2
 class Order:
     """Start ``program``, ``"module:function"``, as the process of ``member``; it is called with ``arguments``, a dict.
 
-    ``arguments`` must be JSON. ``env`` is added to the host process's environment. ``threads``: with how many torch
-    computes. ``keep``: started again, with a back-off, whenever it ends with anything but 0 and nobody ordered it. At
-    the end of the host members are asked to end in the order of ``phase``: gateways (0), which finish what is open,
-    before replicas (1), before the controller (2). Raises ValueError or TypeError.
+    ``arguments`` must be JSON. ``env`` is added to the host process's environment; what Python, the C library or torch
+    read when they are loaded has no effect, because they are loaded already. ``threads``: with how many torch computes.
+    ``keep``: started again, with a back-off, whenever it ends with anything but 0 and nobody ordered it. At the end of
+    the host members are asked to end in the order of ``phase``: gateways (0), which finish what is open, before
+    replicas (1), before the controller (2). Raises ValueError or TypeError.
     """
 
     member: str

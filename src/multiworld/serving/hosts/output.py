@@ -27,6 +27,7 @@ class Outputs:
         self.loop = cast(ProgressThread, loop)  # these parts use only what both have
         self.out, self.err = open_lossy(self.loop, sys.stdout, sys.stderr)
         self._folder = folder
+        self._own_label = Labeller(b"[host] ")
 
     def open(self, member: str) -> MemberOutput:
         """Raises OSError if there are no descriptors left."""
@@ -37,6 +38,10 @@ class Outputs:
             if file is not None:
                 file.close()
             raise
+
+    def note(self, text: str) -> None:
+        """Show a line of the host process itself."""
+        self.err.show(self._own_label, f"{text}\n".encode(errors="backslashreplace"))
 
     @property
     def owe(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
-import logging
 import os
 import socket
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from ...elastic.blas_threads import get_blas_threads, set_blas_threads
-from ...elastic.forking import count_lasting_threads, die_with_parent
+from ...elastic.forking import count_lasting_threads, die_with_parent, outlive_parent
 from ...elastic.worker_program import Inheritance
 from .host_process import HostProcess
 from .lines import LineSplitter
@@ -22,9 +21,8 @@ from .signals import Signals
 
 __all__ = ["main", "run_host"]
 
-logger = logging.getLogger(__name__)
-
 IMPORTED = ("torch", "multiworld.world.manager", "multiworld.serving")
+PROGRAMS = ("multiworld.serving.replica_program",)  # what most members run
 CHUNK_BYTES = 64 * 1024
 
 
@@ -49,15 +47,17 @@ def main(descriptor: int, dies_with_parent: bool) -> NoReturn:
             sys.exit(1)
     if options.paths:
         sys.path[:] = options.paths
-    sys.exit(_run(options, owner))
+    sys.exit(_run(options, owner, outlives_parent=dies_with_parent))
 
 
-def _run(options: HostOptions, owner: socket.socket | None) -> int:
+def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: bool = False) -> int:
     _open_standard_descriptors()
     signals = Signals()
     try:
-        warnings, num_blas_threads = _prepare(options.preload)
+        warnings, num_blas_threads = _prepare((*PROGRAMS, *options.preload))
         inheritance = Inheritance(os.getpid(), tuple(sys.path), num_blas_threads)
+        if outlives_parent:
+            outlive_parent()  # from now on its end is seen, and there may be more to kill than our own children
         process = HostProcess(options, inheritance, signals, warnings=warnings, owner=owner)
         return process.run()
     finally:
@@ -105,8 +105,6 @@ def _preload(names: Iterable[str]) -> list[str]:
         if (now := count_lasting_threads()) > threads:
             warnings.append(f"preloading {name} started {now - threads} thread(s), which members do not have")
             threads = now
-    for warning in warnings:
-        logger.warning("%s", warning)
     return warnings
 
 

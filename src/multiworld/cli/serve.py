@@ -1,0 +1,204 @@
+"""``multiworld serve``: bring a pipeline up behind HTTP on this host, or look at one that is up and change it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..serving.errors import DeploymentError
+
+__all__ = ["main"]
+
+DESCRIPTION = """\
+Serve a pipeline: TARGET is app.py:pipeline, package.module:pipeline, or a YAML file. Ends with Ctrl-C, and everything
+with it; open requests are answered first. Of a pipeline that is up:
+
+  multiworld serve status                 how it stands
+  multiworld serve scale STAGE N          have N replicas of a stage
+  multiworld serve drain REPLICA          let a replica finish and end; another takes its place first
+  multiworld serve update STAGE FILE      give a stage the weights that torch.save wrote to a file
+  multiworld serve tune STAGE             change how a stage batches
+  multiworld serve events                 what happened, with reasons
+  multiworld serve stop                   answer what is open, and end
+  multiworld serve join ADDRESS:PORT      start replicas on this host for a pipeline that is served on another
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of them and return the exit status: 0, 1 if it failed, 2 for a command that makes no sense."""
+    if arguments and arguments[0] in VERBS:
+        return _asked(arguments[0], VERBS[arguments[0]], arguments[1:])
+    if arguments and arguments[0] == "join":
+        from ..serving.hosts.__main__ import main as join
+
+        return join(arguments[1:])
+    from ..serving.launch import serve
+
+    return serve(_serve_parser().parse_args(arguments))
+
+
+def _serve_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="multiworld serve",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--host", help="numeric address for HTTP (default: 127.0.0.1, this host alone)")
+    parser.add_argument("--port", type=int, help="for HTTP (default: 8000; 0: a free one)")
+    parser.add_argument("--gateways", type=int, help="processes that take requests, at the same port (default: 1)")
+    parser.add_argument("--name", help="of the deployment (default: the pipeline's)")
+    parser.add_argument(
+        "--replicas",
+        action="append",
+        default=[],
+        metavar="STAGE=N",
+        type=_pair,
+        help="how many at first, instead of what the target says",
+    )
+    parser.add_argument("--lease-s", type=float, help="how long a silent process is waited for (default: 2)")
+    parser.add_argument(
+        "--address",
+        default="127.0.0.1",
+        help="numeric address for worlds and other hosts; the token that they need is in MULTIWORLD_TOKEN",
+    )
+    parser.add_argument("--control-port", type=int, default=0, help="where other hosts join (default: a free one)")
+    parser.add_argument("--hosts", type=int, default=1, help="wait for so many before replicas are placed (default: 1)")
+    parser.add_argument("--log-dir", default="", help="a folder for one log file per process")
+    return parser
+
+
+def _pair(text: str) -> tuple[str, int]:
+    stage, _, number = text.partition("=")
+    if not stage or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected STAGE=N, got {text!r}")
+    return stage, int(number)
+
+
+# ---- of one that is up
+
+
+def _asked(verb: str, define: Callable[[argparse.ArgumentParser], Callable[..., Any]], arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"multiworld serve {verb}", allow_abbrev=False)
+    parser.add_argument("--name", help="which deployment, if several run on this host")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--timeout-s", type=float, default=300.0, help="how long to wait for the end of it (300)")
+    request_of = define(parser)
+    options = parser.parse_args(arguments)
+    from ..serving.hosts import ask, find_deployment
+
+    try:
+        record = find_deployment(options.name)
+        request = {"ask": verb, "timeout_s": options.timeout_s, **request_of(options)}
+        answer = ask(record.address, record.token, request, timeout_s=options.timeout_s + 5)
+    except DeploymentError as error:
+        print(f"multiworld serve {verb}: {error}", file=sys.stderr)
+        return 1
+    answer.pop("ok", None)
+    print(json.dumps(answer.get("status", answer)) if options.json else _text(verb, answer))
+    return 0
+
+
+def _text(verb: str, answer: dict[str, Any]) -> str:
+    if verb == "status":
+        return _status_text(answer["status"])
+    if verb == "events":
+        return "\n".join(map(_event_text, answer["events"])) or "nothing has happened yet"
+    return "\n".join(f"{name}: {value}" for name, value in answer.items()) or "done"
+
+
+def _event_text(event: dict[str, Any]) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+    shown = {
+        name: value for name, value in event.items() if name not in ("at", "kind", "number") and value not in ("", None)
+    }
+    return f"{at}  {event['kind']}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def _status_text(status: dict[str, Any]) -> str:
+    lines = [f"{status['name']}: " + ("ready" if status["ready"] else f"not ready: {status['missing']}")]
+    rows = [("replica", "stage", "state", "pid", "host", "version", "queue", "done", "ms each")]
+    for member in (*status["gateways"], *status["replicas"]):
+        stats = member["stats"]
+        service_s = stats.get("service_s")
+        rows.append(
+            (
+                member["id"],
+                member["stage"],
+                member["state"],
+                str(member["pid"]),
+                str(member["host"]),
+                str(member["version"]),
+                str(stats.get("queue", stats.get("open", ""))),
+                str(stats.get("done", stats.get("answered", ""))),
+                "" if not service_s else f"{1000 * service_s:.2f}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def _no_arguments(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+    return lambda _: {}
+
+
+def _scale(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+    parser.add_argument("stage", metavar="STAGE")
+    parser.add_argument("replicas", metavar="N", type=int)
+    parser.add_argument("--no-wait", action="store_true", help="return at once")
+    return lambda options: {"stage": options.stage, "replicas": options.replicas, "wait": not options.no_wait}
+
+
+def _drain(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+    parser.add_argument("replica", metavar="REPLICA")
+    parser.add_argument("--scale-down", action="store_true", help="have one replica less after it")
+    return lambda options: {"replica": options.replica, "scale_down": options.scale_down}
+
+
+def _update(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+    parser.add_argument("stage", metavar="STAGE")
+    parser.add_argument("weights", metavar="FILE", help="a state_dict, as torch.save wrote it")
+    parser.add_argument("--parallel", action="store_true", help="start all new replicas at once")
+    parser.add_argument("--settle-s", type=float, default=1.0, help="how long a new one must serve before an old ends")
+
+    def request(options: argparse.Namespace) -> dict[str, Any]:
+        from pathlib import Path
+
+        weights = str(Path(options.weights).resolve())
+        return {
+            "stage": options.stage,
+            "weights": weights,
+            "parallel": options.parallel,
+            "settle_s": options.settle_s,
+        }
+
+    return request
+
+
+def _tune(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+    parser.add_argument("stage", metavar="STAGE")
+    parser.add_argument("--batch-max-size", type=int)
+    parser.add_argument("--batch-max-wait-s", type=float)
+
+    def request(options: argparse.Namespace) -> dict[str, Any]:
+        given = {name: getattr(options, name) for name in ("batch_max_size", "batch_max_wait_s")}
+        return {"stage": options.stage, **{name: value for name, value in given.items() if value is not None}}
+
+    return request
+
+
+VERBS: dict[str, Callable[[argparse.ArgumentParser], Callable[..., Any]]] = {
+    "status": _no_arguments,
+    "scale": _scale,
+    "drain": _drain,
+    "update": _update,
+    "tune": _tune,
+    "events": _no_arguments,
+    "stop": _no_arguments,
+}

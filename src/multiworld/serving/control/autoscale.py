@@ -1,0 +1,92 @@
+"""Feeds the autoscaler with what members say, once a second, and returns what it wants changed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph import GATEWAY, Graph
+from ..scaling import Autoscaler, ScaleDecision, ScalingPolicy
+from .fleet import Fleet
+from .members import Member
+
+__all__ = ["Autoscaling"]
+
+
+@dataclass(kw_only=True)
+class _Counts:
+    """What the members of a stage did since they were asked last."""
+
+    arrived: int = 0
+    done: int = 0
+    busy_s: float = 0.0
+    queue: int = 0
+
+
+class Autoscaling:
+    """Members count since their start; here it is by how much the counts grew that matters."""
+
+    def __init__(self, graph: Graph, policy: ScalingPolicy) -> None:
+        self._scaler = Autoscaler(graph, policy)
+        self._before: dict[tuple[str, int | None], dict[str, Any]] = {}
+        self._desired = {stage.name: stage.replicas for stage in graph}
+
+    def decide(self, fleet: Fleet, now: float) -> list[ScaleDecision]:
+        """Return what is to be changed; decisions for stages that must be left alone now are taken back."""
+        for name in (GATEWAY, *fleet.graph.order):
+            counts = _Counts()
+            for member in fleet.of_stage(name):
+                self._count(member, counts)
+            live = sum(member.is_ready for member in fleet.of_stage(name))
+            self._scaler.observe(
+                name,
+                now=now,
+                arrived=counts.arrived,
+                busy_s=counts.busy_s,
+                done=counts.done,
+                queue=counts.queue,
+                live=live,
+            )
+        self._before = {key: counts for key, counts in self._before.items() if key[0] in fleet.members}
+        for name, plan in fleet.plans.items():
+            if plan.desired != self._desired[name]:  # somebody ordered it
+                self._desired[name] = plan.desired
+                self._scaler.set(name, plan.desired, now=now)
+        return self._wanted(fleet, now)
+
+    def lost(self, stage: str, now: float) -> None:
+        if stage in self._desired:
+            self._scaler.lost(stage, now=now)
+
+    def _wanted(self, fleet: Fleet, now: float) -> list[ScaleDecision]:
+        wanted = []
+        for decision in self._scaler.decide(now):
+            if fleet.scaling_suspended(decision.stage, now):
+                self._scaler.set(decision.stage, fleet.plans[decision.stage].desired, now=now)
+            else:
+                self._desired[decision.stage] = decision.new
+                wanted.append(decision)
+        return wanted
+
+    def _count(self, member: Member, counts: _Counts) -> None:
+        stats, key = member.stats, (member.id, member.pid)
+        before = self._before.get(key, {})
+        self._before[key] = stats
+        if member.is_gateway:
+            ended = ("answered", "failed", "refused")
+            counts.done += _grown(stats, before, *ended)
+            counts.arrived += max(0, _grown(stats, before, *ended) + _now(stats, "open") - _now(before, "open"))
+            counts.queue += _now(stats, "waiting")
+            return
+        counts.arrived += _grown(stats, before, "arrived")
+        counts.done += _grown(stats, before, "done")
+        counts.busy_s += max(0.0, float(stats.get("busy_s", 0.0)) - float(before.get("busy_s", 0.0)))
+        counts.queue += _now(stats, "queue")
+
+
+def _grown(stats: dict[str, Any], before: dict[str, Any], *names: str) -> int:
+    return max(0, sum(_now(stats, name) - _now(before, name) for name in names))
+
+
+def _now(stats: dict[str, Any], name: str) -> int:
+    return int(stats.get(name, 0))

@@ -1,0 +1,412 @@
+"""The controller of one deployment: it carries out what the fleet decides, and tells the fleet what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...errors import MultiworldError
+from ...world.manager import WorldManager
+from ..errors import DeploymentError
+from ..graph import GATEWAY
+from ..hosts.reception import Reception
+from ..messages import CONTROLLER, Message
+from ..weights import donate_weights
+from .actions import (
+    Action,
+    Donate,
+    Emit,
+    FleetEvent,
+    KillProcess,
+    ReplicaLost,
+    Send,
+    StartProcess,
+    UpdateFinished,
+    UpdateRolledBack,
+)
+from .autoscale import Autoscaling
+from .fleet import Fleet
+from .history import History
+from .lines import AttachedLine, WorldLine
+from .ports import HostPort, LinePort
+from .requests import answer
+from .spec import DeploymentSpec
+from .state_file import StateFile
+from .status import describe
+from .weights_store import WeightsStore
+
+__all__ = ["Controller"]
+
+logger = logging.getLogger(__name__)
+
+BUSY_TICK_S, IDLE_TICK_S = 0.05, 1.0
+SCALE_EVERY_S = 1.0
+STATE_FILE = "controller.json"
+STOP_MARGIN_S = 2.0
+LOOPBACK = ("127.0.0.1", "::1", "")
+
+
+class Controller:
+    """On one event loop, from ``start`` to ``stop``; losing it costs no request, and another may take over.
+
+    ``manager``: of the process in which it runs, with the job, token and lease of the deployment. ``keeps_state``:
+    write what a successor must know, and take over what a predecessor wrote.
+    """
+
+    def __init__(self, spec: DeploymentSpec, *, manager: WorldManager, keeps_state: bool = True) -> None:
+        self.spec = spec
+        self.store, self.address = spec.store, spec.address
+        """The URL of the store and the address of the reception: with their real ports once it was started."""
+        self.history = History()
+        self.on_event: Callable[[FleetEvent], None] | None = None
+        """Called with each event, as it is recorded."""
+        self.stop_asked = asyncio.Event()
+        """Set when a command asked to end the deployment; whoever runs the controller does it."""
+        self._manager = manager
+        local = (*LOOPBACK, *([spec.address[0]] if spec.address[0] else []))
+        self._fleet = Fleet(
+            spec.graph,
+            now=time.monotonic(),
+            lease_s=spec.lease_s,
+            gateways=spec.gateways,
+            hosts=spec.hosts,
+            local_addresses=local,
+        )
+        self._state = StateFile(spec.folder / STATE_FILE) if keeps_state else None
+        self._weights = WeightsStore(spec.folder)
+        self._scaling = None if spec.scaling is None else Autoscaling(spec.graph, spec.scaling)
+        self._reception = Reception(spec.token, on_host=self._host_came, on_request=partial(answer, self))
+        self._hosts: dict[str, HostPort] = {}
+        self._kills: dict[str, dict[str, KillProcess]] = {}  # for hosts that are not there
+        self._lines: dict[str, WorldLine] = {}
+        self._attached: dict[str, LinePort] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticking: asyncio.Task[None] | None = None
+        self._stepped = asyncio.Event()
+
+    async def start(self) -> None:
+        """Serve the store, let hosts in, and begin. Raises StoreError, OSError, ValueError."""
+        self.store = self._manager.serve_store(self.spec.store)
+        saved = None if self._state is None else self._state.read()
+        if saved is not None:
+            self._fleet.restore(saved, time.monotonic())
+            logger.info("taking over %d members", len(self._fleet.members))
+        port = await self._reception.start(self.spec.address)
+        self.address = (self.spec.address[0], port)
+        self._follow_members()
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    async def stop(self, grace_s: float = 15.0) -> None:
+        """End the deployment: gateways first, then replicas, then the host processes. Bounded by about ``grace_s``."""
+        self._do(self._fleet.stop(time.monotonic()))
+        try:
+            await self._until(lambda: not self._fleet.members, grace_s)
+        finally:
+            hosts = [asyncio.ensure_future(host.stop(STOP_MARGIN_S)) for host in self._hosts.values()]
+            try:
+                if hosts:
+                    await asyncio.wait(hosts)
+            finally:
+                await self.aclose()
+        if self._state is not None:
+            self._state.remove()
+
+    async def aclose(self) -> None:
+        """End the controller alone; the deployment serves on. Idempotent."""
+        ending = [*self._tasks, *(line.close() for line in self._lines.values())]
+        if self._ticking is not None:
+            ending.append(self._ticking)
+        for task in ending:
+            task.cancel()
+        self._lines.clear()
+        await self._reception.aclose()
+        if ending:
+            await asyncio.wait(ending)
+
+    def attach(self, member: str, on_message: Callable[[Message], None]) -> AttachedLine:
+        """Take in a gateway of this very process, without a world; its first word must be ``hello``.
+
+        Raises ValueError for a name that is not that of a gateway, or taken.
+        """
+        self._do(self._fleet.member_attached(member, time.monotonic()))
+        line = AttachedLine(self, member, on_message)
+        self._attached[member] = line
+        return line
+
+    # ---- orders
+
+    async def scale(
+        self, stage: str, replicas: int, *, reason: str = "ordered", timeout_s: float | None = 60.0
+    ) -> None:
+        """Have another number of replicas of a stage; returns when they serve, and the others are gone.
+
+        With ``timeout_s=None`` at once. Raises UnknownStageError, ValueError; DeploymentError when the time is over,
+        though the order stands.
+        """
+        self._do(self._fleet.scale(stage, replicas, time.monotonic(), reason=reason))
+        if timeout_s is not None:
+            await self._wait_for_stage(stage, timeout_s)
+
+    async def drain(self, replica: str, *, scale_down: bool = False, timeout_s: float | None = 60.0) -> None:
+        """Let a replica finish what it holds and end; another takes its place first, unless ``scale_down``.
+
+        Raises UnknownStageError, DeploymentError.
+        """
+        self._do(self._fleet.drain(replica, time.monotonic(), scale_down=scale_down))
+        if timeout_s is not None and not await self._until(lambda: replica not in self._fleet.members, timeout_s):
+            raise DeploymentError(f"{replica} has not ended within {timeout_s:g} s; {self._why_not(replica)}")
+
+    async def update(
+        self,
+        stage: str,
+        weights: Mapping[str, Tensor] | str | Path,
+        *,
+        parallel: bool = False,
+        settle_s: float = 1.0,
+        needs_verdict: bool = False,
+        timeout_s: float | None = 300.0,
+    ) -> int:
+        """Bring new weights (a dict of tensors, or a file of ``torch.save``) in, and return the version's number.
+
+        Returns when all replicas have them, or with ``timeout_s=None`` at once. Raises UnknownStageError,
+        DeploymentError: if they are no weights, if they did not prove themselves (the old ones serve on), or if it is
+        not over in time.
+        """
+        fleet = self._fleet
+        if stage in fleet.plans:
+            weights = await self._weights.put(stage, fleet.plans[stage].last_version + 1, weights)
+        now = time.monotonic()
+        self._do(
+            fleet.update(stage, str(weights), now, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict)
+        )
+        plan = fleet.plans[stage]
+        version = plan.last_version
+        if timeout_s is None:
+            return version
+
+        def is_over() -> bool:
+            return plan.rollout is None or plan.rollout.version != version
+
+        if not await self._until(is_over, timeout_s):
+            raise DeploymentError(f"the update of stage {stage!r} is not over after {timeout_s:g} s; it goes on")
+        for event in reversed(list(self.history)):
+            if isinstance(event, UpdateRolledBack) and (event.stage, event.version) == (stage, version):
+                raise DeploymentError(
+                    f"the update of stage {stage!r} was rolled back: {event.reason}. "
+                    f"Version {event.previous} serves on.\n{plan.last_error}".rstrip()
+                )
+        return version
+
+    def judge(self, stage: str, good: bool, reason: str = "") -> None:
+        """Say whether the new replicas of an update that waits for a verdict answer right."""
+        self._do(self._fleet.judge(stage, good, reason, time.monotonic()))
+
+    def tune(self, stage: str, **settings: Any) -> None:
+        """Change ``batch_max_size`` or ``batch_max_wait_s`` of a stage. Raises UnknownStageError, ValueError."""
+        self._do(self._fleet.tune(stage, settings, time.monotonic()))
+
+    def status(self) -> dict[str, Any]:
+        """Return how all stands, as JSON."""
+        return {
+            "name": self.spec.name,
+            "store": self.store,
+            "address": list(self.address),
+            **describe(self._fleet, time.monotonic()),
+            "num_events": self.history.num_seen,
+        }
+
+    async def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until every stage takes requests. Raises DeploymentError that names what is missing, and why."""
+        if not await self._until(lambda: self._fleet.unready_since is None and not self._fleet.missing(), timeout_s):
+            errors = [plan.last_error for plan in self._fleet.plans.values() if plan.last_error]
+            text = f"not ready within {timeout_s:g} s: {self._fleet.missing()}"
+            raise DeploymentError("\n".join([text, *errors]))
+
+    # ---- what happens
+
+    def member_said(self, member: str, message: Message) -> None:
+        self._do(self._fleet.heard(member, message, time.monotonic()))
+
+    def member_lost(self, member: str, why: str, died: bool) -> None:
+        self._do(self._fleet.lost(member, why, time.monotonic(), died=died))
+
+    def _host_came(self, host: HostPort) -> None:
+        name = host.name
+        self._hosts[name] = host
+        host.on_exit = lambda member, code, lines: self._do(
+            self._fleet.exited(member, None, code, time.monotonic(), "\n".join(lines))
+        )
+        host.on_started = lambda member, pid: self._do(self._fleet.started(member, pid, time.monotonic()))
+        host.on_lost = lambda: self._host_went(host)
+        for kill in self._kills.pop(name, {}).values():
+            self._kill(kill)
+        now = time.monotonic()
+        self._do(self._fleet.host_joined(name, host.address, host.capacity, dict(host.members), now))
+
+    def _host_went(self, host: HostPort) -> None:
+        if self._hosts.get(host.name) is host:
+            del self._hosts[host.name]
+            self._do(self._fleet.host_lost(host.name, time.monotonic()))
+
+    async def _tick(self) -> None:
+        scale_at = 0.0
+        while True:
+            await asyncio.sleep(IDLE_TICK_S if self._fleet.settled else BUSY_TICK_S)
+            now = time.monotonic()
+            self._do(self._fleet.tick(now))
+            if self._scaling is not None and now >= scale_at and not self._fleet.stopping:
+                scale_at = now + SCALE_EVERY_S
+                for wish in self._scaling.decide(self._fleet, now):
+                    self._do(self._fleet.scale(wish.stage, wish.new, now, reason=wish.reason))
+
+    # ---- carrying out
+
+    def _do(self, actions: list[Action]) -> None:
+        if self._state is not None and actions:
+            self._state.write(self._fleet.to_json())  # first: no number is used that a successor might use again
+        for action in actions:
+            if isinstance(action, Send):
+                self._send(action)
+            elif isinstance(action, StartProcess):
+                self._spawn(self._start(action))
+            elif isinstance(action, KillProcess):
+                self._kill(action)
+            elif isinstance(action, Donate):
+                self._spawn(self._donate(action))
+            elif isinstance(action, Emit):
+                self._record(action.event)
+        self._follow_members()
+        self._stepped.set()
+
+    def _send(self, action: Send) -> None:
+        line = self._attached.get(action.member) or self._lines.get(action.member)
+        if line is not None:
+            line.send(action.message)
+
+    async def _start(self, action: StartProcess) -> None:
+        now = time.monotonic
+        host = self._hosts.get(action.host)
+        try:
+            if host is None:
+                raise DeploymentError(f"host {action.host} has just been lost")
+            pid = await host.start(self._order(action, host))
+        except (MultiworldError, OSError, ValueError, TypeError) as error:
+            self._do(self._fleet.start_failed(action.member, str(error), now()))
+        else:
+            self._do(self._fleet.started(action.member, pid, now()))
+
+    def _order(self, action: StartProcess, host: HostPort) -> dict[str, Any]:
+        spec = self.spec
+        is_gateway = action.stage == GATEWAY
+        arguments = {
+            "member": action.member,
+            "stage": action.stage,
+            "folder": str(spec.folder),
+            "job": spec.job,
+            "token": spec.token,
+            "store": self.store,
+            "lease_s": spec.lease_s,
+            "host": host.address,
+        }
+        return {
+            "member": action.member,
+            "program": spec.gateway_program if is_gateway else spec.replica_program,
+            "arguments": {**arguments, **(spec.gateway if is_gateway else {})},
+            "env": dict(spec.env),
+            "threads": spec.threads,
+            "keep": action.keep,
+        }
+
+    def _kill(self, action: KillProcess) -> None:
+        host = self._hosts.get(action.host)
+        if host is None:
+            if not action.restarts:  # a gateway's next process is no less good than another
+                self._kills.setdefault(action.host, {})[action.member] = action
+        elif not action.restarts:
+            host.kill(action.member)
+        elif action.pid is None or host.members.get(action.member) == action.pid:
+            host.signal(action.member, signal.SIGKILL)
+
+    async def _donate(self, action: Donate) -> None:
+        try:
+            weights = await self._weights.get(action.path)
+            await donate_weights(self._manager, CONTROLLER, action.member, weights, self.store)
+        except MultiworldError as error:  # the member says so too, and another way is found
+            logger.warning("%s could not be given its weights: %s", action.member, error)
+
+    def _record(self, event: FleetEvent) -> None:
+        event = self.history.add(event, time.time())
+        logger.info("%s", event)
+        if isinstance(event, UpdateFinished):
+            self._weights.keep_only(event.stage, event.version)
+        if isinstance(event, ReplicaLost) and self._scaling is not None:
+            self._scaling.lost(event.stage, time.monotonic())
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def _follow_members(self) -> None:
+        """Have a line to every member that has a process, and to no other."""
+        members = self._fleet.members
+        for name in [name for name in self._lines if name not in members]:
+            self._watch(self._lines.pop(name).close())
+        for member in members.values():
+            if member.host and member.id not in self._lines:
+                comes_again = partial(self._comes_again, member.id)
+                self._lines[member.id] = WorldLine(self, self._manager, self.store, member.id, comes_again)
+        for name in [name for name in self._attached if name not in members]:
+            del self._attached[name]
+
+    def _comes_again(self, member: str) -> bool:
+        return member in self._fleet.members and not self._fleet.members[member].attached
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._watch(asyncio.get_running_loop().create_task(work))
+
+    def _watch(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a task of the controller failed", exc_info=task.exception())
+
+    # ---- waiting
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something holds after a step; False when the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            self._stepped.clear()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            try:
+                await asyncio.wait_for(self._stepped.wait(), remaining)
+            except asyncio.TimeoutError:
+                return holds()
+        return True
+
+    async def _wait_for_stage(self, stage: str, timeout_s: float) -> None:
+        fleet, plan = self._fleet, self._fleet.plans[stage]
+
+        def holds() -> bool:
+            return fleet.num_open(stage) == plan.desired == len(fleet.of_stage(stage))
+
+        if not await self._until(holds, timeout_s):
+            raise DeploymentError(
+                f"stage {stage!r} has {fleet.num_open(stage)} of {plan.desired} replicas after {timeout_s:g} s; the "
+                f"order stands. {self._why_not(stage)}".rstrip()
+            )
+
+    def _why_not(self, name: str) -> str:
+        plan = self._fleet.plans.get(name.rpartition("-")[0] or name) or self._fleet.plans.get(name)
+        return "" if plan is None else "; ".join(filter(None, [plan.waits_for, plan.last_error]))

@@ -1,0 +1,44 @@
+"""The process of a controller of its own: a host process starts it, and starts it again when it ends too early."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from ...world.manager import WorldManager
+from .controller import Controller
+from .spec import DeploymentSpec
+
+__all__ = ["main"]
+
+
+def main(arguments: Mapping[str, Any]) -> None:
+    """Run until a command asks to stop, or SIGTERM or SIGINT comes.
+
+    ``arguments``: what ``DeploymentSpec.to_json`` returned, with fixed ports in ``store`` and ``address``; ``grace_s``:
+    how long the members may take to end.
+    """
+    fields = dict(arguments)
+    grace_s = float(fields.pop("grace_s", 15.0))
+    asyncio.run(_run(DeploymentSpec.from_json(fields), grace_s))
+
+
+async def _run(spec: DeploymentSpec, grace_s: float) -> None:
+    """A signal ends the controller alone: whoever sends it to all members of a host needs no help with the others."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    async with WorldManager(job=spec.job, token=spec.token, lease_s=spec.lease_s, host=spec.address[0]) as manager:
+        controller = Controller(spec, manager=manager)
+        await controller.start()
+        asked = asyncio.ensure_future(controller.stop_asked.wait())
+        waiting = {asked, asyncio.ensure_future(ended.wait())}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        if controller.stop_asked.is_set():
+            await controller.stop(grace_s)
+        else:
+            await controller.aclose()

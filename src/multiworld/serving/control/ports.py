@@ -1,0 +1,38 @@
+"""What the controller needs of the processes around it: hosts that start members, and a line to each member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ..messages import Message
+
+__all__ = ["HostPort", "LinePort"]
+
+
+class HostPort(Protocol):
+    """A host process, while there is a connection to it. A lost one comes back as another object."""
+
+    name: str
+    address: str
+    capacity: int
+    members: dict[str, int]
+    on_exit: Callable[[str, int, list[str]], None] | None
+    on_started: Callable[[str, int], None] | None
+    on_lost: Callable[[], None] | None
+
+    async def start(self, order: Mapping[str, Any]) -> int:
+        """Start a process and return its pid. Raises MultiworldError or OSError."""
+
+    def kill(self, member: str) -> None: ...
+
+    def signal(self, member: str, signum: int) -> None: ...
+
+    async def stop(self, grace_s: float = 10.0) -> None: ...
+
+
+class LinePort(Protocol):
+    """How the controller tells a member something."""
+
+    def send(self, message: Message) -> None:
+        """Pass it on, in order; never blocks, and what cannot be delivered is dropped."""

@@ -1,0 +1,92 @@
+"""What a command asks a running deployment, and how it is answered: JSON objects both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...errors import MultiworldError
+
+if TYPE_CHECKING:
+    from .controller import Controller
+
+__all__ = ["answer"]
+
+WAIT_S = 60.0
+Answer = dict[str, Any]
+
+
+async def answer(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    """Answer ``{"ask": …}`` with ``{"ok": True, …}``, or with ``{"error": text, "type": class}``."""
+    handle = ANSWERS.get(str(request.get("ask")))
+    if handle is None:
+        return {
+            "error": f"unknown request {request.get('ask')!r}; there are {', '.join(ANSWERS)}",
+            "type": "ValueError",
+        }
+    try:
+        return {"ok": True, **await handle(controller, request)}
+    except KeyError as error:
+        return {"error": f"{request['ask']} needs {error.args[0]!r}", "type": "ValueError"}
+    except (MultiworldError, ValueError, TypeError) as error:
+        return {"error": str(error), "type": type(error).__name__}
+
+
+def _timeout(request: Mapping[str, Any]) -> float | None:
+    """Return how long to wait for the end of it; ``"wait": false`` is not at all."""
+    return float(request.get("timeout_s", WAIT_S)) if request.get("wait", True) else None
+
+
+async def _status(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    return {"status": controller.status()}
+
+
+async def _scale(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    await controller.scale(
+        request["stage"], request["replicas"], reason="ordered by a command", timeout_s=_timeout(request)
+    )
+    return {}
+
+
+async def _drain(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    await controller.drain(
+        request["replica"], scale_down=bool(request.get("scale_down", False)), timeout_s=_timeout(request)
+    )
+    return {}
+
+
+async def _update(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    version = await controller.update(
+        request["stage"],
+        str(request["weights"]),
+        parallel=bool(request.get("parallel", False)),
+        settle_s=float(request.get("settle_s", 1.0)),
+        timeout_s=_timeout(request),
+    )
+    return {"version": version}
+
+
+async def _tune(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    names = ("batch_max_size", "batch_max_wait_s")
+    controller.tune(request["stage"], **{name: request[name] for name in names if name in request})
+    return {}
+
+
+async def _events(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    return {"events": controller.history.to_json(int(request.get("since", 0)))}
+
+
+async def _stop(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    controller.stop_asked.set()
+    return {}
+
+
+ANSWERS: dict[str, Callable[[Controller, Mapping[str, Any]], Awaitable[Answer]]] = {
+    "status": _status,
+    "scale": _scale,
+    "drain": _drain,
+    "update": _update,
+    "tune": _tune,
+    "events": _events,
+    "stop": _stop,
+}

@@ -1,0 +1,46 @@
+"""The file in which a controller keeps what its successor must know: always whole, for this user only."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+__all__ = ["StateFile"]
+
+
+class StateFile:
+    """Written whenever something in it changed, before that is acted upon."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._last = ""
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what was written last; None if nothing was. Raises ValueError for a file that is not ours."""
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return None
+        state = json.loads(text)
+        if not isinstance(state, dict):
+            raise ValueError(f"{self.path} does not hold a controller's state")
+        return state
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Replace the file at once, if that changes anything. Raises OSError."""
+        text = json.dumps(state, separators=(",", ":"))
+        if text == self._last:
+            return
+        fresh = self.path.with_suffix(".new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        fresh.replace(self.path)
+        self._last = text
+
+    def remove(self) -> None:
+        """The deployment has ended; there is nothing to take over."""
+        self.path.unlink(missing_ok=True)
+        self._last = ""

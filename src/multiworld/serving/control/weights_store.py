@@ -1,0 +1,69 @@
+"""The weights that updates bring, in files of the deployment's folder: each version of each stage in one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import DeploymentError
+
+__all__ = ["WeightsStore"]
+
+
+class WeightsStore:
+    """Reads and writes on threads: a large model takes its time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "weights"
+
+    async def put(self, stage: str, version: int, weights: Mapping[str, Any] | str | Path) -> str:
+        """Keep weights, which are given or lie in a file of ``torch.save``, and return where they are now.
+
+        Raises DeploymentError for what is no dict of tensors.
+        """
+        return await asyncio.to_thread(self._put, stage, version, weights)
+
+    async def get(self, path: str) -> dict[str, Tensor]:
+        return await asyncio.to_thread(_read, path)
+
+    def keep_only(self, stage: str, version: int) -> None:
+        """Remove the files of other versions of a stage: nobody will ask for them again."""
+        kept = self._path(stage, version)
+        for path in self._folder.glob(f"{stage}-*.pt"):
+            if path != kept and path.stem.rpartition("-")[0] == stage:
+                path.unlink(missing_ok=True)
+
+    def _path(self, stage: str, version: int) -> Path:
+        return self._folder / f"{stage}-{version}.pt"
+
+    def _put(self, stage: str, version: int, weights: Mapping[str, Any] | str | Path) -> str:
+        given = _read(str(weights)) if isinstance(weights, (str, Path)) else dict(weights)
+        tensors = {name: value.detach().cpu() for name, value in given.items() if isinstance(value, Tensor)}
+        if not tensors or not all(isinstance(name, str) for name in tensors):
+            raise DeploymentError(
+                f"weights for stage {stage!r} must be a dict of tensors by name, got {weights!r:.100}"
+            )
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path(stage, version)
+        fresh = path.with_suffix(".new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            torch.save(tensors, file)
+        fresh.replace(path)
+        return str(path)
+
+
+def _read(path: str) -> dict[str, Tensor]:
+    try:
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises what it likes for a file that is not its own
+        raise DeploymentError(f"the weights in {path} cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(weights, dict):
+        raise DeploymentError(f"the weights in {path} are a {type(weights).__name__}, not a dict of tensors by name")
+    return weights

@@ -1,0 +1,106 @@
+"""The endpoints that tell about the gateway and what it serves: probes, metadata, metrics, documentation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from .answers import html_answer, json_answer, text_answer
+from .docs_page import page
+from .exchange import Answer
+from .openapi import describe
+from .options import GatewayOptions
+from .prometheus import CONTENT_TYPE, metrics_text
+from .refusal import Refusal
+from .served import Served, can_stream
+
+__all__ = ["VERSIONS", "About"]
+
+VERSIONS = ("1",)
+"""KServe's versions of a model. Which weights serve is the pipeline's business: to clients it is one model."""
+
+
+class About:
+    """``vitals``: the gateway's own numbers, as JSON; ``own_metrics``: as Prometheus reads them."""
+
+    def __init__(
+        self,
+        served: Served,
+        options: GatewayOptions,
+        *,
+        is_stopping: Callable[[], bool],
+        vitals: Callable[[], dict[str, Any]],
+        own_metrics: Callable[[], str],
+    ) -> None:
+        self._served, self._is_stopping = served, is_stopping
+        self._options, self._vitals, self._own_metrics = options, vitals, own_metrics
+
+    def live(self) -> Answer:
+        return json_answer({"live": True})
+
+    def ready(self) -> Answer:
+        """200, or 503 with the reason."""
+        self._check_ready()
+        return json_answer({"ready": True})
+
+    def model_ready(self) -> Answer:
+        self._check_ready()
+        return json_answer({"name": self._served.name, "ready": True})
+
+    def status(self) -> Answer:
+        is_ready, reason = self._readiness()
+        status = dict(self._served.status())
+        status["gateway"] = {**self._vitals(), "ready": is_ready, "reason": reason}
+        return json_answer(status)
+
+    def metrics(self) -> Answer:
+        is_ready, _ = self._readiness()
+        text = metrics_text({"ready": 1.0 if is_ready else 0.0, **self._served.metrics()})
+        return text_answer(self._own_metrics() + text, CONTENT_TYPE)
+
+    def server(self) -> Answer:
+        """KServe's metadata of the server."""
+        return json_answer({"name": "multiworld", "version": _version(), "extensions": ["binary_tensor_data"]})
+
+    def model(self) -> Answer:
+        """KServe's metadata of the model. Its tensors are not declared: a pipeline takes what its stages take."""
+        return json_answer(
+            {
+                "name": self._served.name,
+                "versions": list(VERSIONS),
+                "platform": "multiworld_pipeline",
+                "inputs": [],
+                "outputs": [],
+            }
+        )
+
+    def openapi(self) -> Answer:
+        return json_answer(self._description)
+
+    def docs(self) -> Answer:
+        return html_answer(page(self._description))
+
+    def home(self) -> Answer:
+        return Answer(307, "text/plain; charset=utf-8", [b"see /docs\n"], {"location": "/docs"})
+
+    @functools.cached_property
+    def _description(self) -> dict[str, Any]:
+        return describe(self._served.name, _version(), self._options, streams=can_stream(self._served))
+
+    def _readiness(self) -> tuple[bool, str]:
+        return (False, "the gateway is stopping") if self._is_stopping() else self._served.readiness()
+
+    def _check_ready(self) -> None:
+        is_ready, reason = self._readiness()
+        if not is_ready:
+            raise Refusal(503, "NotReadyError", reason)
+
+
+@functools.cache
+def _version() -> str:
+    try:
+        return version("multiworld")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"

@@ -1,0 +1,48 @@
+"""The answers that are no inference: errors, small JSON objects, texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from .exchange import Answer
+from .refusal import Refusal
+
+__all__ = ["error_answer", "error_object", "html_answer", "json_answer", "text_answer"]
+
+JSON = "application/json"
+
+
+def json_answer(value: dict[str, Any], *, status: int = 200) -> Answer:
+    """Answer an object; what JSON has no type for is written as its ``str``."""
+    body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    return Answer(status, JSON, [body])
+
+
+def text_answer(text: str, content_type: str) -> Answer:
+    return Answer(200, content_type, [text.encode()])
+
+
+def html_answer(text: str) -> Answer:
+    """Answer a page that nothing else may be loaded into, and that no other page may frame."""
+    headers = {
+        "content-security-policy": "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        "img-src data:; frame-ancestors 'none'",
+        "x-content-type-options": "nosniff",
+    }
+    return Answer(200, "text/html; charset=utf-8", [text.encode()], headers)
+
+
+def error_answer(refusal: Refusal, *, is_kserve: bool) -> Answer:
+    """Answer an error, in KServe's form under ``/v2``."""
+    value = {"error": refusal.message} if is_kserve else error_object(refusal)
+    return Answer(refusal.status, JSON, [orjson.dumps(value)], refusal.headers())
+
+
+def error_object(refusal: Refusal) -> dict[str, Any]:
+    """Return what JSON says of an error."""
+    error = {"type": refusal.kind, "message": refusal.message}
+    if refusal.stage:
+        error["stage"] = refusal.stage
+    return {"error": error}

@@ -1,0 +1,126 @@
+"""The gateway as an ASGI application: every request ends in exactly one answer, or with its client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import ServingError
+from .about import About
+from .answers import error_answer
+from .asgi import Receive, Scope, Send
+from .body import HeldBytes
+from .exchange import Answer, Exchange
+from .inference import Inference
+from .interruption import ClientGoneError
+from .options import GatewayOptions
+from .prometheus import HttpCounts
+from .refusal import Refusal, refusal_of
+from .routes import Routes
+from .served import Served
+from .sse import error_event
+
+__all__ = ["Application"]
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN = "unknown"
+"""The route of requests that lead nowhere: their paths are the client's, and there is no end of them."""
+
+
+class Application:
+    """Answers requests by asking ``served``."""
+
+    def __init__(self, served: Served, options: GatewayOptions) -> None:
+        self.counts = HttpCounts()
+        self.is_stopping = False
+        """Set by who stops it: it is not ready any more, and every answer is its connection's last."""
+        self.num_connections: Callable[[], int] = lambda: 0
+        """How many there are, as the server knows."""
+        self._options = options
+        self._held = HeldBytes(options.max_held_bytes)
+        self._open: set[Exchange] = set()
+        inference = Inference(served, options, self.counts, refused=self._refused)
+        about = About(
+            served, options, is_stopping=lambda: self.is_stopping, vitals=self.vitals, own_metrics=self._metrics
+        )
+        self._routes = Routes(served.name, inference, about)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            raise NotImplementedError(f"no {scope['type']} is served")
+        exchange = Exchange(scope, receive, send, options=self._options, held=self._held)
+        self._open.add(exchange)
+        try:
+            await self._serve(exchange)
+        finally:
+            self._open.discard(exchange)
+            exchange.close()
+
+    def interrupt_all(self) -> None:
+        """Answer 503 to all whose result is not there yet."""
+        for exchange in list(self._open):
+            exchange.interruption(Refusal(503, "StoppingError", "the gateway stops; ask another one, or again later"))
+
+    def vitals(self) -> dict[str, Any]:
+        """Return the gateway's own numbers, as JSON."""
+        return {
+            "connections": self.num_connections(),
+            "requests_open": len(self._open),
+            "held_bytes": self._held.held_bytes,
+            "clients_gone": self.counts.num_gone,
+            "stopping": self.is_stopping,
+        }
+
+    async def _serve(self, exchange: Exchange) -> None:
+        try:
+            answer = await self._answer(exchange)
+            await exchange.answer(answer, is_last=self.is_stopping)
+        except ClientGoneError:
+            self.counts.num_gone += 1
+        except asyncio.CancelledError:  # while a stream was sent
+            reason = exchange.interruption.translate()
+            if reason is None:
+                raise
+            if isinstance(reason, Refusal):
+                await exchange.end_stream(error_event(reason))
+            else:
+                self.counts.num_gone += 1
+
+    async def _answer(self, exchange: Exchange) -> Answer:
+        label = UNKNOWN
+        try:
+            route = self._routes.find(exchange.path)
+            label = route.label
+            answer = await route.handler(exchange.method)(exchange)
+        except ClientGoneError:
+            raise
+        except asyncio.CancelledError:
+            reason = exchange.interruption.translate()
+            if not isinstance(reason, Refusal):
+                raise reason or asyncio.CancelledError() from None
+            answer = self._error(exchange, reason)
+        except Exception as error:
+            answer = self._error(exchange, self._refused(error))
+        if answer.events is None:
+            exchange.end_watch()
+        self.counts.answered(label, answer.status)
+        return answer
+
+    def _error(self, exchange: Exchange, refusal: Refusal) -> Answer:
+        return error_answer(refusal, is_kserve=exchange.path == "/v2" or exchange.path.startswith("/v2/"))
+
+    def _refused(self, error: Exception) -> Refusal:
+        if isinstance(error, Refusal):
+            return error
+        if not isinstance(error, ServingError):
+            logger.error("a request failed inside the gateway", exc_info=error)
+        return refusal_of(error)
+
+    def _metrics(self) -> str:
+        return self.counts.text(
+            num_connections=self.num_connections(), num_open=len(self._open), held_bytes=self._held.held_bytes
+        )

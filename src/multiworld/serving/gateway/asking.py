@@ -1,0 +1,62 @@
+"""What the head of a request asks for besides its body: an id, a time limit, a key."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .refusal import Refusal
+
+__all__ = ["Asking", "asking"]
+
+PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,254}[\x21-\x7e])?")
+TIMEOUT_HEADERS = ("x-timeout-s", "request-timeout")
+MAX_TIMEOUT_S = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Asking:
+    request_id: str
+    timeout_s: float | None
+    key: str | None
+
+
+def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Asking:
+    """Read ``Idempotency-Key``, ``X-Timeout-S`` or ``Request-Timeout``, and ``X-Routing-Key``.
+
+    A request without an id gets one. Refused: ids and keys that are not up to 256 printable characters of ASCII, and
+    time limits that are no positive number of seconds.
+    """
+    if "content-encoding" in headers and headers["content-encoding"] not in ("", "identity"):
+        raise Refusal(
+            415, "UnsupportedMediaTypeError", f"content encoding {headers['content-encoding']!r:.40} is not served"
+        )
+    request_id = _plain(headers, "idempotency-key") or os.urandom(16).hex()
+    return Asking(request_id, _timeout_s(headers, default_timeout_s), _plain(headers, "x-routing-key"))
+
+
+def _plain(headers: Mapping[str, str], name: str) -> str | None:
+    text = headers.get(name)
+    if text is not None and not PLAIN.fullmatch(text):
+        raise Refusal(400, "BadRequestError", f"{name} must be 1 to 256 printable characters of ASCII")
+    return text
+
+
+def _timeout_s(headers: Mapping[str, str], default_timeout_s: float | None) -> float | None:
+    for name in TIMEOUT_HEADERS:
+        if name in headers:
+            try:
+                timeout_s = float(headers[name])
+            except ValueError:
+                timeout_s = math.nan
+            if not 0 < timeout_s <= MAX_TIMEOUT_S:
+                raise Refusal(
+                    400,
+                    "BadRequestError",
+                    f"{name} must be seconds, more than 0 and at most {MAX_TIMEOUT_S:.0f}, got {headers[name]!r:.40}",
+                )
+            return timeout_s
+    return default_timeout_s

@@ -1,0 +1,130 @@
+"""Read the body of a request: within a size, a time between its pieces, and a share of the memory for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from .asgi import Receive
+from .interruption import ClientGoneError, Interruption
+from .options import GatewayOptions
+from .refusal import Refusal
+
+__all__ = ["BodyReader", "HeldBytes"]
+
+
+class HeldBytes:
+    """How many bytes the bodies of all open requests take, and may."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.held_bytes = 0
+
+    def take(self, num_bytes: int) -> None:
+        """Count them; a Refusal if that is too much now."""
+        if self.held_bytes + num_bytes > self._max_bytes:
+            raise Refusal(
+                429,
+                "OverloadedError",
+                f"the bodies of open requests take {self.held_bytes} bytes, and may take {self._max_bytes}; "
+                "try again later",
+            )
+        self.held_bytes += num_bytes
+
+    def give_back(self, num_bytes: int) -> None:
+        self.held_bytes -= num_bytes
+
+
+class BodyReader:
+    """The body of one request. ``close`` gives back what it has taken of ``held``."""
+
+    def __init__(
+        self,
+        receive: Receive,
+        headers: Mapping[str, str],
+        *,
+        options: GatewayOptions,
+        held: HeldBytes,
+        interruption: Interruption,
+    ) -> None:
+        self._receive, self._options, self._held, self._interruption = receive, options, held, interruption
+        self.declared = _declared(headers)
+        """What the head says of the length; None: nothing (the body is chunked)."""
+        self.is_complete = self.declared == 0
+        """Whether nothing of it can come any more."""
+        self._taken = 0
+
+    async def read(self, max_bytes: int) -> bytearray:
+        """Return it all. Refused: more than ``max_bytes``, as soon as that is known, and a client that is too slow."""
+        if self.declared is not None and self.declared > max_bytes:
+            raise _too_large(max_bytes)
+        body = bytearray()
+        clock = _Clock(self._options, self._interruption)
+        try:
+            while not self.is_complete:
+                chunk = await self._next()
+                clock.heard()
+                if len(body) + len(chunk) > max_bytes:
+                    raise _too_large(max_bytes)
+                self._held.take(len(chunk))
+                self._taken += len(chunk)
+                body += chunk
+        finally:
+            clock.stop()
+        return body
+
+    async def skip(self, max_bytes: float) -> None:
+        """Read up to about as many bytes and forget them."""
+        skipped = 0
+        while not self.is_complete and skipped < max_bytes:
+            skipped += len(await self._next())
+
+    def close(self) -> None:
+        self._held.give_back(self._taken)
+        self._taken = 0
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] != "http.request":
+            raise ClientGoneError
+        self.is_complete = not message.get("more_body", False)
+        chunk: bytes = message.get("body", b"")
+        return chunk
+
+
+class _Clock:
+    """Interrupts when no piece has come for a while, or the whole takes too long. One timer, whatever comes."""
+
+    def __init__(self, options: GatewayOptions, interruption: Interruption) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._options, self._interruption = options, interruption
+        self._began = self._heard = self._loop.time()
+        self._timer = self._loop.call_at(self._due(), self._look)
+
+    def heard(self) -> None:
+        self._heard = self._loop.time()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _due(self) -> float:
+        return min(self._heard + self._options.body_timeout_s, self._began + self._options.body_total_timeout_s)
+
+    def _look(self) -> None:
+        if self._loop.time() < self._due():
+            self._timer = self._loop.call_at(self._due(), self._look)
+            return
+        took_s = self._loop.time() - self._began
+        message = f"the body has not come within {took_s:.1f} s, and nothing of it for too long"
+        self._interruption(Refusal(408, "RequestTimeoutError", message))
+
+
+def _declared(headers: Mapping[str, str]) -> int | None:
+    if "transfer-encoding" in headers:
+        return None
+    text = headers.get("content-length", "0")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _too_large(max_bytes: int) -> Refusal:
+    return Refusal(413, "ContentTooLargeError", f"the body is larger than the {max_bytes} bytes that are served")

@@ -1,0 +1,190 @@
+"""One connection: HTTP/1.1 by uvicorn, with the bounds that it has not.
+
+uvicorn waits for ever for the head of a request and for a client to read, and keeps as much of a head as comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from .answers import error_object
+from .options import GatewayOptions
+from .refusal import Refusal
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+    from uvicorn.server import ServerState
+
+__all__ = ["HttpConnection"]
+
+MAX_HEAD_BYTES = 1 << 16
+
+logger = logging.getLogger(__name__)
+
+
+class HttpConnection(HttpToolsProtocol):
+    """Refused: connections beyond ``max_connections``, heads that are long or slow, clients that do not read."""
+
+    def __init__(self, config: Config, state: ServerState, options: GatewayOptions) -> None:
+        super().__init__(config, state, {})
+        self.logger = logger
+        self.access_log = False  # whatever handlers somebody else has given uvicorn's logger
+        self._options = options
+        self._is_in_head = False
+        self._head_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None
+        self.lost: asyncio.Future[None] = self.loop.create_future()
+        """Done when the connection is no more."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._options.max_connections:
+            reason = f"there are {self._options.max_connections} connections already; try again later"
+            self._refuse(Refusal(503, "OverloadedError", reason))
+            return
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timers()
+        running = self._running
+        super().connection_lost(exc)
+        if running is not None and not running.response_complete:
+            running.disconnected = True  # uvicorn tells only the youngest of pipelined requests
+            running.message_event.set()
+        self.pipeline.clear()
+        self.lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse(Refusal(431, "HeadTooLargeError", f"the head is longer than {MAX_HEAD_BYTES} bytes"))
+        elif self._timer is None and self.timeout_keep_alive_task is None and not self._is_busy():
+            self._await_head()  # what came was no request, and has ended the wait for one
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._head_bytes = True, 0
+        if self._timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Refusal(400, "BadRequestError", "this is no HTTP/1.1"))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._writing is None:
+            self._await_reader(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+        if self.transport.is_closing():
+            self._await_closing()
+
+    def shutdown(self) -> None:
+        """Close when the answer under way has been read, or is read no further."""
+        super().shutdown()
+        self._await_closing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._await_closing()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._await_closing()
+
+    def abort(self) -> None:
+        """Close now, whatever is unsent."""
+        self.transport.abort()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _is_busy(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def _await_head(self) -> None:
+        self._timer = self.loop.call_later(self._options.head_timeout_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._timer = None
+        if self._is_busy():  # the rest of the head may be unread because of the requests before it
+            self._await_head()
+        elif self._is_in_head:
+            self._refuse(Refusal(408, "RequestTimeoutError", "the head of the request has not come in time"))
+        else:
+            self.transport.close()
+            self._await_closing()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer what is no request, and close; the answer of the request before it, if there is one, comes first."""
+        running = self._running
+        if running is not None and self._is_busy() and not running.more_body:
+            running.keep_alive = False
+            self.pipeline.clear()
+            self.flow.pause_reading()
+            return
+        if running is not None and self._is_busy() and running.response_started:
+            self.transport.close()  # an early answer to a body that cannot be read
+            self._await_closing()
+            return
+        body = orjson.dumps(error_object(refusal))
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+            **refusal.headers(),
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(STATUS_LINE[refusal.status] + head.encode("latin-1") + b"\r\n" + body)
+        self.transport.close()
+        self._await_closing()
+
+    def _await_closing(self) -> None:
+        """A closing transport waits until the client has read what is left, which may be never."""
+        size = self.transport.get_write_buffer_size()
+        if size and self._writing is None:
+            self._await_reader(size)
+
+    def _await_reader(self, unsent_bytes: int) -> None:
+        self._writing = self.loop.call_later(self._options.write_timeout_s, self._look_at_reader, unsent_bytes)
+
+    def _look_at_reader(self, unsent_bytes: int) -> None:
+        size = self.transport.get_write_buffer_size()
+        if size and size >= unsent_bytes:
+            self.transport.abort()
+            return
+        self._writing = None
+        if size:
+            self._await_reader(size)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._writing):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._writing = None

@@ -1,0 +1,117 @@
+"""A gateway: listens, serves, and stops without losing what it has accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from .app import Application
+from .connection import HttpConnection
+from .options import GatewayOptions
+from .served import Served
+
+__all__ = ["Gateway"]
+
+BACKLOG = 1024
+LAST_S = 1.0  # for what was interrupted to be answered
+
+
+class Gateway:
+    """Serves over HTTP, on the loop in which it was started. ``async with`` starts it, and stops it at once.
+
+    No thread, process, signal handler or logging set-up; idle, it does nothing at all.
+    """
+
+    def __init__(self, served: Served, options: GatewayOptions | None = None) -> None:
+        self._options = options or GatewayOptions()
+        self._app = Application(served, self._options)
+        self._app.num_connections = lambda: len(self._state.connections)
+        self._state = ServerState()
+        self._server: asyncio.AbstractServer | None = None
+        self.address: tuple[str, int] | None = None
+        """Where it listens."""
+
+    async def __aenter__(self) -> Gateway:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop(0.0)
+
+    def __repr__(self) -> str:
+        where = "not listening" if self.address is None else f"{self.address[0]}:{self.address[1]}"
+        return f"<Gateway {where} connections={len(self._state.connections)} requests={len(self._state.tasks)}>"
+
+    async def start(self) -> tuple[str, int]:
+        """Listen, and return where. OSError: it cannot listen there. Once only."""
+        if self._server is not None:
+            raise RuntimeError("this gateway has been started already")
+        options = self._options
+        config = Config(
+            self._app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=options.idle_timeout_s,  # type: ignore[arg-type]  # given to call_later
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: HttpConnection(config, self._state, options), options.host, options.port, backlog=BACKLOG
+        )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.address = (host, port)
+        return self.address
+
+    async def stop(self, grace_s: float = 30.0) -> None:
+        """Accept no connection any more, answer what is open within ``grace_s``, and close. Idempotent.
+
+        Meanwhile it is not ready. A request that comes on an open connection is still answered, and told that the
+        connection ends. What is not answered in time is answered 503, and interrupted. When cancelled, it closes all at
+        once.
+        """
+        self._app.is_stopping = True
+        if self._server is None:
+            return
+        self._server.close()
+        try:
+            await self._answered(grace_s)
+            self._app.interrupt_all()
+            await self._answered(LAST_S)
+            for connection in self._connections():
+                connection.shutdown()
+            await self._answered(LAST_S)
+        finally:
+            for connection in self._connections():
+                connection.abort()
+            for task in self._state.tasks:
+                task.cancel()
+        await self._ended()
+
+    async def _answered(self, timeout_s: float) -> None:
+        """Wait until nothing is under way, or the time is over."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while self._state.tasks:
+            left_s = deadline - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                return
+            await asyncio.wait(set(self._state.tasks), timeout=left_s)
+
+    async def _ended(self) -> None:
+        if self._state.tasks:
+            await asyncio.wait(set(self._state.tasks), timeout=LAST_S)
+        lost = [connection.lost for connection in self._connections()]
+        if lost:
+            await asyncio.wait(lost, timeout=LAST_S)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _connections(self) -> list[Any]:
+        return list(self._state.connections)

@@ -1,0 +1,108 @@
+"""The endpoints that ask the pipeline: ``/infer``, ``/generate`` and KServe's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .answers import JSON
+from .asking import Asking, asking
+from .elements import check_finite
+from .exchange import Answer, Exchange
+from .formats import Format, accepted_format, decode, sent_format
+from .kserve import HEADER_LENGTH, answer_question, parse_question
+from .options import GatewayOptions
+from .prometheus import HttpCounts
+from .refusal import Refusal
+from .served import Payload, Served, can_stream
+from .sse import CONTENT_TYPE, close, first_event, remaining_events
+
+__all__ = ["Inference"]
+
+BINARY = "application/octet-stream"
+
+
+class Inference:
+    """Answers requests with what ``served`` makes of them. ``refused``: how its errors are answered."""
+
+    def __init__(
+        self,
+        served: Served,
+        options: GatewayOptions,
+        counts: HttpCounts,
+        *,
+        refused: Callable[[Exception], Refusal],
+    ) -> None:
+        self._served, self._options, self._counts, self._refused = served, options, counts, refused
+
+    async def infer(self, exchange: Exchange) -> Answer:
+        """``POST /infer``: one payload in, one out, in the formats that the head says."""
+        form = sent_format(exchange.headers)
+        answered = accepted_format(exchange.headers, form)
+        asked = self._asked(exchange)
+        payload = await self._payload(exchange, form)
+        pieces, headers = answered.encode(await self._ask(exchange, payload, asked))
+        return Answer(200, answered.content_type, pieces, headers)
+
+    async def generate(self, exchange: Exchange) -> Answer:
+        """``POST /generate``: one payload in, a series of them out."""
+        served = self._served
+        if not can_stream(served):
+            raise Refusal(501, "NotImplementedError", f"{served.name!r} does not stream its answers; use /infer")
+        form, asked = sent_format(exchange.headers), self._asked(exchange)
+        payload = await self._payload(exchange, form)
+        exchange.begin_watch()
+        stream = served.stream(payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key)
+        try:
+            first = await first_event(stream)
+        except BaseException:
+            await close(stream)
+            raise
+        events = remaining_events(first, stream, self._refused)
+        return Answer(200, CONTENT_TYPE, headers={"cache-control": "no-cache"}, events=events)
+
+    async def kserve(self, exchange: Exchange, version: str) -> Answer:
+        """``POST /v2/models/…/infer``."""
+        content_type = exchange.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if content_type not in (JSON, BINARY):
+            raise Refusal(
+                415, "UnsupportedMediaTypeError", f"content type {content_type!r:.80} is not served; {JSON} is"
+            )
+        asked = self._asked(exchange)
+        limit = self._max_bytes(is_text=HEADER_LENGTH not in exchange.headers)
+        question = parse_question(await exchange.body.read(limit), exchange.headers)
+        self._check(question.payload)
+        result = await self._ask(exchange, question.payload, asked)
+        pieces, header_length = answer_question(question, result, model=self._served.name, version=version)
+        if not header_length:
+            return Answer(200, JSON, pieces)
+        return Answer(200, BINARY, pieces, {HEADER_LENGTH: str(header_length)})
+
+    def _asked(self, exchange: Exchange) -> Asking:
+        asked = asking(exchange.headers, self._options.default_timeout_s)
+        exchange.request_id = asked.request_id
+        return asked
+
+    async def _payload(self, exchange: Exchange, form: Format) -> Payload:
+        body = await exchange.body.read(self._max_bytes(is_text=form.is_text))
+        payload = decode(form, body, exchange.headers)
+        self._check(payload)
+        return payload
+
+    def _max_bytes(self, *, is_text: bool) -> int:
+        options = self._options
+        return min(options.max_body_bytes, options.max_json_bytes) if is_text else options.max_body_bytes
+
+    def _check(self, payload: Payload) -> None:
+        if self._options.nan_policy == "refuse":
+            check_finite(payload)
+
+    async def _ask(self, exchange: Exchange, payload: Payload, asked: Asking) -> Payload:
+        exchange.begin_watch()
+        began = time.perf_counter()
+        try:
+            return await self._served.infer(
+                payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key
+            )
+        finally:
+            self._counts.took(time.perf_counter() - began)

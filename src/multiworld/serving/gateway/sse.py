@@ -1,0 +1,54 @@
+"""An answer that comes in parts, as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
+
+from .answers import error_object
+from .json_format import as_object, dumps
+from .refusal import Refusal
+from .served import Payload
+
+__all__ = ["CONTENT_TYPE", "close", "error_event", "first_event", "remaining_events"]
+
+CONTENT_TYPE = "text/event-stream"
+
+
+async def first_event(stream: AsyncIterator[Payload]) -> bytes | None:
+    """Return the first event, so that what goes wrong before it is an answer of its own; None: there is none."""
+    async for payload in stream:
+        return _event(as_object(payload))
+    return None
+
+
+async def remaining_events(
+    first: bytes | None, stream: AsyncIterator[Payload], refused: Callable[[Exception], Refusal]
+) -> AsyncGenerator[bytes, None]:
+    """Yield an event per payload, then ``event: done``; or ``event: error``, if it fails on the way."""
+    try:
+        if first is not None:
+            yield first
+            async for payload in stream:
+                yield _event(as_object(payload))
+        yield _event({}, name="done")
+    except Exception as error:
+        yield error_event(refused(error))
+    finally:
+        await close(stream)
+
+
+async def close(stream: AsyncIterator[Payload]) -> None:
+    """End what nobody wants the rest of."""
+    aclose = getattr(stream, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+def error_event(refusal: Refusal) -> bytes:
+    """Return the last event of a stream that failed."""
+    return _event(error_object(refusal), name="error")
+
+
+def _event(value: dict[str, Any], *, name: str = "") -> bytes:
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + dumps(value) + b"\n\n"

@@ -1,0 +1,143 @@
+"""The process of one gateway: HTTP on one side, the pipeline's worlds on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..channel.base import Payload
+from ..world.manager import WorldManager
+from .blueprint import Blueprint
+from .control_line import ControlLine
+from .front import Front
+from .gateway import Gateway, GatewayOptions, Metric
+from .member import GatewayMember, place_of
+from .requests import Admission
+
+__all__ = ["GatewayService", "main"]
+
+logger = logging.getLogger(__name__)
+
+LAST_WORDS_S = 1.0
+STOP_S = 10.0
+READY_POLL_S = 0.1
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Run until told to leave, or SIGTERM.
+
+    ``arguments``: as those of a replica, and ``http``: the fields of GatewayOptions.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    torch.set_grad_enabled(False)
+    asyncio.run(_run(arguments, Blueprint.read(Path(arguments["folder"]))))
+
+
+class GatewayService:
+    """What the HTTP side sees of the pipeline."""
+
+    def __init__(self, name: str, member: GatewayMember) -> None:
+        self._name, self._member, self._front = name, member, member.front
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def infer(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> Payload:
+        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key)
+
+    def readiness(self) -> tuple[bool, str]:
+        """What the controller said last, unless what is seen from here is worse."""
+        for stage, custody in self._front.node.custody.items():
+            if not custody.num_live:
+                return False, f"stage {stage!r} has no replica that this gateway reaches"
+        return self._member.ready, self._member.why
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "name": self._name,
+            "gateway": self._front.member,
+            "requests": self._front.statistics(),
+            "stages": self._front.node.statistics(),
+        }
+
+    def metrics(self) -> Mapping[str, Metric | float]:
+        """Counts and latencies of this gateway's requests."""
+        counts = self._front.statistics()
+        quantiles = [({"quantile": text}, counts[f"p{text[2:]}_s"]) for text in ("0.50", "0.95", "0.99")]
+        outcomes = [({"outcome": name}, float(counts[name])) for name in ("answered", "failed", "refused")]
+        return {
+            "requests_total": Metric(kind="counter", help="Requests by how they ended.", samples=outcomes),
+            "requests_retried_total": Metric(
+                kind="counter", help="Requests that were sent again.", samples=[({}, float(counts["retried"]))]
+            ),
+            "requests_replayed_total": Metric(
+                kind="counter",
+                help="Requests that went to another first replica.",
+                samples=[({}, float(counts["replayed"]))],
+            ),
+            "requests_open": Metric(kind="gauge", help="Requests without an answer.", samples=[({}, counts["open"])]),
+            "request_latency_seconds": Metric(
+                kind="gauge", help="Quantiles of the last answers' latencies.", samples=quantiles
+            ),
+        }
+
+
+async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
+    manager = WorldManager(
+        job=arguments["job"], token=arguments["token"], lease_s=arguments["lease_s"], host=arguments.get("host")
+    )
+    options = blueprint.options
+    async with manager:
+        place = place_of(arguments["member"], blueprint.graph, arguments["store"], str(options["policy"]))
+        front = Front(
+            manager, place, admission=Admission(**options.get("admission", {})), default_timeout_s=options["timeout_s"]
+        )
+        member = GatewayMember(manager, place, front, host=arguments.get("host", ""))
+        line = ControlLine(manager, place.member, place.store, hello=member.hello, on_message=member.obey)
+        member.line = line
+        running = asyncio.ensure_future(line.run())
+        http = Gateway(GatewayService(blueprint.name, member), GatewayOptions(**arguments["http"]))
+        stopping = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+        announcing = asyncio.ensure_future(_announce(blueprint.name, member, await http.start()))
+        try:
+            await _first(stopping.wait(), member.left.wait())
+            await http.stop(STOP_S)
+            await line.flush(LAST_WORDS_S)
+        finally:
+            for task in (announcing, running):
+                task.cancel()
+            member.stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+            await front.aclose()
+
+
+async def _first(*work: Any) -> None:
+    tasks = [asyncio.ensure_future(each) for each in work]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+async def _announce(name: str, member: GatewayMember, address: tuple[str, int]) -> None:
+    """Say once where the pipeline answers, when it does."""
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    while not member.ready:  # noqa: ASYNC110 - told a moment later does no harm
+        await asyncio.sleep(READY_POLL_S)
+    logger.warning("%s answers at http://%s:%d (how to ask: /docs)", name, host, address[1])

@@ -1,0 +1,183 @@
+"""What ``multiworld serve`` does: draw a pipeline up in a process of its own, then be the host process that runs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import traceback
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ..wire.addresses import family_of
+from .errors import DeploymentError
+from .hosts import DeploymentFile, HostOptions, Order
+
+__all__ = ["serve"]
+
+SPEC_FILE = "spec.json"
+DEFAULT_PORT = 8000
+GRACE_S = 10.0
+TOKEN = "MULTIWORLD_TOKEN"
+CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"
+PRELOAD = ("multiworld.serving.gateway_program", "multiworld.serving.control.controller_program")
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve until stopped; return the exit status: 2 if the target cannot be served."""
+    folder = Path(tempfile.mkdtemp(prefix="multiworld-serving-"))
+    try:
+        if not _draw_up_beside(options, folder):
+            return 2
+        return _run(options, folder)
+    except DeploymentError as error:
+        _say(str(error))
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(options: argparse.Namespace, folder: Path) -> int:
+    spec: dict[str, Any] = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+    address = (options.address, options.control_port or _free_port(options.address))
+    fields = {**spec["deployment"], "store": _store_url(options.address), "address": list(address)}
+    with DeploymentFile.claim(fields["name"], address, fields["token"]):
+        from .hosts.program import run_host
+
+        return run_host(
+            HostOptions(
+                address=address,
+                token=fields["token"],
+                name=socket.gethostname(),
+                own_address=options.address,
+                preload=(*PRELOAD, *spec["preload"]),
+                members=(Order(member="controller", program=CONTROLLER_PROGRAM, arguments=fields, keep=True),),
+                log_dir=options.log_dir,
+                grace_s=GRACE_S,
+                paths=tuple(spec["paths"]),
+            )
+        )
+
+
+# ---- in a child of its own: what the user's module starts, threads say, must not be in a process that forks
+
+
+def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status) == 0
+    status = 1
+    try:
+        status = _draw_up(options, folder)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _draw_up(options: argparse.Namespace, folder: Path) -> int:
+    from .config import ConfigError, PipelineFile, load_pipeline
+    from .pipeline import Pipeline
+
+    try:
+        target = load_pipeline(options.target)
+        described = target if isinstance(target, PipelineFile) else None
+        if described is not None:
+            sys.path.insert(0, described.folder)
+            for warning in described.warnings:
+                _say(f"{options.target}: {warning}")
+            target = Pipeline.from_file(described)
+        if not isinstance(target, Pipeline):
+            raise ConfigError(
+                options.target, [f" is a {type(target).__name__}, expected a multiworld.serving.Pipeline"]
+            )
+        pipeline = _adapted(target, options)
+        http = {} if described is None else asdict(described.gateway)
+        gateways = 1 if described is None else described.gateways
+        _write(options, folder, pipeline, http, gateways)
+    except (ConfigError, DeploymentError, ValueError, TypeError) as error:
+        _say(str(error))
+        return 2
+    return 0
+
+
+def _adapted(pipeline: Any, options: argparse.Namespace) -> Any:
+    """Return the pipeline with what the command line says otherwise."""
+    replicas = dict(options.replicas)
+    unknown = sorted(set(replicas) - set(pipeline.graph.stages))
+    if unknown:
+        raise ValueError(
+            f"--replicas {unknown[0]}: there is no such stage; there are {', '.join(pipeline.graph.order)}"
+        )
+    stages = [
+        replace(stage, replicas=replicas.get(stage.name, stage.replicas)) if stage.name in replicas else stage
+        for stage in pipeline.stages
+    ]
+    return pipeline.altered(stages=stages, name=options.name, lease_s=options.lease_s)
+
+
+def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[str, Any], gateways: int) -> None:
+    from .control.spec import DeploymentSpec
+    from .gateway import GatewayOptions
+
+    http = {**http}
+    if options.host is not None:
+        http["host"] = options.host
+    http["port"] = options.port if options.port is not None else http.get("port") or DEFAULT_PORT
+    gateways = gateways if options.gateways is None else options.gateways
+    if gateways < 1:
+        raise ValueError(f"--gateways must be at least 1, got {gateways}")
+    http = asdict(GatewayOptions(**http))
+    _check_port(http["host"], http["port"])
+    blueprint = pipeline.blueprint(in_main=False)
+    blueprint.write(folder)
+    spec = DeploymentSpec(
+        name=pipeline.name,
+        job=f"serving-{os.getpid()}-{secrets.token_hex(4)}",
+        token=os.environ.get(TOKEN) or secrets.token_hex(16),
+        folder=folder,
+        graph=pipeline.graph,
+        lease_s=pipeline.lease_s,
+        gateways=gateways,
+        hosts=options.hosts,
+        gateway={"http": http},
+        scaling=pipeline.autoscaling,
+    )
+    content = {"deployment": spec.to_json(), "preload": list(pipeline.preload), "paths": sys.path}
+    (folder / SPEC_FILE).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _check_port(host: str, port: int) -> None:
+    """Say at once that a port is taken, and not in a gateway that is started again and again."""
+    with socket.socket(family_of(host)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise DeploymentError(f"cannot listen at {host}:{port}: {error.strerror}. Choose another --port.") from None
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(family_of(host)) as sock:
+        sock.bind((host, 0))
+        port: int = sock.getsockname()[1]
+    return port
+
+
+def _store_url(host: str) -> str:
+    return f"tcp://{f'[{host}]' if ':' in host else host}:{_free_port(host)}"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"multiworld serve: {text}\n")

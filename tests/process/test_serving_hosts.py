@@ -1,0 +1,449 @@
+"""Host processes with real members: started, killed, stopped, left alone by their controller, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from multiworld.serving.errors import DeploymentError
+from multiworld.serving.hosts import Host, HostHandle, Order, Reception, ask, start_host
+from multiworld.serving.hosts.greeting import DialerGreeting
+from multiworld.serving.hosts.lines import to_line
+from multiworld.testing import scaled
+
+TOKEN = "a token of these tests"
+HERE = "tests.process.test_serving_hosts"
+Exit = tuple[str, int, list[str]]
+
+
+# Programs of members.
+
+
+def idle(arguments: dict[str, Any]) -> None:
+    signal.pause()
+
+
+def describe(arguments: dict[str, Any]) -> None:
+    stdin = os.readlink("/proc/self/fd/0")
+    leads = os.getsid(0) == os.getpgid(0) == os.getpid()
+    told = {
+        "arguments": arguments,
+        "variable": os.environ.get("OF_THIS_MEMBER"),
+        "threads": torch.get_num_threads(),
+        "stdin": stdin,
+        "leads": leads,
+        "descriptors": [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2 and _is_open(fd)],
+        "kernel_threads": len(os.listdir("/proc/self/task")),
+        "random": torch.rand(1).item(),
+    }
+    Path(arguments["path"]).write_text(json.dumps(told), encoding="utf-8")
+
+
+def flood(arguments: dict[str, Any]) -> None:
+    for number in range(10_000):
+        sys.stderr.write(f"{number:>9} {'x' * 100}\n")
+    os._exit(7)
+
+
+def fail(arguments: dict[str, Any]) -> None:
+    raise LookupError("no such thing")
+
+
+def with_child(arguments: dict[str, Any]) -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    Path(arguments["path"]).write_text(str(child.pid), encoding="utf-8")
+    signal.pause()
+
+
+def finish_slowly(arguments: dict[str, Any]) -> None:
+    """End 0.2 s after SIGTERM, and note when."""
+
+    def end(*_: object) -> None:
+        time.sleep(0.2)
+        _note(arguments)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    _note(arguments)
+    while True:
+        signal.pause()
+
+
+def note_end(arguments: dict[str, Any]) -> None:
+    def end(*_: object) -> None:
+        _note(arguments)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    _note(arguments)
+    while True:
+        signal.pause()
+
+
+def ignore(arguments: dict[str, Any]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _note(arguments)
+    while True:
+        signal.pause()
+
+
+def _note(arguments: dict[str, Any]) -> None:
+    with open(arguments["path"], "a", encoding="utf-8") as file:
+        file.write(f"{arguments['name']}\n")
+
+
+def _is_open(fd: int) -> bool:
+    with contextlib.suppress(OSError):
+        os.fstat(fd)
+        return True
+    return False
+
+
+# What the tests do with them.
+
+
+class Desk:
+    """A controller of the tests: the host processes that come to it, and what it is told."""
+
+    def __init__(self, port: int, token: str = TOKEN) -> None:
+        self.port = port
+        self.hosts: asyncio.Queue[Host] = asyncio.Queue()
+        self.exits: asyncio.Queue[Exit] = asyncio.Queue()
+        self.restarts: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        self.lost: asyncio.Queue[Host] = asyncio.Queue()
+        self.reception = Reception(token, on_host=self._arrived, on_request=self._answer)
+
+    async def __aenter__(self) -> Desk:
+        self.port = await self.reception.start(("127.0.0.1", self.port))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.reception.aclose()
+
+    async def host(self) -> Host:
+        return await asyncio.wait_for(self.hosts.get(), scaled(15))
+
+    async def exit(self) -> Exit:
+        return await asyncio.wait_for(self.exits.get(), scaled(5))
+
+    def _arrived(self, host: Host) -> None:
+        host.on_exit = lambda *told: self.exits.put_nowait(told)
+        host.on_started = lambda *told: self.restarts.put_nowait(told)
+        host.on_lost = lambda: self.lost.put_nowait(host)
+        self.hosts.put_nowait(host)
+
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request.get("ask") == "fail":
+            raise LookupError("no such stage")
+        return {"ok": True, "asked": request}
+
+
+def order(member: str, function: Any, *, keep: bool = False, **arguments: Any) -> Order:
+    return Order(member=member, program=f"{HERE}:{function.__name__}", arguments=arguments, keep=keep)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+async def gone(pid: int, timeout_s: float) -> bool:
+    """Whether a process ends in that time. It need not be a child."""
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        try:
+            return bool(await asyncio.to_thread(poll.poll, scaled(timeout_s) * 1000))
+        finally:
+            os.close(pidfd)
+    return True
+
+
+async def text_of(path: Path, *, lines: int = 0) -> str:
+    """Wait for what members write: something, or so many lines."""
+    until = time.monotonic() + scaled(5)
+    while not path.exists() or not (text := path.read_text(encoding="utf-8")) or text.count("\n") < lines:
+        assert time.monotonic() < until, f"{path} was not written"
+        await asyncio.sleep(0.005)
+    return text
+
+
+async def start_again_and_again(desk: Desk, host: Host) -> None:
+    while True:
+        await host.start(order("late-1", idle))
+        host.kill("late-1")
+        await desk.exit()
+
+
+async def pretend_host(desk: Desk, *, pid: int) -> tuple[asyncio.StreamWriter, dict[str, Any] | None]:
+    """Return the connection, and what the reception says at once after the hello."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", desk.port)
+    greeting = DialerGreeting(TOKEN.encode(), "host", os.urandom(16))
+    writer.write(to_line(greeting.hello))
+    writer.write(to_line(greeting.answer(json.loads(await reader.readline()))))
+    greeting.check_accepted(json.loads(await reader.readline()))
+    hello = {"event": "hello", "host": "there", "address": "::1", "pid": pid, "capacity": 1, "members": {}}
+    writer.write(to_line(hello))
+    try:
+        return writer, json.loads(await asyncio.wait_for(reader.readline(), 0.1))
+    except asyncio.TimeoutError:
+        return writer, None
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[HostHandle, int]]:
+    """A host process, and the port at which it looks for its controller. The desks of the tests follow each other."""
+    port = free_port()
+    handle = start_host(("127.0.0.1", port), TOKEN, name="here", preload=[HERE])
+    yield handle, port
+    handle.abort()
+
+
+@pytest.fixture
+async def desk(shared: tuple[HostHandle, int]) -> AsyncIterator[Desk]:
+    async with Desk(shared[1]) as desk:
+        yield desk
+
+
+async def test_member_starts_as_ordered_at_once(desk: Desk, tmp_path: Path) -> None:
+    host = await desk.host()
+    fields = order("blocks-1", describe, path=str(tmp_path / "told"), number=3).to_fields()
+    started = time.monotonic()
+    pid = await host.start({**fields, "threads": 2, "env": {"OF_THIS_MEMBER": "yes"}})
+    took_s = time.monotonic() - started
+    member, returncode, _ = await desk.exit()
+    told = json.loads((tmp_path / "told").read_text(encoding="utf-8"))
+    assert (member, returncode, pid > 0) == ("blocks-1", 0, True)
+    assert took_s < scaled(0.2)  # 10 ms where nothing else runs
+    assert told["arguments"] == {"path": str(tmp_path / "told"), "number": 3}
+    assert (told["variable"], told["threads"], told["stdin"], told["leads"]) == ("yes", 2, "/dev/null", True)
+    assert told["descriptors"] == []
+    await host.start(order("blocks-2", describe, path=str(tmp_path / "other")))
+    await desk.exit()
+    other = json.loads((tmp_path / "other").read_text(encoding="utf-8"))
+    assert (other["threads"], other["kernel_threads"], other["variable"]) == (1, 1, None)
+    assert other["random"] != told["random"]
+    assert host.members == {}
+
+
+async def test_kept_member_is_back_at_once_under_its_name(desk: Desk, tmp_path: Path) -> None:
+    host = await desk.host()
+    pid = await host.start(order("gateway-1", idle, keep=True))
+    killed_at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    member, returncode, _ = await desk.exit()
+    assert (member, returncode) == ("gateway-1", -9)
+    member, new_pid = await asyncio.wait_for(desk.restarts.get(), scaled(0.5))
+    assert time.monotonic() - killed_at < scaled(0.5)
+    assert (member, new_pid != pid) == ("gateway-1", True)
+    assert host.members == {"gateway-1": new_pid}
+    await host.start(order("done-1", note_end, keep=True, path=str(tmp_path / "notes"), name="done"))
+    await text_of(tmp_path / "notes")
+    os.kill(host.members["done-1"], signal.SIGTERM)  # it ends by itself, with 0
+    assert (await desk.exit())[:2] == ("done-1", 0)
+    host.kill("gateway-1")  # an order to end is one
+    assert (await desk.exit())[1] == -9
+    assert await gone(new_pid, 1.0)
+    assert desk.restarts.empty()
+
+
+async def test_members_outlive_their_controller_and_are_named_to_the_next(shared: tuple[HostHandle, int]) -> None:
+    async with Desk(shared[1]) as desk:
+        host = await desk.host()
+        pids = {name: await host.start(order(name, idle, keep=name == "kept-1")) for name in ("a-1", "b-1", "kept-1")}
+    assert host.is_lost
+    with pytest.raises(ConnectionError):
+        await host.start(order("c-1", idle))
+    for name in ("b-1", "kept-1"):
+        os.kill(pids[name], signal.SIGKILL)
+        assert await gone(pids[name], 1.0)
+    async with Desk(shared[1]) as desk:
+        host = await desk.host()
+        assert host.pid == shared[0].pid
+        assert host.members.keys() == {"a-1", "kept-1"}
+        assert host.members["a-1"] == pids["a-1"]
+        assert host.members["kept-1"] != pids["kept-1"]
+        for name in list(host.members):
+            host.kill(name)
+            await desk.exit()
+
+
+async def test_last_lines_of_a_member_come_with_its_end(desk: Desk) -> None:
+    host = await desk.host()
+    descriptors = os.listdir(f"/proc/{host.pid}/fd")
+    await host.start(order("loud-1", flood))
+    member, returncode, lines = await desk.exit()
+    assert (member, returncode, len(lines)) == ("loud-1", 7, 20)
+    assert [int(line.split()[0]) for line in lines] == list(range(9980, 10_000))
+    await host.start(order("broken-1", fail))
+    member, returncode, lines = await desk.exit()
+    assert (member, returncode) == ("broken-1", 1)
+    assert lines[-1] == "LookupError: no such thing"
+    await host.start({"member": "missing-1", "program": "no.such.module:main"})
+    _, returncode, lines = await desk.exit()
+    assert (returncode, lines[-1]) == (1, "ModuleNotFoundError: No module named 'no'")
+    assert os.listdir(f"/proc/{host.pid}/fd") == descriptors
+    assert Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text(encoding="utf-8") == ""
+
+
+async def test_killed_member_takes_along_what_it_started(desk: Desk, tmp_path: Path) -> None:
+    host = await desk.host()
+    pid = await host.start(order("parent-1", with_child, path=str(tmp_path / "pid")))
+    child = int(await text_of(tmp_path / "pid"))
+    with pytest.raises(DeploymentError, match=f"parent-1 runs already, as process {pid}"):
+        await host.start(order("parent-1", idle))
+    os.kill(pid, signal.SIGKILL)
+    await desk.exit()
+    assert await gone(child, 1.0)
+
+
+async def test_strangers_get_nothing(shared: tuple[HostHandle, int]) -> None:
+    """Neither a controller with another token from a host process, nor a command from a controller."""
+    async with Desk(shared[1], token="another") as desk:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(desk.hosts.get(), 1.2)
+        with pytest.raises(DeploymentError, match="the job tokens differ"):
+            await asyncio.to_thread(ask, ("127.0.0.1", shared[1]), TOKEN, {"ask": "status"})
+        silent = socket.create_connection(("127.0.0.1", shared[1]))
+        silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        silent.settimeout(scaled(2))
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.to_thread(silent.recv, 100) == b""
+        silent.close()
+    async with Desk(shared[1]) as desk:
+        await desk.host()
+
+
+async def test_hosts_of_one_name_are_kept_apart(no_leaks: None) -> None:
+    async with Desk(0) as desk:
+        first, _ = await pretend_host(desk, pid=1)
+        host = await desk.host()
+        second, answer = await pretend_host(desk, pid=2)
+        assert answer == {"refused": "there is a host 'there' already: process 1; give each its own name"}
+        assert (host.is_lost, desk.hosts.empty()) == (False, True)
+        again, _ = await pretend_host(desk, pid=1)  # it came back before its loss was seen
+        assert await asyncio.wait_for(desk.lost.get(), scaled(1)) is host
+        assert desk.reception.hosts == {"there": await desk.host()}
+        for writer in (first, second, again):
+            writer.close()
+
+
+async def test_command_gets_an_answer_or_says_why_not(no_leaks: None) -> None:
+    async with Desk(0) as desk:
+        at = ("127.0.0.1", desk.port)
+        answer = await asyncio.to_thread(ask, at, TOKEN, {"ask": "status", "long": "x" * 100_000})
+        assert answer["asked"]["long"] == "x" * 100_000
+        with pytest.raises(DeploymentError, match="no such stage"):
+            await asyncio.to_thread(ask, at, TOKEN, {"ask": "fail"})
+    with pytest.raises(DeploymentError, match=r"no controller can be reached at .*refused"):
+        ask(at, TOKEN, {"ask": "status"})
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        with pytest.raises(DeploymentError, match=r"did not answer within 0\.2 s"):
+            ask(deaf.getsockname(), TOKEN, {"ask": "status"}, timeout_s=0.2)
+
+
+async def test_killed_host_process_takes_all_members_along(tmp_path: Path, no_leaks: None) -> None:
+    async with Desk(0) as desk:
+        handle = start_host(("127.0.0.1", desk.port), TOKEN, preload=[HERE, "no_such_module"])
+        try:
+            assert await handle.wait_ready() == [
+                "no_such_module was not preloaded: ModuleNotFoundError: No module named 'no_such_module'"
+            ]
+            host = await desk.host()
+            names = [order("plain-1", idle), order("kept-1", idle, keep=True), order("stopped-1", idle)]
+            names.append(order("deaf-1", ignore, path=str(tmp_path / "deaf"), name="deaf"))
+            pids = [await host.start(one) for one in names]
+            os.kill(host.members["stopped-1"], signal.SIGSTOP)
+            await text_of(tmp_path / "deaf")
+            os.kill(handle.pid, signal.SIGKILL)
+            assert await asyncio.wait_for(desk.lost.get(), scaled(1)) is host
+            assert all(await asyncio.gather(*(gone(pid, 1.0) for pid in pids)))
+        finally:
+            handle.abort()
+        assert handle.returncode == -9
+
+
+async def test_stop_lets_gateways_finish_before_the_rest(tmp_path: Path, no_leaks: None) -> None:
+    async with Desk(0) as desk:
+        path = tmp_path / "notes"
+        kinds = (("controller", note_end), ("blocks-1", note_end), ("gateway-1", finish_slowly), ("deaf-1", ignore))
+        orders = [order(name, function, keep=True, path=str(path), name=name) for name, function in kinds]
+        handle = start_host(("127.0.0.1", desk.port), TOKEN, preload=[HERE], members=orders, log_dir=tmp_path / "logs")
+        try:
+            host = await desk.host()
+            assert host.members.keys() == {name for name, _ in kinds}
+            await text_of(path, lines=len(kinds))
+            started = time.monotonic()
+            await handle.stop(grace_s=1.0)
+            assert time.monotonic() - started < scaled(4.0)
+            assert handle.returncode == 0
+        finally:
+            handle.abort()
+        assert path.read_text(encoding="utf-8").splitlines()[len(kinds) :] == ["gateway-1", "blocks-1", "controller"]
+        ends = {(await desk.exit())[:2] for _ in kinds}
+        assert ends == {("gateway-1", 0), ("blocks-1", 0), ("controller", 0), ("deaf-1", -9)}
+        assert {file.name for file in (tmp_path / "logs").iterdir()} == {f"{name}.log" for name, _ in kinds}
+
+
+async def test_all_ends_with_the_process_that_started_it(tmp_path: Path, no_leaks: None) -> None:
+    async with Desk(0) as desk:
+        script = (
+            "import asyncio, sys, time\n"
+            "from multiworld.serving.hosts import start_host\n"
+            f"handle = start_host(('127.0.0.1', {desk.port}), {TOKEN!r}, preload=[{HERE!r}])\n"
+            "print(handle.pid, flush=True)\n"
+            "time.sleep(1000)\n"
+        )
+        user = subprocess.Popen([sys.executable, "-c", script])
+        try:
+            host = await desk.host()
+            pid = await host.start(order("parent-1", with_child, path=str(tmp_path / "pid")))
+            child = int(await text_of(tmp_path / "pid"))
+        finally:
+            user.kill()
+            user.wait()
+        assert await gone(pid, 1.0)
+        assert await gone(child, 1.0)
+        assert await gone(host.pid, 1.0)
+
+
+async def test_host_process_in_the_foreground_ends_by_signals(tmp_path: Path, no_leaks: None) -> None:
+    async with Desk(0) as desk:
+        command = [sys.executable, "-m", "multiworld.serving.hosts", f"127.0.0.1:{desk.port}", "--name", "there"]
+        process = subprocess.Popen(
+            [*command, "--preload", HERE], env={**os.environ, "MULTIWORLD_TOKEN": TOKEN}, start_new_session=True
+        )
+        try:
+            host = await desk.host()
+            assert (host.name, host.pid, host.address) == ("there", process.pid, "127.0.0.1")
+            path = tmp_path / "notes"
+            pid = await host.start(order("gateway-1", ignore, path=str(path), name="deaf"))
+            await text_of(path)
+            process.send_signal(signal.SIGINT)
+            with pytest.raises(DeploymentError, match="about to end"):
+                await start_again_and_again(desk, host)  # until the signal was heard
+            assert not await gone(pid, 0.1)
+            process.send_signal(signal.SIGTERM)
+            assert await gone(pid, 1.0)
+            assert await asyncio.to_thread(process.wait, scaled(5)) == 130
+        finally:
+            process.kill()
+            process.wait()

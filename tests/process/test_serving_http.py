@@ -1,0 +1,321 @@
+"""The gateway on real sockets: clients that are slow, rude or gone, and a stop while requests are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+import torch
+
+from multiworld.serving.gateway import Gateway, GatewayOptions, Payload
+
+pytestmark = pytest.mark.process
+
+BODY = b'{"inputs":[1.0]}'
+END = b"\r\n\r\n"
+
+
+@dataclass
+class Echo:
+    """Answers at once, or when ``release`` is set."""
+
+    is_slow: bool = False
+    name: str = "echo"
+    num_cancelled: int = 0
+    num_calls: int = 0
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def infer(self, payload: Payload, **_: Any) -> Payload:
+        self.num_calls += 1
+        self.began.set()
+        try:
+            if self.is_slow:
+                await self.release.wait()
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            self.cancelled.set()
+            raise
+        return payload
+
+    async def stream(self, payload: Payload, **_: Any) -> AsyncIterator[Payload]:
+        try:
+            while True:
+                yield payload
+                self.began.set()
+                await self.release.wait()
+        finally:
+            self.cancelled.set()
+
+    def readiness(self) -> tuple[bool, str]:
+        return True, ""
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+@dataclass
+class Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        head = await self.reader.readuntil(END)
+        first, *lines = head.decode().split("\r\n")[:-2]
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        body = await self.reader.readexactly(int(headers["content-length"]))
+        return int(first.split(" ")[1]), headers, body
+
+    async def ask(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        self.writer.write(data)
+        return await self.answer()
+
+
+@contextlib.asynccontextmanager
+async def served(echo: Echo | None = None, **options: Any) -> AsyncIterator[tuple[Gateway, Echo]]:
+    """A gateway, which must leave nothing behind."""
+    echo = echo or Echo()
+    before = asyncio.all_tasks()
+    gateway = Gateway(echo, GatewayOptions(**options))
+    await gateway.start()
+    try:
+        yield gateway, echo
+    finally:
+        await gateway.stop(0.0)
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
+    assert "connections=0 requests=0" in repr(gateway)
+
+
+@contextlib.asynccontextmanager
+async def connected(gateway: Gateway) -> AsyncIterator[Connection]:
+    assert gateway.address is not None
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    try:
+        yield Connection(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def post(body: bytes = BODY, path: str = "/infer", kind: str = "application/json", **headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Type: {kind}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    if "Content_Length" not in headers and "Transfer_Encoding" not in headers:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode() + END + body
+
+
+RAW = {"kind": "application/octet-stream", "X_Dtype": "uint8"}
+
+
+async def test_one_connection_serves_many_requests_also_pipelined_in_their_order() -> None:
+    async with served() as (gateway, echo), connected(gateway) as client:
+        for number in range(3):
+            status, headers, body = await client.ask(post(Idempotency_Key=str(number)))
+            assert (status, orjson.loads(body)["outputs"], headers["x-request-id"]) == (200, [1.0], str(number))
+        head = b"HEAD /healthz HTTP/1.1\r\nHost: x" + END
+        client.writer.write(b"".join(post(Idempotency_Key=str(number)) for number in range(20)) + head)
+        assert [(await client.answer())[1]["x-request-id"] for _ in range(20)] == [str(each) for each in range(20)]
+        assert (await client.reader.readuntil(END)).startswith(b"HTTP/1.1 200")  # and no body follows it
+        assert (await client.ask(b"GET /nowhere HTTP/1.1\r\nHost: x" + END))[0] == 404
+        assert echo.num_calls == 23
+
+
+async def test_large_bodies_come_back_bit_for_bit_declared_and_chunked() -> None:
+    data = torch.randint(0, 256, (4_000_000,), dtype=torch.uint8).numpy().tobytes()
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:100], data[100:])) + b"0\r\n\r\n"
+    async with served() as (gateway, _), connected(gateway) as client:
+        assert (await client.ask(post(data, **RAW)))[2] == data
+        assert (await client.ask(post(chunks, Transfer_Encoding="chunked", **RAW)))[2] == data
+
+
+async def test_a_client_that_goes_cancels_its_request_and_those_behind_it() -> None:
+    async with served(Echo(is_slow=True)) as (gateway, echo):
+        async with connected(gateway) as client:
+            client.writer.write(post() * 3)
+            await echo.began.wait()
+        await asyncio.wait_for(echo.cancelled.wait(), 5)
+        assert (echo.num_calls, echo.num_cancelled) == (1, 1)
+
+
+async def test_a_client_that_goes_ends_its_stream() -> None:
+    async with served() as (gateway, echo):
+        async with connected(gateway) as client:
+            client.writer.write(post(path="/generate"))
+            head = await client.reader.readuntil(END)
+            assert b"text/event-stream" in head
+            assert b"data: " in await client.reader.readuntil(b"\n\n")
+        await asyncio.wait_for(echo.cancelled.wait(), 5)
+
+
+async def test_a_stop_tells_who_reads_a_stream() -> None:
+    async with served() as (gateway, echo), connected(gateway) as client:
+        client.writer.write(post(path="/generate"))
+        await echo.began.wait()
+        await gateway.stop(0.0)
+        told = await asyncio.wait_for(client.reader.read(), 5)
+        assert b"event: error\ndata: " in told
+        assert told.endswith(b"0\r\n\r\n")  # the answer is complete
+        assert echo.cancelled.is_set()
+
+
+async def test_half_a_head_behind_a_request_costs_the_request_nothing() -> None:
+    async with served(Echo(is_slow=True), head_timeout_s=0.1) as (gateway, echo), connected(gateway) as client:
+        client.writer.write(post() + b"POST /inf")
+        await echo.began.wait()
+        await asyncio.sleep(0.25)  # longer than a head may take
+        echo.release.set()
+        assert [(await client.answer())[0] for _ in range(2)] == [200, 408]
+
+
+async def test_too_large_a_body_is_refused_at_once_and_the_client_can_read_why() -> None:
+    async with served(max_body_bytes=1 << 20) as (gateway, echo):
+        async with connected(gateway) as client:  # nothing of it is sent
+            status, headers, _ = await client.ask(post(b"", Content_Length=str(1 << 30), **RAW))
+            assert (status, headers["connection"]) == (413, "close")
+        async with connected(gateway) as client:  # all of it is sent before the answer is read
+            client.writer.write(post(b"", Content_Length=str(64 << 20), **RAW))
+            for _ in range(64):
+                client.writer.write(bytes(1 << 20))
+                await client.writer.drain()
+            assert (await client.answer())[0] == 413
+        async with connected(gateway) as client:
+            client.writer.write(post(b"", Transfer_Encoding="chunked", **RAW))
+            for _ in range(4):
+                client.writer.write(b"80000\r\n" + bytes(0x80000) + b"\r\n")
+            assert (await client.answer())[0] == 413
+        assert echo.num_calls == 0
+
+
+async def test_slow_clients_are_answered_408_and_closed() -> None:
+    async with served(body_timeout_s=0.2, head_timeout_s=0.2) as (gateway, _):
+        slow = {"body": post(b"{", Content_Length="100"), "head": b"POST /infer HT"}
+        for what, data in slow.items():
+            async with connected(gateway) as client:
+                assert (await client.ask(data))[0] == 408, what
+                assert await asyncio.wait_for(client.reader.read(), 5) == b""
+        async with connected(gateway) as client:  # says nothing at all
+            assert await asyncio.wait_for(client.reader.read(), 5) == b""
+        async with connected(gateway) as client:  # is quick, then stops in the middle of the second head
+            assert (await client.ask(post()))[0] == 200
+            assert (await client.ask(b"POST /infer HTTP/1.1\r\nHost"))[0] == 408
+
+
+async def test_a_client_that_sends_slowly_but_steadily_is_served() -> None:
+    async with served(body_timeout_s=0.3) as (gateway, _), connected(gateway) as client:
+        client.writer.write(post(b"", Content_Length=str(len(BODY))))
+        for byte in BODY:
+            client.writer.write(bytes([byte]))
+            await asyncio.sleep(0.03)
+        assert (await client.answer())[0] == 200
+
+
+async def test_a_client_that_never_reads_its_answer_is_dropped() -> None:
+    async with served(write_timeout_s=0.3) as (gateway, echo):
+        assert gateway.address is not None
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, gateway.address)
+            await loop.sock_sendall(client, post(bytes(30_000_000), **RAW))
+            await asyncio.wait_for(echo.began.wait(), 5)
+            deadline = time.monotonic() + 5
+            while "connections=0 " not in repr(gateway) and time.monotonic() < deadline:  # noqa: ASYNC110 - not announced
+                await asyncio.sleep(0.02)
+            assert "connections=0 requests=0" in repr(gateway)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00" + END, 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000, 431),
+        (b"POST /infer HTTP/1.1\r\nHost: x\r\nContent-Length: -1" + END, 400),
+        (b"POST /infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked" + END, 400),
+        (post(b"zz\r\n", Transfer_Encoding="chunked"), 400),
+        (post(BODY + b"more than was declared", Content_Length=str(len(BODY))), 200),
+    ],
+)
+async def test_what_is_no_http_is_answered_and_closed(data: bytes, expected: int) -> None:
+    async with served(head_timeout_s=1.0) as (gateway, _), connected(gateway) as client:
+        status, _, body = await client.ask(data)
+        assert status == expected
+        assert orjson.loads(body)
+        rest = await asyncio.wait_for(client.reader.read(), 5)
+        assert rest.startswith(b"HTTP/1.1 400") or not rest
+        async with connected(gateway) as other:
+            assert (await other.ask(post()))[0] == 200
+
+
+async def test_connections_are_bounded() -> None:
+    async with served(max_connections=2) as (gateway, _), connected(gateway) as one, connected(gateway) as two:
+        assert [(await client.ask(post()))[0] for client in (one, two)] == [200, 200]
+        async with connected(gateway) as three:
+            status, headers, _ = await three.answer()
+            assert (status, headers["retry-after"]) == (503, "1")
+        assert (await one.ask(post()))[0] == 200
+
+
+async def test_a_stop_answers_what_is_open_and_accepts_nothing_new() -> None:
+    async with served(Echo(is_slow=True)) as (gateway, echo):
+        async with connected(gateway) as busy, connected(gateway) as idle:
+            assert (await idle.ask(b"GET /readyz HTTP/1.1\r\nHost: x" + END))[0] == 200
+            busy.writer.write(post())
+            await echo.began.wait()
+            stopping = asyncio.create_task(gateway.stop(10.0))
+            await asyncio.sleep(0)
+            with pytest.raises(ConnectionError):
+                async with connected(gateway):
+                    pass
+            status, headers, _ = await idle.ask(b"GET /readyz HTTP/1.1\r\nHost: x" + END)
+            assert (status, headers["connection"]) == (503, "close")
+            echo.release.set()
+            assert (await busy.answer())[0] == 200
+            await asyncio.wait_for(stopping, 5)
+            assert await busy.reader.read() == b""
+        assert echo.num_cancelled == 0
+
+
+async def test_what_is_not_answered_within_the_grace_is_answered_503() -> None:
+    async with served(Echo(is_slow=True)) as (gateway, echo), connected(gateway) as client:
+        client.writer.write(post())
+        await echo.began.wait()
+        began = time.monotonic()
+        await gateway.stop(0.1)
+        assert time.monotonic() - began < 3
+        assert (await client.answer())[0] == 503
+        assert echo.num_cancelled == 1
+
+
+async def test_a_gateway_leaves_the_process_as_it_was() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    async with served() as (gateway, _), connected(gateway) as client:
+        assert (await client.ask(post()))[0] == 200
+        assert {number: signal.getsignal(number) for number in handlers} == handlers
+        with pytest.raises(RuntimeError):
+            await gateway.start()
+    await gateway.stop(0.0)
+    gc.collect()  # what was not closed says so
+
+
+async def test_a_port_that_is_taken_is_an_error_of_the_start() -> None:
+    async with served() as (gateway, _):
+        assert gateway.address is not None
+        with pytest.raises(OSError):
+            await Gateway(Echo(), GatewayOptions(port=gateway.address[1])).start()

@@ -1,0 +1,337 @@
+"""A model that is cut into stages returns bitwise what it returned as a whole."""
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as functional
+from torch import nn
+
+from multiworld.serving.cutting import LayerCost, cut, partition, profile, stages_of
+from multiworld.serving.graph import Batch, Graph
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int, stride: int = 1) -> None:
+        super().__init__()
+        wide = width * stride
+        self.first = nn.Conv2d(width, wide, 3, stride, 1, bias=False)
+        self.norm = nn.BatchNorm2d(wide)
+        self.second = nn.Conv2d(wide, wide, 3, 1, 1)
+        self.skip = nn.Conv2d(width, wide, 1, stride) if stride > 1 else nn.Identity()
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.second(self.act(self.norm(self.first(x)))) + self.skip(x))  # type: ignore[no-any-return]
+
+
+class ResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.Sequential(Residual(8), Residual(8, 2), Residual(16), Residual(16, 2))
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        pooled = functional.adaptive_avg_pool2d(self.blocks(self.stem(images)), 1)
+        return self.head(torch.flatten(pooled, 1))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        split = self.qkv(self.norm(x)).split(width, 2)
+        query, key, value = (y.view(rows, length, self.heads, width // self.heads).transpose(1, 2) for y in split)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(50, 16), nn.Embedding(32, 16)
+        self.blocks = nn.ModuleList(Block(16, 2) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 50, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: torch.Tensor, bias: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.size(1)))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return {"logits": logits if bias is None else logits + bias, "hidden": x}
+
+
+class Branching(nn.Module):
+    """Only torch.export can follow it: fx knows no number of dimensions. The mask depends on the length alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if x.dim() != 3:
+            raise ValueError("expected [rows, length, 8]")
+        mask = torch.arange(x.shape[1]).unsqueeze(0).unsqueeze(-1) > 1
+        for layer in self.layers:
+            x = torch.where(mask, torch.tanh(layer(x)), x)
+        return x, x.sum(1)
+
+
+class Stubborn(nn.Module):
+    """Control flow on a value: traced by nobody, but it may be a layer of something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) if x.sum().item() > 0 else -self.layer(x)  # type: ignore[no-any-return]
+
+
+def run(parts: list[nn.Module], payload: Any) -> Any:
+    for part in parts:
+        payload = part(payload)
+        assert isinstance(payload, (torch.Tensor, dict, list))
+    return payload
+
+
+def ids(rows: int, length: int) -> torch.Tensor:
+    return torch.randint(0, 50, (rows, length))
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 5])
+def test_a_sequential_is_cut_anywhere(num_stages: int) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 2))
+    parts = cut(model, torch.randn(3, 4), num_stages, repeats=1)
+    assert len(parts) == num_stages
+    for rows in (1, 7):
+        payload = torch.randn(rows, 4)
+        assert torch.equal(run(parts, payload), model(payload))
+
+
+def test_skip_connections_go_along() -> None:
+    model = ResNet()
+    for num_stages in (2, 5):
+        parts = cut(model, torch.randn(2, 3, 16, 16), num_stages, repeats=1)
+        images = torch.randn(5, 3, 24, 24)
+        assert torch.equal(run(parts, images), model(images))
+
+
+def test_a_gpt_runs_in_parts_at_any_length_and_returns_a_dict() -> None:
+    model = GPT()
+    parts = cut(model, ids(2, 9), 4, repeats=1)
+    for rows, length in ((2, 9), (1, 3), (5, 32)):
+        payload = ids(rows, length)
+        result, whole = run(parts, payload), model(payload)
+        assert set(result) == {"logits", "hidden"}
+        assert all(torch.equal(result[name], whole[name]) for name in whole)
+
+
+def test_what_goes_over_a_cut_has_the_requests_rows_in_front() -> None:
+    parts = cut(GPT(), ids(3, 9), 6, repeats=1)
+    payload: Any = ids(4, 9)
+    for part in parts:
+        payload = part(payload)
+        tensors = payload.values() if isinstance(payload, dict) else [payload]
+        assert all(len(tensor) == 4 for tensor in tensors)
+
+
+@pytest.mark.parametrize(
+    "payload", [{"ids": ids(2, 5), "bias": torch.randn(50)}, [ids(2, 5), torch.randn(50)]], ids=["dict", "list"]
+)
+def test_a_request_of_several_tensors_fills_the_parameters(payload: Any) -> None:
+    model = GPT()
+    parts = cut(model, payload, 2, repeats=1)
+    whole = model(**payload) if isinstance(payload, dict) else model(*payload)
+    assert torch.equal(run(parts, payload)["logits"], whole["logits"])
+
+
+def test_weights_keep_their_names_and_are_shared_with_the_model() -> None:
+    model = GPT()
+    parts = cut(model, ids(2, 5), 3, repeats=1)
+    assert set().union(*(part.state_dict() for part in parts)) == set(model.state_dict())
+    with torch.no_grad():
+        model.head.weight.add_(1.0)
+    payload = ids(2, 5)
+    assert torch.equal(run(parts, payload)["logits"], model(payload)["logits"])
+
+
+def test_a_part_runs_on_the_device_of_its_payload() -> None:
+    parts = cut(Branching(), torch.randn(2, 5, 8), 2, repeats=1)
+    payload: Any = torch.randn(2, 5, 8, device="meta")
+    for part in parts:
+        payload = part.to("meta")(payload)
+    assert [value.device.type for value in payload] == ["meta", "meta"]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "resnet"])
+def test_hugging_face_models_are_cut(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 50, "use_cache": False}
+    tokens = {"bos_token_id": 1, "eos_token_id": 2}
+    if kind == "resnet":
+        config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1])
+        model = transformers.ResNetForImageClassification(config)
+        example, other = ({"pixel_values": torch.randn(rows, 3, size, size)} for rows, size in ((2, 32), (3, 64)))
+    else:
+        config = transformers.AutoConfig.for_model(kind, hidden_size=16, intermediate_size=32, **sizes, **tokens)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        example, other = {"input_ids": ids(2, 9)}, {"input_ids": ids(4, 6)}
+    parts = pickle.loads(pickle.dumps(cut(model, example, 3, repeats=1)))
+    with torch.no_grad():
+        assert torch.equal(run(parts, other)["logits"], model(**other).logits)
+
+
+class Angles(nn.Module):
+    """Keeps a tensor that is no weight, as rotary embeddings do."""
+
+    angles: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("angles", torch.arange(4.0), persistent=False)
+        self.register_buffer("scale", torch.tensor(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() != 2:
+            raise ValueError
+        x = self.first(x) * torch.cos(self.angles) * self.scale
+        return self.second(x) + torch.cos(self.angles) * self.scale  # type: ignore[no-any-return]
+
+
+def test_what_is_no_weight_stays_none() -> None:
+    model = Angles()
+    parts = cut(model, torch.randn(2, 4), 2, repeats=1)
+    payload = torch.randn(3, 4)
+    for copy in (parts, pickle.loads(pickle.dumps(parts))):
+        assert set().union(*(part.state_dict() for part in copy)) == set(model.state_dict())
+        assert torch.equal(run(copy, payload), model(payload))
+        assert not any(part.training for part in copy)
+
+
+def test_parts_can_be_sent_to_other_processes() -> None:
+    model = GPT()
+    parts = pickle.loads(pickle.dumps(cut(model, ids(2, 5), 3, repeats=1)))
+    payload = ids(4, 7)
+    assert torch.equal(run(parts, payload)["logits"], model(payload)["logits"])
+
+
+def test_a_model_that_fx_cannot_follow_is_exported_with_free_sizes() -> None:
+    model = Branching()
+    parts = cut(model, torch.randn(2, 5, 8), 3, repeats=1)
+    for shape in ((2, 5, 8), (4, 9, 8)):
+        payload = torch.randn(shape)
+        result, whole = run(parts, payload), model(payload)
+        assert isinstance(result, list)
+        assert all(map(torch.equal, result, whole))
+
+
+def test_a_layer_that_cannot_be_traced_stays_whole() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Stubborn(), Stubborn(), nn.Linear(8, 8))
+    parts = cut(model, torch.randn(2, 8), 4, repeats=1)
+    payload = -torch.rand(3, 8)
+    assert torch.equal(run(parts, payload), model(payload))
+
+
+def test_the_model_is_in_evaluation_mode() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+    parts = cut(model, torch.randn(2, 4), 2, repeats=1)
+    payload = torch.randn(2, 4)
+    assert torch.equal(run(parts, payload), run(parts, payload))
+
+
+class Stateful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.layer(x) + torch.rand(4))  # type: ignore[no-any-return]
+
+
+def test_what_does_not_return_the_same_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Stateful.*returns something else in parts"):
+        cut(Stateful(), torch.randn(2, 4), 2, repeats=1)
+
+
+def test_errors_say_what_cannot_be_cut_and_why() -> None:
+    with pytest.raises(ValueError, match=r"Stubborn cannot be cut into 2 stages .*trace_by_fx"):
+        cut(Stubborn(), torch.randn(2, 8), 2, repeats=1)
+    with pytest.raises(ValueError, match=r"cannot be cut into 9 stages .*can be cut at 2 places"):
+        cut(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), torch.randn(2, 2), 9, repeats=1)
+    with pytest.raises(TypeError, match=r"GPT.forward\(ids, bias\) cannot take an example of \{'bias': Tensor\}"):
+        cut(GPT(), {"bias": torch.randn(50)}, 2)
+    with pytest.raises(TypeError, match="not str"):
+        cut(GPT(), "text", 2)
+
+
+def test_the_profile_counts_weights_and_what_goes_on() -> None:
+    costs = profile(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2, bias=False)), torch.randn(3, 4))
+    assert [cost.name for cost in costs] == ["0", "1", "2"]
+    assert [cost.param_bytes for cost in costs] == [4 * (32 + 8), 0, 4 * 16]
+    assert [cost.out_bytes for cost in costs] == [3 * 8 * 4, 3 * 8 * 4, 0]
+    assert all(cost.seconds > 0 for cost in costs)
+
+
+def test_a_cut_balances_what_was_measured() -> None:
+    slow = [nn.Linear(512, 512) for _ in range(4)]
+    model = nn.Sequential(nn.ReLU(), *slow, nn.ReLU())
+    parts = cut(model, torch.randn(64, 512), 2)
+    assert [sum(name.endswith("weight") for name in part.state_dict()) for part in parts] == [2, 2]
+
+
+def test_stages_of_a_model_are_a_pipeline() -> None:
+    model = ResNet()
+    stages = stages_of(
+        model, torch.randn(2, 3, 8, 8), 3, replicas=[1, 2, 1], name="cnn", batch=Batch(max_size=4), idempotent=True
+    )
+    graph = Graph(stages)
+    assert graph.order == ("cnn0", "cnn1", "cnn2")
+    assert [stage.replicas for stage in graph] == [1, 2, 1]
+    payload = torch.randn(2, 3, 8, 8)
+    assert torch.equal(run([stage.work for stage in graph], payload), model(payload))
+    with pytest.raises(ValueError, match=r"replicas=\[1\] has 1 numbers for 2 stages"):
+        stages_of(model, payload, 2, replicas=[1])
+
+
+def costs(*seconds: float, out_bytes: int = 0) -> list[LayerCost]:
+    return [LayerCost(f"layer{number}", cost, 10, out_bytes) for number, cost in enumerate(seconds)]
+
+
+def test_the_slowest_stage_is_as_fast_as_can_be() -> None:
+    plan = partition(costs(1, 1, 1, 3, 1, 1), 3)
+    assert plan.starts == (0, 3, 4)
+    assert plan.seconds == (3, 3, 2)
+    assert plan.slowest_s == 3
+
+
+def test_cuts_go_where_little_is_sent() -> None:
+    chain = [LayerCost("a", 1, 0, 10), LayerCost("b", 1, 0, 1), LayerCost("c", 1, 0, 10), LayerCost("d", 1)]
+    assert partition(chain, 2, seconds_per_byte=0.1).starts == (0, 2)
+    heavy = [LayerCost("a", 1, 0, 100), LayerCost("b", 1, 0, 1), LayerCost("c", 2)]
+    assert partition(heavy, 2, seconds_per_byte=1).starts == (0, 2)
+
+
+def test_memory_bounds_what_a_stage_holds() -> None:
+    chain = [LayerCost("a", 1, 50), LayerCost("b", 1, 50), LayerCost("c", 9, 10), LayerCost("d", 1, 10)]
+    assert partition(chain, 2, max_param_bytes=70).starts == (0, 1)
+    with pytest.raises(ValueError, match="have 120, the largest 50"):
+        partition(chain, 2, max_param_bytes=60)
+
+
+@pytest.mark.parametrize("num_stages", [0, 4])
+def test_more_stages_than_layers_are_refused(num_stages: int) -> None:
+    with pytest.raises(ValueError, match=f"cannot cut 3 layers into {num_stages} stages"):
+        partition(costs(1, 1, 1), num_stages)

@@ -1,0 +1,403 @@
+"""Payloads through every format of a body, and what is no payload."""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from multiworld.serving.gateway.dtypes import DTYPES, KSERVE, dtype_name, kserve_name
+from multiworld.serving.gateway.elements import as_bytes, check_finite, from_bytes
+from multiworld.serving.gateway.formats import FORMATS, Encoded, Format, accepted_format, decode, sent_format
+from multiworld.serving.gateway.kserve import HEADER_LENGTH, Question, answer_question, parse_question
+from multiworld.serving.gateway.refusal import Refusal
+from multiworld.serving.gateway.served import Payload
+
+JSON, NPY, SAFE, RAW = FORMATS
+REAL = [dtype for dtype in DTYPES.values() if not dtype.is_complex]
+NOT_IN_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@st.composite
+def tensors(draw: st.DrawFn, dtypes: list[torch.dtype]) -> Tensor:
+    """Any bits, as any type: NaN with payloads, infinities, denormals, negative zeros."""
+    dtype = draw(st.sampled_from(dtypes))
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
+    size = math.prod(shape) * dtype.itemsize
+    return from_bytes(bytearray(draw(st.binary(min_size=size, max_size=size))), dtype, shape)
+
+
+def joined(encoded: Encoded) -> tuple[bytearray, dict[str, str]]:
+    return bytearray(b"".join(bytes(piece) for piece in encoded[0])), encoded[1]
+
+
+def there_and_back(form: Format, payload: Payload) -> Payload:
+    return decode(form, *joined(form.encode(payload)))
+
+
+def status_of(parse: Callable[[], object]) -> int:
+    try:
+        parse()
+    except Refusal as refusal:
+        return refusal.status
+    return 200
+
+
+def is_same(one: Payload, other: Payload) -> bool:
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+            return False
+        same_bits = bytes(as_bytes(one)) == bytes(as_bytes(other))
+        return one.dtype == other.dtype and one.shape == other.shape and same_bits
+    if isinstance(one, dict) or isinstance(other, dict):
+        if not (isinstance(one, dict) and isinstance(other, dict)):
+            return False
+        return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
+    return len(one) == len(other) and all(map(is_same, one, other))
+
+
+@given(tensors(list(DTYPES.values())))
+def test_raw_bodies_keep_every_bit(tensor: Tensor) -> None:
+    assert is_same(there_and_back(RAW, tensor), tensor)
+
+
+@given(tensors([dtype for dtype in DTYPES.values() if dtype not in NOT_IN_NUMPY]))
+def test_npy_keeps_every_bit(tensor: Tensor) -> None:
+    body, _ = joined(NPY.encode(tensor))
+    read = np.load(io.BytesIO(body), allow_pickle=False)
+    assert read.tobytes() == bytes(as_bytes(tensor))
+    assert is_same(decode(NPY, body, {}), tensor)
+
+
+@given(st.data())
+def test_safetensors_keeps_every_bit_of_every_payload(data: st.DataObject) -> None:
+    known = tensors([dtype for dtype in DTYPES.values() if dtype != torch.complex128])
+    names = st.text(min_size=1, max_size=8).filter(lambda name: name != "__metadata__" and name.isprintable())
+    payload = data.draw(
+        known | st.lists(known, min_size=1, max_size=3) | st.dictionaries(names, known, min_size=1, max_size=3)
+    )
+    assert is_same(there_and_back(SAFE, payload), payload)
+
+
+@given(tensors(REAL))
+def test_json_keeps_every_number(tensor: Tensor) -> None:
+    if tensor.is_floating_point():
+        wide = tensor.double() if tensor.dtype.itemsize > 1 else tensor.float().double()
+        tensor = torch.where(wide.isnan(), torch.full_like(wide, math.nan), wide).to(tensor.dtype)  # one NaN of many
+    body, _ = joined(JSON.encode(tensor))
+    answer = orjson.loads(body)
+    assert answer["shape"] == list(tensor.shape)
+    again = orjson.dumps({"inputs": {"data": answer["outputs"], "dtype": answer["dtype"], "shape": answer["shape"]}})
+    result = decode(JSON, bytearray(again), {})
+    assert isinstance(result, Tensor)
+    assert result.dtype == tensor.dtype
+    assert result.shape == tensor.shape
+    if tensor.is_floating_point():
+        compared = (result.float(), tensor.float()) if tensor.dtype.itemsize == 1 else (result, tensor)
+        assert torch.equal(compared[0].isnan(), compared[1].isnan())
+        assert torch.equal(compared[0].nan_to_num(0.0), compared[1].nan_to_num(0.0))
+        assert torch.equal(compared[0].signbit() & ~compared[0].isnan(), compared[1].signbit() & ~compared[1].isnan())
+    else:
+        assert is_same(result, tensor)
+
+
+@given(tensors(list(KSERVE.values())), st.booleans())
+def test_kserve_keeps_every_bit_in_binary_and_every_number_in_json(tensor: Tensor, is_binary: bool) -> None:
+    if not is_binary and tensor.is_floating_point():
+        tensor = tensor.nan_to_num(0.0)
+    question = Question(tensor, "7", None, is_binary)
+    pieces, length = answer_question(question, tensor, model="m", version="1")
+    body = bytearray(b"".join(bytes(piece) for piece in pieces))
+    answer = orjson.loads(body[: length or len(body)])
+    assert (answer["id"], answer["model_name"]) == ("7", "m")
+    assert answer["outputs"][0]["datatype"] == kserve_name(tensor.dtype)
+    header = orjson.dumps({"inputs": answer["outputs"]})
+    again = parse_question(
+        bytearray(header) + body[length:] if length else bytearray(header), {HEADER_LENGTH: str(len(header))}
+    )
+    assert is_same(again.payload, tensor)
+
+
+@given(st.sampled_from(FORMATS), st.binary(max_size=200), st.sampled_from([b"", b"\x93NUMPY\x01\x00", b'{"inputs":']))
+def test_garbage_is_refused_or_read_but_never_an_error_of_ours(form: Format, body: bytes, start: bytes) -> None:
+    headers = {"x-dtype": "uint8"}
+    assert status_of(lambda: decode(form, bytearray(start + body), headers)) in (200, 400, 406)
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+def test_a_damaged_npy_or_safetensors_is_refused_or_read(noise: bytes, at: int) -> None:
+    for form in (NPY, SAFE):
+        body, _ = joined(form.encode(torch.arange(12.0).reshape(3, 4)))
+        body[at : at + len(noise)] = noise
+        assert status_of(functools.partial(decode, form, body, {})) in (200, 400)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.sampled_from(["NaN", "x", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["data", "dtype", "shape", "name", "datatype", "a"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values, json_values, json_values)
+def test_any_json_is_refused_or_read(inputs: Any, dtype: Any, shape: Any) -> None:
+    request = orjson.dumps({"inputs": inputs, "dtype": dtype, "shape": shape})
+    assert status_of(lambda: decode(JSON, bytearray(request), {})) in (200, 400)
+    assert status_of(lambda: parse_question(bytearray(request), {})) in (200, 400)
+
+
+def read_json(text: str) -> Payload:
+    return decode(JSON, bytearray(text.encode()), {})
+
+
+def refusal_of_json(text: str) -> str:
+    with pytest.raises(Refusal) as caught:
+        read_json(text)
+    assert caught.value.status == 400
+    return caught.value.message
+
+
+def test_json_takes_a_tensor_a_dict_and_a_list() -> None:
+    tensor = read_json('{"inputs": [[1.5, 2], [3, 4]]}')
+    assert isinstance(tensor, Tensor)
+    assert (tensor.dtype, tensor.tolist()) == (torch.float32, [[1.5, 2.0], [3.0, 4.0]])
+    named = read_json('{"inputs": {"x": [1, 2], "y": {"data": [1, 0], "dtype": "int8"}}, "dtype": {"x": "bfloat16"}}')
+    assert isinstance(named, dict)
+    assert [tensor.dtype for tensor in named.values()] == [torch.bfloat16, torch.int8]
+    listed = read_json('{"inputs": [{"data": 3}, {"data": [true], "shape": [1, 1]}]}')
+    assert isinstance(listed, list)
+    assert [(each.dtype, tuple(each.shape)) for each in listed] == [(torch.int64, ()), (torch.bool, (1, 1))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "JSON object"),
+        ("{}", '"inputs"'),
+        ('{"inputs": [[1], [2, 3]]}', "ragged"),
+        ('{"inputs": [1, [2]]}', "ragged"),
+        ('{"inputs": [1, "two"]}', "number"),
+        ('{"inputs": [null]}', "numbers"),
+        ('{"inputs": [1.5], "dtype": "int32"}', "fractions"),
+        ('{"inputs": [-1], "dtype": "uint8"}', "beyond"),
+        ('{"inputs": [300], "dtype": "uint8"}', "beyond"),
+        ('{"inputs": [2], "dtype": "bool"}', "true and false"),
+        ('{"inputs": [1e39], "dtype": "float32"}', "large"),
+        ('{"inputs": [1], "dtype": "float31"}', "unknown dtype"),
+        ('{"inputs": [1], "dtype": "complex64"}', "safetensors"),
+        ('{"inputs": [1, 2, 3], "shape": [2, 2]}', "shape"),
+        ('{"inputs": [[1, 2], [3, 4]], "shape": [4]}', "shape"),
+        ('{"inputs": [1], "shape": [-1]}', "dimensions"),
+        ('{"inputs": [], "shape": [0, 999999999999, 9999999]}', "too large"),
+        ('{"inputs": [1], "input": [2]}', "unknown keys"),
+        ('{"inputs": {}}', "empty"),
+        ('{"inputs": {"x": {"dtype": "int8"}}}', "must have data"),
+        ('{"inputs": NaN}', "not JSON"),
+        ('{"inputs": ' + "[" * 900 + "]" * 900 + "}", "deep"),
+        ('{"inputs": ' + "[" * 90000 + "}", "not JSON"),
+    ],
+)
+def test_json_that_is_no_payload_says_why(text: str, said: str) -> None:
+    assert said in refusal_of_json(text)
+
+
+def test_words_stand_for_what_json_has_no_numbers_for() -> None:
+    tensor = read_json('{"inputs": ["NaN", "Infinity", "-Infinity", 1]}')
+    assert isinstance(tensor, Tensor)
+    assert tensor[0].isnan()
+    assert tensor[1:].tolist() == [math.inf, -math.inf, 1.0]
+    assert orjson.loads(joined(JSON.encode(tensor))[0])["outputs"] == ["NaN", "Infinity", "-Infinity", 1.0]
+    for payload in (tensor, [tensor], {"x": tensor}):
+        with pytest.raises(Refusal, match="NaN or infinite"):
+            check_finite(payload)
+    check_finite([torch.ones(2), torch.tensor([1]), torch.ones(1, dtype=torch.float8_e5m2)])
+    check_finite(torch.tensor([1e300], dtype=torch.float64))
+
+
+def test_json_writes_the_fewest_digits() -> None:
+    body, _ = joined(JSON.encode(torch.tensor([0.1, 1 / 3], dtype=torch.float32)))
+    assert b"[0.1,0.33333334]" in body
+
+
+def test_npy_reads_other_orders_and_no_objects() -> None:
+    for array in (np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.arange(3, dtype=">i4"), np.array(True)):
+        stream = io.BytesIO()
+        np.save(stream, array)
+        tensor = decode(NPY, bytearray(stream.getvalue()), {})
+        assert isinstance(tensor, Tensor)
+        assert tensor.tolist() == array.tolist()
+        assert tensor.is_contiguous()
+    stream = io.BytesIO()
+    np.save(stream, np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(Refusal, match="unpickled"):
+        decode(NPY, bytearray(stream.getvalue()), {})
+    stream = io.BytesIO()
+    np.save(stream, np.array(["text"]))
+    with pytest.raises(Refusal, match="no tensor has"):
+        decode(NPY, bytearray(stream.getvalue()), {})
+
+
+@pytest.mark.parametrize("form", [NPY, RAW])
+def test_an_answer_that_a_format_cannot_hold_names_another(form: Format) -> None:
+    with pytest.raises(Refusal, match="safetensors") as caught:
+        form.encode([torch.ones(1), torch.ones(1)])
+    assert caught.value.status == 406
+    assert len(form.encode({"only": torch.ones(1)})[0]) >= 1
+
+
+def test_npy_has_no_bfloat16() -> None:
+    with pytest.raises(Refusal, match="bfloat16"):
+        NPY.encode(torch.ones(1, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "said"),
+    [
+        (b"1234", {}, "X-Dtype"),
+        (b"1234", {"x-dtype": "float99"}, "unknown dtype"),
+        (b"12345", {"x-dtype": "float32"}, "not 5"),
+        (b"1234", {"x-dtype": "float32", "x-shape": "2"}, "8 bytes"),
+        (b"1234", {"x-dtype": "uint8", "x-shape": "-4"}, "X-Shape"),
+        (b"1234", {"x-dtype": "uint8", "x-shape": "4;1"}, "X-Shape"),
+    ],
+)
+def test_raw_bodies_that_do_not_fit_their_head_say_why(body: bytes, headers: dict[str, str], said: str) -> None:
+    with pytest.raises(Refusal, match=said):
+        decode(RAW, bytearray(body), headers)
+
+
+def test_safetensors_payloads_are_told_by_metadata_and_names() -> None:
+    from safetensors.torch import save
+
+    one = torch.ones(2)
+    assert isinstance(decode(SAFE, bytearray(save({"input": one})), {}), Tensor)
+    assert isinstance(decode(SAFE, bytearray(save({"x": one})), {}), dict)
+    assert isinstance(decode(SAFE, bytearray(save({"0": one}, {"payload": "list"})), {}), list)
+    for wrong in ({"payload": "set"}, {"payload": "list"}):
+        with pytest.raises(Refusal, match="metadata"):
+            decode(SAFE, bytearray(save({"x": one}, wrong)), {})
+    with pytest.raises(Refusal, match="no tensors"):
+        decode(SAFE, bytearray(save({})), {})
+
+
+def test_answers_are_contiguous_and_apart_whatever_the_pipeline_returns() -> None:
+    base = torch.arange(6.0).reshape(2, 3)
+    payload = {"a": base, "b": base.t(), "c": base[0], "d": base.requires_grad_()}
+    read = there_and_back(SAFE, payload)
+    assert isinstance(read, dict)
+    assert all(torch.equal(read[name], tensor) for name, tensor in payload.items())
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("", RAW),
+        ("*/*", RAW),
+        ("application/x-npy", NPY),
+        ("text/html, application/json;q=0.5, application/npy", NPY),
+        ("application/json;q=0.1, application/safetensors; q=0.9", SAFE),
+        ("text/html, */*;q=0.1", RAW),
+    ],
+)
+def test_the_answer_has_the_format_that_is_accepted(accept: str, expected: Format) -> None:
+    assert accepted_format({"accept": accept}, RAW) is expected
+
+
+def test_what_is_not_spoken_is_refused() -> None:
+    for accept in ("text/html", "application/json;q=0", "application/json;q=no"):
+        with pytest.raises(Refusal) as caught:
+            accepted_format({"accept": accept}, JSON)
+        assert caught.value.status == 406
+    for headers in ({}, {"content-type": "text/plain"}):
+        with pytest.raises(Refusal) as caught:
+            sent_format(headers)
+        assert caught.value.status == 415
+    assert sent_format({"content-type": "Application/JSON; charset=utf-8"}) is JSON
+
+
+def kserve(request: dict[str, Any], tail: bytes = b"", headers: dict[str, str] | None = None) -> Question:
+    header = orjson.dumps(request)
+    return parse_question(bytearray(header + tail), {HEADER_LENGTH: str(len(header)), **(headers or {})})
+
+
+def binary(name: str, shape: list[int], size: Any = None) -> dict[str, Any]:
+    return {"name": name, "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": size}}
+
+
+def test_kserve_mixes_binary_and_json_inputs_at_any_offset() -> None:
+    flat = {"name": "y", "datatype": "INT8", "shape": [2, 1], "data": [1, 2]}
+    bits = {"name": "z", "datatype": "UINT8", "shape": [1], "parameters": {"binary_data_size": 1}}
+    tail = b"\x07" + np.arange(2, dtype=np.float32).tobytes()
+    question = kserve({"id": "a", "inputs": [bits, flat, binary("x", [2], 8)]}, tail)
+    assert isinstance(question.payload, dict)
+    assert {name: tensor.tolist() for name, tensor in question.payload.items()} == {
+        "z": [7],
+        "y": [[1], [2]],
+        "x": [0.0, 1.0],
+    }
+    listed = kserve({"inputs": [bits], "parameters": {"payload": "list"}}, b"\x01").payload
+    assert isinstance(listed, list)
+
+
+@pytest.mark.parametrize(
+    ("request_", "tail", "said"),
+    [
+        ({}, b"", "inputs"),
+        ({"inputs": [{"datatype": "FP32", "shape": [0], "data": []}]}, b"", "name"),
+        ({"inputs": [binary("x", [1], 4), binary("x", [1], 4)]}, bytes(8), "name"),
+        ({"inputs": [binary("x", [1], 4)]}, b"", "0 bytes are left"),
+        ({"inputs": [binary("x", [1], 8)]}, bytes(8), "is 4 bytes"),
+        ({"inputs": [binary("x", [1], 4)]}, bytes(5), "1 bytes longer"),
+        ({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}, b"", "BYTES"),
+        ({"inputs": [{"name": "x", "datatype": "FP9", "shape": [1], "data": [1]}]}, b"", "datatype"),
+        ({"inputs": [{"name": "x", "datatype": "FP32", "data": [1]}]}, b"", "shape"),
+        ({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}, b"", "neither"),
+        ({"inputs": [binary("x", [1], 4)], "parameters": {"payload": "bag"}}, bytes(4), "payload"),
+        ({"inputs": [binary("x", [1], 4)], "parameters": 3}, bytes(4), "parameters"),
+        ({"inputs": [binary("x", [1], 4)], "id": 3}, bytes(4), "id"),
+        ({"inputs": [binary("x", [1], 4)], "outputs": [{}]}, bytes(4), "outputs"),
+    ],
+)
+def test_kserve_requests_that_make_no_sense_say_why(request_: dict[str, Any], tail: bytes, said: str) -> None:
+    with pytest.raises(Refusal, match=said) as caught:
+        kserve(request_, tail)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("length", ["0", "-1", "9999", "x", "٣", ""])
+def test_a_kserve_header_length_that_lies_is_refused(length: str) -> None:
+    with pytest.raises(Refusal, match="Content-Length"):
+        kserve({"inputs": [binary("x", [1], 4)]}, bytes(4), {HEADER_LENGTH: length})
+
+
+def test_kserve_gives_the_outputs_that_were_asked_for() -> None:
+    payload = {"a": torch.ones(1), "b": torch.zeros(1)}
+    question = Question(payload, None, {"b": True}, False)
+    pieces, length = answer_question(question, payload, model="m", version="1")
+    [output] = orjson.loads(bytes(pieces[0]))["outputs"]
+    assert (output["name"], output["parameters"], length) == ("b", {"binary_data_size": 4}, len(pieces[0]))
+    with pytest.raises(Refusal, match="no output 'c'"):
+        answer_question(Question(payload, None, {"c": False}, False), payload, model="m", version="1")
+    only, _ = answer_question(Question(payload, None, {"c": False}, False), payload["a"], model="m", version="1")
+    assert orjson.loads(bytes(only[0]))["outputs"][0]["name"] == "c"
+
+
+def test_types_without_a_name_are_refused_not_guessed() -> None:
+    with pytest.raises(Refusal):
+        dtype_name(torch.complex32)
+    with pytest.raises(Refusal):
+        kserve_name(torch.complex64)

@@ -1,0 +1,288 @@
+"""The parts of a host process that need no process: orders, back-off, lines, proofs, handles, files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multiworld.elastic.logs.lines import Labeller
+from multiworld.errors import HandshakeError, ProtocolError
+from multiworld.serving.errors import DeploymentError
+from multiworld.serving.hosts import (
+    DeploymentFile,
+    Host,
+    HostOptions,
+    Order,
+    deployments_dir,
+    find_deployment,
+    list_deployments,
+)
+from multiworld.serving.hosts.greeting import AcceptorGreeting, DialerGreeting
+from multiworld.serving.hosts.lines import LineSplitter, to_line
+from multiworld.serving.hosts.log_file import LogFile
+from multiworld.serving.hosts.loop import HostLoop
+from multiworld.serving.hosts.lossy_console import open_lossy
+from multiworld.serving.hosts.restarts import Restarts
+
+AT = ("127.0.0.1", 4711)
+HELLO = {"event": "hello", "host": "h", "address": "10.0.0.1", "pid": 7, "capacity": 2, "members": {"a-1": 8}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"member": "", "program": "m:f"}, "a member's name"),
+        ({"member": "a\nb", "program": "m:f"}, "a member's name"),
+        ({"member": "a", "program": "m.f"}, "program must be 'module:function'"),
+        ({"member": "a", "program": "m:f; print(1)"}, "program must be 'module:function'"),
+        ({"member": "a", "program": "m:f", "threads": 0}, "threads must be"),
+        ({"member": "a", "program": "m:f", "env": {"A": 1}}, "env must map"),
+    ],
+)
+def test_order_that_means_nothing_is_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=reason):
+        Order.from_fields(fields)
+
+
+def test_order_survives_the_way() -> None:
+    order = Order(member="gateway-1", program="a.b:main", arguments={"x": [1, None]}, env={"A": "b"}, keep=True)
+    assert Order.from_fields(json.loads(json.dumps(order.to_fields()))) == order
+
+
+def test_gateways_end_first_and_the_controller_last() -> None:
+    names = ["controller", "blocks-2", "gateway-12", "gateway"]
+    phases = {name: Order(member=name, program="m:f").phase for name in names}
+    assert phases == {"gateway-12": 0, "blocks-2": 1, "gateway": 1, "controller": 2}
+    assert Order(member="blocks-1", program="m:f", phase=0).phase == 0
+
+
+def test_options_survive_the_way() -> None:
+    options = HostOptions(
+        address=AT,
+        token="t",
+        name="here",
+        preload=("a", "b"),
+        members=(Order(member="m", program="m:f"),),
+        paths=("/",),
+    )
+    assert HostOptions.from_fields(json.loads(json.dumps(options.to_fields()))) == options
+
+
+@pytest.mark.parametrize("changes", [{"name": ""}, {"address": ("h", 0)}, {"grace_s": -1.0}])
+def test_options_that_mean_nothing_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        HostOptions(**{"address": AT, "token": "t", "name": "here", **changes})
+
+
+def test_first_restart_is_at_once_and_crash_loops_wait_up_to_5_s() -> None:
+    restarts = Restarts()
+    assert [restarts.ended(0.0) for _ in range(9)] == pytest.approx([0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+    assert restarts.ended(10.0) == 0.0
+    assert [restarts.ended(9.9) for _ in range(2)] == [0.0, 0.1]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+def test_lines_come_out_as_they_went_in(step: int) -> None:
+    records: list[dict[str, Any]] = [{"a": "x\ny"}, {}, {"b": ["ü", None, 1.5]}]
+    stream = b"".join(to_line(record) for record in records)
+    splitter = LineSplitter()
+    found = [one for at in range(0, len(stream), step) for one in splitter.feed(stream[at : at + step])]
+    assert found == records
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\n", b"[1]\n", b"\n", b"\xff\n", b"[" * 100_000 + b"\n"])
+def test_line_that_is_no_object_is_refused(line: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        LineSplitter().feed(line)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_line_without_bound_is_refused(end: bytes) -> None:
+    splitter = LineSplitter(longest=100)
+    assert splitter.feed(b'{"a": 1}\n' * 100) == [{"a": 1}] * 100
+    splitter.feed(b"x" * 60)
+    with pytest.raises(ProtocolError, match="longer than 100"):
+        splitter.feed(b"x" * 60 + end)
+    with pytest.raises(ValueError, match="longer"):
+        to_line({"a": "x" * (16 * 1024 * 1024)})
+
+
+def _greet(dialer: DialerGreeting, token: bytes, nonce: bytes = b"2" * 16) -> AcceptorGreeting:
+    acceptor = AcceptorGreeting(token, json.loads(json.dumps(dialer.hello)), nonce)
+    acceptor.check(dialer.answer(acceptor.challenge))
+    return acceptor
+
+
+def test_both_ends_of_one_token_trust_each_other() -> None:
+    dialer = DialerGreeting(b"secret", "client", b"1" * 16)
+    assert _greet(dialer, b"secret").purpose == "client"
+    dialer.check_accepted({"accepted": True})
+    with pytest.raises(HandshakeError, match="not now"):
+        dialer.check_accepted({"refused": "not now"})
+    with pytest.raises(HandshakeError):
+        dialer.check_accepted({})
+
+
+def test_neither_end_of_two_tokens_trusts_the_other() -> None:
+    with pytest.raises(HandshakeError, match="tokens differ"):
+        _greet(DialerGreeting(b"secret", "host", b"1" * 16), b"another")
+    dialer = DialerGreeting(b"secret", "host", b"1" * 16)
+    acceptor = AcceptorGreeting(b"another", dialer.hello, b"2" * 16)
+    overheard = AcceptorGreeting(b"secret", dialer.hello, b"3" * 16)  # of another connection
+    for proof in (dialer.answer(overheard.challenge), {"proof": overheard.challenge["proof"]}, {"proof": 1}, {}):
+        with pytest.raises(HandshakeError):
+            acceptor.check(proof)
+
+
+@pytest.mark.parametrize("changes", [{"purpose": "x"}, {"multiworld": 99}, {"nonce": "ab"}, {"nonce": None}])
+def test_hello_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
+    hello = DialerGreeting(b"secret", "host", b"1" * 16).hello
+    with pytest.raises(HandshakeError):
+        AcceptorGreeting(b"secret", {**hello, **changes}, b"2" * 16)
+
+
+async def test_handle_tells_what_became_of_each_order() -> None:
+    sent: list[bytes] = []
+    host = Host(HELLO, sent.append, lambda: None)
+    starts = [asyncio.ensure_future(host.start({"member": f"b-{n}", "program": "m:f"})) for n in (1, 2, 3)]
+    await asyncio.sleep(0)
+    ids = [json.loads(line)["id"] for line in sent]
+    host.take({"event": "failed", "id": ids[1], "error": "no memory"})
+    host.take({"event": "started", "id": ids[0], "member": "b-1", "pid": 11})
+    assert await starts[0] == 11
+    with pytest.raises(DeploymentError, match="host h: no memory"):
+        await starts[1]
+    assert host.members == {"a-1": 8, "b-1": 11}
+    told: list[Any] = []
+    host.on_exit = lambda *end: told.append(end)
+    host.on_started = lambda *start: told.append(start)
+    host.on_lost = lambda: told.append("lost")
+    host.take({"event": "exited", "member": "a-1", "pid": 8, "returncode": -9, "last_lines": ["x"]})
+    host.take({"event": "started", "member": "a-1", "pid": 12})
+    host.lose()
+    host.lose()
+    assert told == [("a-1", -9, ["x"]), ("a-1", 12), "lost"]
+    with pytest.raises(ConnectionError):
+        await starts[2]
+    host.kill("a-1")
+    assert len(sent) == 3  # nobody is there to be told
+    await host.stop()
+
+
+async def test_start_that_is_not_answered_ends_in_time() -> None:
+    host = Host(HELLO, lambda line: None, lambda: None)
+    with pytest.raises(TimeoutError, match=r"host h did not start b-1 within 0\.01 s"):
+        await host.start({"member": "b-1", "program": "m:f"}, timeout_s=0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "serve"
+
+
+def test_deployment_is_found_while_it_runs(folder: Path) -> None:
+    assert list_deployments(folder) == []
+    with DeploymentFile.claim("one", AT, "secret", folder=folder) as file:
+        assert file.path.stat().st_mode & 0o777 == 0o600
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert find_deployment(folder=folder) == find_deployment("one", folder=folder) == file.record
+        with pytest.raises(DeploymentError, match=f"'one' runs already, as process {os.getpid()}"):
+            DeploymentFile.claim("one", AT, "secret", folder=folder)
+        with pytest.raises(DeploymentError, match=r"no deployment 'two' runs .* there are: one"):
+            find_deployment("two", folder=folder)
+        with DeploymentFile.claim("two", AT, "secret", folder=folder):
+            assert [record.name for record in list_deployments(folder)] == ["one", "two"]
+            with pytest.raises(DeploymentError, match="one, two"):
+                find_deployment(folder=folder)
+    with pytest.raises(DeploymentError, match="no deployment of this user runs"):
+        find_deployment(folder=folder)
+    assert not file.path.exists()
+
+
+@pytest.mark.parametrize("stale", [{"start_time": 1}, {"pid": 2**22 + 1}])
+def test_file_of_a_process_that_is_gone_is_replaced(folder: Path, stale: dict[str, int]) -> None:
+    file = DeploymentFile.claim("one", AT, "secret", folder=folder)
+    file.path.write_text(json.dumps({**json.loads(file.path.read_text(encoding="utf-8")), **stale}), encoding="utf-8")
+    assert list_deployments(folder) == []
+    new = DeploymentFile.claim("one", AT, "new", folder=folder)
+    file.remove()  # not the other's
+    assert find_deployment(folder=folder).token == "new"
+    new.remove()
+    new.remove()
+    (folder / "one.json").write_text("rubbish", encoding="utf-8")
+    DeploymentFile.claim("one", AT, "secret", folder=folder).remove()
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".lock", "-x"])
+def test_name_that_is_no_file_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="a deployment's name"):
+        DeploymentFile.claim(name, AT, "secret", folder=folder)
+
+
+def test_folder_that_others_may_use_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    folder.chmod(0o770)
+    with pytest.raises(DeploymentError, match="cannot be trusted"):
+        DeploymentFile.claim("one", AT, "secret", folder=folder)
+    folder.chmod(0o750)
+    with pytest.raises(DeploymentError, match="can be read by others"):
+        list_deployments(folder)
+    folder.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(DeploymentError, match="cannot be trusted"):
+        list_deployments(folder)
+
+
+def test_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1")
+    assert deployments_dir() == Path("/run/user/1/multiworld/serve")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert deployments_dir() == Path(f"/tmp/multiworld-{os.geteuid()}/serve")
+
+
+def test_log_file_keeps_its_bound(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "logs" / "m.log", largest=100)
+    for number in range(10):
+        file.write(b"%d%s\n" % (number, b"x" * 38))
+    file.close()
+    file.close()
+    file.write(b"late")
+    assert (tmp_path / "logs" / "m.log").read_bytes()[:1] == b"8"
+    assert (tmp_path / "logs" / "m.log.1").read_bytes()[:1] == b"6"
+    assert len(list((tmp_path / "logs").iterdir())) == 2
+
+
+def test_console_that_nobody_reads_holds_up_nobody(no_leaks: None) -> None:
+    read_fd, write_fd = os.pipe()
+    loop = HostLoop()
+    with open(write_fd, "w", encoding="utf-8") as stream:
+        console, same = open_lossy(loop, stream, stream)  # type: ignore[arg-type]
+        assert console is same
+        label, line = Labeller(b"[m] "), b"x" * 1023 + b"\n"
+        for _ in range(3000):
+            console.show(label, line)
+        assert not console.is_full
+        taken = _drain(loop, read_fd, lambda: console.owes)
+        console.show(label, b"again\n")
+        taken += _drain(loop, read_fd, lambda: console.owes)
+        console.close()
+    os.close(read_fd)
+    loop.close()
+    assert 1024 * 1024 < len(taken) < 2 * 1024 * 1024
+    assert taken.endswith(b"bytes were not shown, because nobody read this output\n[m] again\n")
+
+
+def _drain(loop: HostLoop, fd: int, owes: Callable[[], bool]) -> bytes:
+    taken = b""
+    while owes() or select.select([fd], [], [], 0)[0]:
+        taken += os.read(fd, 65536)
+        loop.call_soon(lambda: None)  # so that the turn does not wait
+        loop._turn()
+    return taken
