@@ -66,6 +66,7 @@ async def deployed(folder: Path) -> AsyncIterator[Controller]:
         host = start_host(controller.address, spec.token, name="here")
         try:
             await controller.wait_ready(30)
+            await controller.wait_complete(10)
             yield controller
             await controller.stop()
             await until(lambda: host.returncode is not None, 5)

@@ -15,6 +15,7 @@ from .errors import (
     ServingError,
     StageFailedError,
     StageUnavailableError,
+    StateLostError,
     UnknownStageError,
 )
 from .graph import GATEWAY, INPUT, Batch, Graph, Stage
@@ -45,6 +46,7 @@ __all__ = [
     "Stage",
     "StageFailedError",
     "StageUnavailableError",
+    "StateLostError",
     "UnknownStageError",
 ]
 

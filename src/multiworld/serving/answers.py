@@ -11,6 +11,7 @@ from .errors import (
     RequestLostError,
     ServingError,
     StageFailedError,
+    StateLostError,
 )
 
 __all__ = ["RETRY", "error_of", "fields_of"]
@@ -26,6 +27,7 @@ CLASSES: dict[str, type[ServingError]] = {
         RequestLostError,
         ServingError,
         StageFailedError,
+        StateLostError,
     )
 }
 

@@ -26,7 +26,8 @@ LAZY_IDS = 4
 class EdgeOwner(Protocol):
     """Whom an edge tells. All calls on the event loop."""
 
-    def edge_brought(self, edge: Edge, items: list[Item], notes: list[Note]) -> None: ...
+    def edge_brought(self, edge: Edge, items: list[Item], notes: list[Note]) -> None:
+        """What one packet held. What it leads to may be done at once, edges flushed included."""
 
     def edge_broke(self, edge: Edge, error: Exception) -> None:
         """Once, unless it was closed here."""
@@ -114,6 +115,12 @@ class Edge:
             self._receiving.cancel()
 
     # ---- sending
+
+    def flush(self) -> None:
+        """Send now what would be sent at the end of this turn of the loop."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._flush()
 
     def _flush_soon(self) -> None:
         if self._soon is None and not self._over:

@@ -16,6 +16,7 @@ __all__ = [
     "ServingError",
     "StageFailedError",
     "StageUnavailableError",
+    "StateLostError",
     "UnknownStageError",
 ]
 
@@ -137,6 +138,23 @@ class RequestLostError(ServingError):
             f"replica {self.replica} of stage {self.stage!r} was lost with the request, and the stage is declared not "
             "idempotent: whether it has executed is not known, so it was not tried again."
         )
+
+
+class StateLostError(ServingError):
+    """A replica does not have what earlier requests of a sequence left there: it was evicted, or is new.
+
+    Raised by stages with state per sequence; the token loop sends the whole sequence again. Fields: ``stage``,
+    ``sequence``.
+    """
+
+    http_status = 409
+
+    def __init__(self, stage: str, sequence: str) -> None:
+        super().__init__(stage, sequence)
+        self.stage, self.sequence = stage, sequence
+
+    def __str__(self) -> str:
+        return f"stage {self.stage!r} has no state of sequence {self.sequence!r}; send its tokens again from the start"
 
 
 class UnknownStageError(ServingError):

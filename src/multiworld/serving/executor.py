@@ -98,6 +98,12 @@ class Executor:
         del self._jobs[id_]
         return True
 
+    def go_on(self) -> None:
+        """Execute now what would be executed in the next turn of the loop."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._go_on()
+
     def tune(self, batch: Batch) -> None:
         """Batch otherwise from now on."""
         self._batch = batch

@@ -198,6 +198,8 @@ class Node:
             self._heed(edge, note)
         if items:
             self._owner.arrived(edge, items)
+        for other in self.edges.values():
+            other.flush()
 
     def _heed(self, edge: Edge, note: Note) -> None:
         kind, ids, number = note

@@ -124,6 +124,7 @@ class Replica:
             edge.mention(Kind.ACCEPTED, item.id)
             if not request.taken:
                 self._add_input(request, item)
+        self.executor.go_on()
 
     def _add_input(self, request: _Open, item: Item) -> None:
         if item.kind == Kind.ERROR:

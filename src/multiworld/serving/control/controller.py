@@ -86,6 +86,7 @@ class Controller:
         self._reception = Reception(spec.token, on_host=self._host_came, on_request=partial(answer, self))
         self._hosts: dict[str, HostPort] = {}
         self._kills: dict[str, dict[str, KillProcess]] = {}  # for hosts that are not there
+        self._pids: dict[str, int] = {}  # as the hosts say, in the order in which they say it
         self._lines: dict[str, WorldLine] = {}
         self._attached: dict[str, LinePort] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +110,8 @@ class Controller:
         self._do(self._fleet.stop(time.monotonic()))
         try:
             await self._until(lambda: not self._fleet.members, grace_s)
+            if self._state is not None:
+                self._state.remove()  # before the hosts end: this process may be a member of one
         finally:
             hosts = [asyncio.ensure_future(host.stop(STOP_MARGIN_S)) for host in self._hosts.values()]
             try:
@@ -116,8 +119,6 @@ class Controller:
                     await asyncio.wait(hosts)
             finally:
                 await self.aclose()
-        if self._state is not None:
-            self._state.remove()
 
     async def aclose(self) -> None:
         """End the controller alone; the deployment serves on. Idempotent."""
@@ -193,7 +194,9 @@ class Controller:
             return version
 
         def is_over() -> bool:
-            return plan.rollout is None or plan.rollout.version != version
+            if plan.rollout is not None and plan.rollout.version == version:
+                return False
+            return plan.version != version or all(each.version == version for each in fleet.of_stage(stage))
 
         if not await self._until(is_over, timeout_s):
             raise DeploymentError(f"the update of stage {stage!r} is not over after {timeout_s:g} s; it goes on")
@@ -230,6 +233,11 @@ class Controller:
             text = f"not ready within {timeout_s:g} s: {self._fleet.missing()}"
             raise DeploymentError("\n".join([text, *errors]))
 
+    async def wait_complete(self, timeout_s: float = 60.0) -> None:
+        """Wait until every stage has as many replicas as wanted, and all serve. Raises DeploymentError."""
+        for stage in self._fleet.plans:
+            await self._wait_for_stage(stage, timeout_s)
+
     # ---- what happens
 
     def member_said(self, member: str, message: Message) -> None:
@@ -241,15 +249,21 @@ class Controller:
     def _host_came(self, host: HostPort) -> None:
         name = host.name
         self._hosts[name] = host
-        host.on_exit = lambda member, code, lines: self._do(
-            self._fleet.exited(member, None, code, time.monotonic(), "\n".join(lines))
-        )
-        host.on_started = lambda member, pid: self._do(self._fleet.started(member, pid, time.monotonic()))
+        host.on_exit, host.on_started = self._process_ended, self._process_started
         host.on_lost = lambda: self._host_went(host)
         for kill in self._kills.pop(name, {}).values():
             self._kill(kill)
+        self._pids.update(host.members)
         now = time.monotonic()
         self._do(self._fleet.host_joined(name, host.address, host.capacity, dict(host.members), now))
+
+    def _process_started(self, member: str, pid: int) -> None:
+        self._pids[member] = pid
+        self._do(self._fleet.started(member, pid, time.monotonic()))
+
+    def _process_ended(self, member: str, returncode: int, last_lines: list[str]) -> None:
+        pid = self._pids.pop(member, None)
+        self._do(self._fleet.exited(member, pid, returncode, time.monotonic(), "\n".join(last_lines)))
 
     def _host_went(self, host: HostPort) -> None:
         if self._hosts.get(host.name) is host:
@@ -270,8 +284,8 @@ class Controller:
     # ---- carrying out
 
     def _do(self, actions: list[Action]) -> None:
-        if self._state is not None and actions:
-            self._state.write(self._fleet.to_json())  # first: no number is used that a successor might use again
+        if actions:
+            self._save()  # first: no number is used that a successor might use again
         for action in actions:
             if isinstance(action, Send):
                 self._send(action)
@@ -286,22 +300,29 @@ class Controller:
         self._follow_members()
         self._stepped.set()
 
+    def _save(self) -> None:
+        if self._state is None or self._fleet.stopping:
+            return
+        try:
+            self._state.write(self._fleet.to_json())
+        except OSError as error:  # a full disk must not end what serves well
+            logger.error("the state cannot be written, so no other controller can take over: %s", error)
+
     def _send(self, action: Send) -> None:
         line = self._attached.get(action.member) or self._lines.get(action.member)
         if line is not None:
             line.send(action.message)
 
     async def _start(self, action: StartProcess) -> None:
-        now = time.monotonic
         host = self._hosts.get(action.host)
         try:
             if host is None:
                 raise DeploymentError(f"host {action.host} has just been lost")
             pid = await host.start(self._order(action, host))
         except (MultiworldError, OSError, ValueError, TypeError) as error:
-            self._do(self._fleet.start_failed(action.member, str(error), now()))
+            self._do(self._fleet.start_failed(action.member, str(error), time.monotonic()))
         else:
-            self._do(self._fleet.started(action.member, pid, now()))
+            self._process_started(action.member, pid)
 
     def _order(self, action: StartProcess, host: HostPort) -> dict[str, Any]:
         spec = self.spec
@@ -408,5 +429,5 @@ class Controller:
             )
 
     def _why_not(self, name: str) -> str:
-        plan = self._fleet.plans.get(name.rpartition("-")[0] or name) or self._fleet.plans.get(name)
+        plan = self._fleet.plans.get(name) or self._fleet.plans.get(name.rpartition("-")[0])
         return "" if plan is None else "; ".join(filter(None, [plan.waits_for, plan.last_error]))

@@ -33,12 +33,13 @@ async def _run(spec: DeploymentSpec, grace_s: float) -> None:
     async with WorldManager(job=spec.job, token=spec.token, lease_s=spec.lease_s, host=spec.address[0]) as manager:
         controller = Controller(spec, manager=manager)
         await controller.start()
-        asked = asyncio.ensure_future(controller.stop_asked.wait())
-        waiting = {asked, asyncio.ensure_future(ended.wait())}
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
+        asked, told = asyncio.ensure_future(controller.stop_asked.wait()), asyncio.ensure_future(ended.wait())
+        await asyncio.wait({asked, told}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
         if controller.stop_asked.is_set():
-            await controller.stop(grace_s)
-        else:
-            await controller.aclose()
+            stopping = asyncio.ensure_future(controller.stop(grace_s))
+            await asyncio.wait({stopping, told}, return_when=asyncio.FIRST_COMPLETED)  # our own host ends us too
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+        told.cancel()
+        await controller.aclose()

@@ -14,6 +14,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from .answers import error_object
+from .exchange import LOSABLE
 from .options import GatewayOptions
 from .refusal import Refusal
 
@@ -33,7 +34,8 @@ class HttpConnection(HttpToolsProtocol):
     """Refused: connections beyond ``max_connections``, heads that are long or slow, clients that do not read."""
 
     def __init__(self, config: Config, state: ServerState, options: GatewayOptions) -> None:
-        super().__init__(config, state, {})
+        super().__init__(config, state, {LOSABLE: self})
+        self.when_lost: Callable[[], None] | None = None
         self.logger = logger
         self.access_log = False  # whatever handlers somebody else has given uvicorn's logger
         self._options = options
@@ -60,6 +62,8 @@ class HttpConnection(HttpToolsProtocol):
         if running is not None and not running.response_complete:
             running.disconnected = True  # uvicorn tells only the youngest of pipelined requests
             running.message_event.set()
+        if self.when_lost is not None:
+            self.when_lost()
         self.pipeline.clear()
         self.lost.set_result(None)
 

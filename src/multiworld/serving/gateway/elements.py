@@ -27,7 +27,9 @@ WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def on_host(tensor: Tensor) -> Tensor:
     """Return it contiguous, in the memory of this process, and without history."""
-    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if tensor.is_complex():
+        tensor = tensor.resolve_conj()
+    return tensor.detach().cpu().resolve_neg().contiguous()
 
 
 def as_bytes(tensor: Tensor) -> Buffer:
@@ -48,7 +50,8 @@ def from_bytes(data: Buffer, dtype: torch.dtype, shape: tuple[int, ...], *, offs
         data, offset = bytearray(memoryview(data)[offset : offset + size * dtype.itemsize]), 0
     if dtype == torch.bool:  # any other byte than 0 and 1 is undefined behaviour in a bool
         return torch.frombuffer(data, dtype=torch.uint8, count=size, offset=offset).ne(0).reshape(shape)
-    return torch.frombuffer(data, dtype=dtype, count=size, offset=offset).reshape(shape)
+    tensor = torch.frombuffer(data, dtype=dtype, count=size, offset=offset)
+    return tensor if len(shape) == 1 else tensor.reshape(shape)
 
 
 def checked_shape(shape: object) -> tuple[int, ...]:

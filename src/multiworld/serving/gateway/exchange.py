@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from typing import Protocol
 
 from .asgi import Receive, Scope, Send
 from .body import BodyReader, HeldBytes
@@ -15,8 +16,10 @@ from .elements import Buffer
 from .interruption import ClientGoneError, Interruption
 from .options import GatewayOptions
 
-__all__ = ["Answer", "Exchange"]
+__all__ = ["LOSABLE", "Answer", "Exchange", "Losable"]
 
+LOSABLE = "multiworld.connection"
+"""Where a server that can leaves a Losable in the state of its scopes. Others are asked by a task."""
 JOINED_BYTES = 1 << 16  # up to here one write of a copy is cheaper than two writes
 SKIPPED_BYTES = 1 << 16  # so much of an unwanted body is read for the sake of the connection
 SKIP_S = 0.2
@@ -35,6 +38,12 @@ class Answer:
     events: AsyncGenerator[bytes, None] | None = None
 
 
+class Losable(Protocol):
+    """A connection that calls back when it is lost, which spares a task per request."""
+
+    when_lost: Callable[[], None] | None
+
+
 class Exchange:
     """What comes and goes for one request, in the task that answers it."""
 
@@ -46,17 +55,22 @@ class Exchange:
         self.request_id = ""
         self.body = BodyReader(receive, self.headers, options=options, held=held, interruption=self.interruption)
         self._receive, self._send = receive, send
+        self._losable: Losable | None = scope.get("state", {}).get(LOSABLE)
         self._watcher: asyncio.Task[None] | None = None
         self._is_streaming = False
 
     def begin_watch(self) -> None:
         """From now on the work is interrupted when the client goes. After the body was read only."""
-        if self._watcher is None:
+        if self._losable is not None:
+            self._losable.when_lost = self._gone
+        elif self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     def end_watch(self) -> None:
         """The result is there: what is left is to send it, which nothing interrupts."""
         self.interruption.end()
+        if self._losable is not None and self._losable.when_lost == self._gone:
+            self._losable.when_lost = None
         if self._watcher is not None:
             self._watcher.cancel()
 
@@ -109,8 +123,11 @@ class Exchange:
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                self.interruption(ClientGoneError())
+                self._gone()
                 return
+
+    def _gone(self) -> None:
+        self.interruption(ClientGoneError())
 
     def _is_short(self) -> bool:
         return self.body.declared is not None and self.body.declared <= SKIPPED_BYTES
