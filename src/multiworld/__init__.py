@@ -35,6 +35,7 @@ from .events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, Wo
 if TYPE_CHECKING:
     from torch.distributed import ReduceOp
 
+    from . import serving
     from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
     from .world.communicator import WorldCommunicator
     from .world.manager import WorldManager
@@ -84,6 +85,7 @@ __all__ = [
     "WorldManager",
     "WorldState",
     "WorldStatistics",
+    "serving",
 ]
 
 _LAZY = {  # these import torch, which takes a second: `multiworld --help` must not
@@ -105,6 +107,8 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.metadata.version("multiworld")
+    if name == "serving":
+        return importlib.import_module(".serving", __name__)
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

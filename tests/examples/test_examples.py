@@ -22,6 +22,10 @@ EXPECTED = {
     "plain_torch_vs_worlds.py": "worlds: rank 2 was killed",
     "process_group_mode.py": "all ranks agree after the loss",
     "rhombus.py": "each answered once, all equal",
+    "serve_resnet.py": "bitwise equal to the whole model: True",
+    "serve_rhombus.py": "all equal to the single process",
+    "serve_scaling.py": "0 errors; three replicas gave",
+    "serve_update.py": "after it: 0 errors, only answers of version 2: True",
     "several_worlds.py": "green and blue go on: [20.0, 20.0]",
 }
 LAUNCHED = "elastic_worlds.py"

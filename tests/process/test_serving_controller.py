@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 
 import multiworld as mw
 from multiworld.serving.control.controller import Controller
+from multiworld.serving.control.lines import AttachedLine
 from multiworld.serving.control.spec import DeploymentSpec
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.graph import Graph, Stage
@@ -63,6 +63,7 @@ async def deployed(folder: Path) -> AsyncIterator[Controller]:
         gateway = FakeMember(manager, arguments, lambda message: line.tell(message))
         line = controller.attach("gateway-0", gateway.obey)
         line.tell(gateway.hello())
+        parting = asyncio.ensure_future(_part(gateway, line))
         host = start_host(controller.address, spec.token, name="here")
         try:
             await controller.wait_ready(30)
@@ -71,9 +72,15 @@ async def deployed(folder: Path) -> AsyncIterator[Controller]:
             await controller.stop()
             await until(lambda: host.returncode is not None, 5)
         finally:
+            parting.cancel()
             gateway.stop()
             await controller.aclose()
             host.abort()
+
+
+async def _part(gateway: FakeMember, line: AttachedLine) -> None:
+    await gateway.left.wait()
+    line.close()
 
 
 def replicas(status: dict[str, Any], stage: str = "") -> dict[str, int]:
@@ -140,10 +147,12 @@ async def test_a_killed_controller_comes_back_and_adopts_all_that_runs(tmp_path:
         keep=True,
     )
     host = start_host(address, spec.token, name="here", members=[order])
-    command = partial(asyncio.to_thread, ask, address, spec.token)
+
+    async def command(request: dict[str, Any]) -> dict[str, Any]:
+        return await asyncio.to_thread(ask, address, spec.token, request, 5.0)
 
     async def status() -> dict[str, Any]:
-        return dict((await command({"ask": "status"}, timeout_s=5))["status"])
+        return dict((await command({"ask": "status"}))["status"])
 
     try:
         await host.wait_ready(30)
@@ -155,11 +164,11 @@ async def test_a_killed_controller_comes_back_and_adopts_all_that_runs(tmp_path:
         os.kill(replicas(second)["b-1"], signal.SIGKILL)
         await _when(status, lambda seen: list(replicas(seen, "b")) == ["b-2", "b-3"])
         with pytest.raises(DeploymentError, match="there are status, scale"):
-            await command({"ask": "nonsense"}, timeout_s=5)
+            await command({"ask": "nonsense"})
         with pytest.raises(DeploymentError, match="there is no 'c'"):
-            await command({"ask": "scale", "stage": "c", "replicas": 2}, timeout_s=5)
-        assert (await command({"ask": "events"}, timeout_s=5))["events"][-1]["kind"]
-        assert (await command({"ask": "stop"}, timeout_s=5))["ok"]
+            await command({"ask": "scale", "stage": "c", "replicas": 2})
+        assert (await command({"ask": "events"}))["events"][-1]["kind"]
+        assert (await command({"ask": "stop"}))["ok"]
         await until(lambda: host.returncode is not None)
         assert not (tmp_path / "controller.json").exists()
     finally:

@@ -71,7 +71,7 @@ def apply(simulation: SimulatedFleet, what: str, which: int, count: int) -> None
         simulation.do(fleet.drain(process, now, scale_down=what == "shrink"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(GRAPHS), STEPS)
 def test_any_faults_and_orders_end_in_what_is_wanted(graph: Graph, steps: list[tuple[str, int, int, float]]) -> None:
     simulation = SimulatedFleet(graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.serving.control.actions import BackedOff, ReplicaLost, StartProcess, UpdateRolledBack
+from multiworld.serving.control.actions import BackedOff, ReplicaLost, Send, StartProcess, UpdateRolledBack
 from multiworld.serving.control.fleet import Fleet
 from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.errors import DeploymentError, UnknownStageError
@@ -368,9 +368,37 @@ def test_a_restart_in_the_middle_of_an_update_goes_on_with_it() -> None:
 def test_stopping_ends_gateways_before_replicas() -> None:
     simulation = settled(chain("a", "b"))
     simulation.do(simulation.fleet.stop(simulation.now))
-    assert not any(process.inbox for process in simulation.processes.values() if process.stage != "gateway")
+    told = {name: [message["do"] for message in each.inbox] for name, each in simulation.processes.items()}
+    assert told == {"gateway-1": ["drain"], "a-1": [], "b-1": []}
     simulation.run(1)
     assert not simulation.fleet.members
+
+
+def test_replicas_do_not_wait_for_ever_for_a_gateway_that_does_not_end() -> None:
+    simulation = settled(chain("a"))
+    simulation.processes["gateway-1"].hangs = True
+    simulation.do(simulation.fleet.stop(simulation.now, gateways_s=3.0))
+    simulation.run(2)
+    assert set(simulation.processes) == {"gateway-1", "a-1"}
+    simulation.run(2)
+    assert set(simulation.processes) == {"gateway-1"}
+    simulation.run(7)
+    assert not simulation.processes
+    assert not simulation.fleet.members
+
+
+def test_a_gateway_of_another_process_is_drained_and_leaves_by_itself() -> None:
+    fleet = Fleet(chain("a"), now=0.0)
+    fleet.member_attached("gateway-1", 0.0)
+    hello = {"event": "hello", "pid": 1, "host": "", "state": "loaded", "edges": []}
+    actions = fleet.heard("gateway-1", hello, 0.0)
+    assert [action.message["do"] for action in actions if isinstance(action, Send)] == ["readiness"]
+    assert fleet.stop(1.0) == [Send(member="gateway-1", message={"do": "drain"})]
+    assert fleet.heard("gateway-1", {"event": "drained"}, 1.0) == [Send(member="gateway-1", message={"do": "leave"})]
+    fleet.lost("gateway-1", "it left", 1.0, died=True)
+    assert not fleet.members
+    with pytest.raises(ValueError, match="gateway"):
+        fleet.member_attached("a-1", 1.0)
 
 
 def test_a_stage_scaled_to_nothing_says_so_and_wakes_again() -> None:

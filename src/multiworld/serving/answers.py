@@ -14,10 +14,10 @@ from .errors import (
     StateLostError,
 )
 
-__all__ = ["RETRY", "error_of", "fields_of"]
+__all__ = ["DOUBTFUL", "error_of", "fields_of"]
 
-RETRY = "Retry"
-"""Of an error that says: the request was lost on its way, and can be sent again."""
+DOUBTFUL = "doubtful"
+"""Marks an error that is not the last word: the request may still be answered by a replica that has it, too."""
 CLASSES: dict[str, type[ServingError]] = {
     error.__name__: error
     for error in (

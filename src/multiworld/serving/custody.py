@@ -6,8 +6,12 @@ finds none waits here.
 
 Three things keep one failure from becoming many. A replica whose oldest item is far older than usual, while others make
 progress, is *suspect*: it is offered nothing and its items are tried elsewhere, within a budget, until it answers. An
-item that was at a replica when that died is *marked*: the next replica executes it alone, and says so first, so that
-a second death is blamed on it and on nothing beside it. At ``max_deaths`` it is refused.
+item that was at a replica when that died is *marked*: the next replica executes it alone, and says so first to all
+that send to it, so that a second death is blamed on it and on nothing beside it. At ``max_deaths`` it is refused.
+
+All senders of a stage that joins several inputs choose the same replica for a request, by its id. When replicas come or
+go they choose anew at different moments, and parts of one request lie at different replicas: those are *recalled*, and
+whatever has not been joined comes back and goes to where it now belongs.
 """
 
 from __future__ import annotations
@@ -103,7 +107,8 @@ class Custody:
     ) -> None:
         """``merging``: the stage joins several inputs, so all its senders must choose the same replica.
 
-        ``max_bytes``: the credit of each replica in bytes; a single item may exceed it.
+        Such a stage grants no credit worth the name: with every window full of parts whose other parts wait for credit,
+        none would ever be joined. ``max_bytes``: the credit of each replica in bytes; a single item may exceed it.
         """
         self._policy, self._idempotent, self._merging = policy, idempotent, merging
         self._max_deaths, self._max_bytes = max_deaths, max_bytes
@@ -148,6 +153,38 @@ class Custody:
         if known is not None:
             known.closed = True
 
+    def misplaced(self) -> list[tuple[str, bytes]]:
+        """Of a stage that joins inputs: what lies at another replica than it would be sent to now.
+
+        Whatever has not been begun there comes back by ``returned``.
+        """
+        alive = [peer for peer in self._peers.values() if not peer.closed]
+        if not self._merging or not alive:
+            return []
+        return [
+            (peer.name, key)
+            for peer in self._peers.values()
+            for key in peer.held
+            if (item := self._items.get(key)) is not None and rendezvous(alive, item.route) is not peer  # type: ignore[arg-type]
+        ]
+
+    def returned(self, peer: str, keys: Iterable[bytes]) -> None:
+        """The replica never began these, and does not have them any more: they are sent again, as if for the first time."""
+        known = self._peers.get(peer)
+        again: list[bytes] = []
+        for key in keys if known is not None else ():
+            assert known is not None
+            known.held_bytes -= known.held.pop(key, NONE_HELD)[1]
+            known.started.discard(key)
+            item = self._items.get(key)
+            if item is not None and peer in item.holders:
+                item.holders.discard(peer)
+                if not item.holders and not item.is_waiting:
+                    item.is_waiting = True
+                    again.append(key)
+        for key in reversed(again):
+            self._queue_of(self._items[key]).appendleft(key)
+
     def down(self, peer: str) -> Loss:
         """It is lost: what it held goes to others, but for what is returned."""
         lost = self._peers.pop(peer, None)
@@ -176,7 +213,8 @@ class Custody:
     def _judge(self, lost: _Peer, key: bytes, item: _Item) -> Refusal | None:
         if not self._idempotent:
             return Refusal(key, lost.name, 0)
-        if not lost.started or key in lost.started:
+        # What is marked says so before it is executed: without that it had no part in this death.
+        if key in lost.started or not (lost.started or item.deaths):
             item.deaths += 1
         return Refusal(key, lost.name, item.deaths) if item.deaths >= self._max_deaths else None
 
@@ -191,7 +229,7 @@ class Custody:
     @property
     def num_waiting(self) -> int:
         """Items that no replica holds, those counted that wait for credit."""
-        return sum(item.is_waiting for item in self._items.values()) if self._bound else len(self._waiting)
+        return sum(item.is_waiting for item in self._items.values())
 
     def put(
         self,
@@ -202,14 +240,19 @@ class Custody:
         route: bytes = b"",
         target: str | None = None,
         replayed: bool = False,
+        deaths: int = 0,
     ) -> None:
         """Take an item in custody. ``target``: it is for this replica alone. Put again, it is sent again.
 
-        ``replayed``: some replica may have executed it before.
+        ``replayed``: some replica may have executed it before. ``deaths``: above 0, it is marked from the beginning.
         """
+        former = self._items.get(key)
         self._forget(key)
         item = self._items[key] = _Item(size_bytes, route, target, now)
-        item.replayed = replayed
+        item.replayed, item.deaths = replayed, deaths
+        if former is not None:
+            item.replayed = replayed or former.replayed or bool(former.holders)
+            item.deaths = max(deaths, former.deaths)
         self.held_bytes += size_bytes
         self._queue_of(item).append(key)
 
@@ -224,9 +267,12 @@ class Custody:
                 self._waiting.popleft()
                 continue
             peer = self._choose(item)
-            if peer is None:
+            if peer is None and (not item.holders or self._others(item)):
                 return
             self._waiting.popleft()
+            if peer is None:  # it was to be tried elsewhere, and there is no elsewhere: who has it keeps it
+                item.is_waiting = False
+                continue
             yield self._hold(key, item, peer, now)
 
     def marked(self, key: bytes) -> int:
@@ -239,23 +285,23 @@ class Custody:
         item = self._items.get(key)
         return item is not None and item.replayed
 
-    def started(self, peer: str, key: bytes) -> None:
-        """The replica says that it is about to execute a marked item, alone."""
+    def started(self, peer: str, keys: Iterable[bytes]) -> None:
+        """The replica says what it executes alone from now on, of this sender or of another; none: it is done."""
         known = self._peers.get(peer)
-        if known is not None and key in known.held:
-            known.started.add(key)
+        if known is not None:
+            known.started = set(keys)
 
-    def released(self, peer: str, keys: Iterable[bytes], *, now: float) -> list[bytes]:
-        """The replica is done with these; return those that this ended here, each once."""
+    def released(self, peer: str, keys: Iterable[bytes], *, now: float) -> dict[bytes, tuple[str, ...]]:
+        """The replica is done with these; return those that this ended here, each with the others that hold it too."""
         known = self._peers.get(peer)
-        ended: list[bytes] = []
+        ended: dict[bytes, tuple[str, ...]] = {}
         for key in keys:
             if known is not None:
                 self._let_go(known, key, now)
             item = self._items.get(key)
             if item is not None and peer in item.holders:
                 self._forget(key)
-                ended.append(key)
+                ended[key] = tuple(item.holders - {peer}) if len(item.holders) > 1 else ()
         return ended
 
     def drop(self, key: bytes) -> list[str]:
@@ -283,7 +329,7 @@ class Custody:
                 peer.suspect = False
             elif not peer.suspect and self._others_progress(peer, now - limit_s):
                 peer.suspect = True
-            if peer.suspect and self._idempotent:
+            if peer.suspect and self._idempotent and not self._merging:
                 moved = self._try_elsewhere(peer, now - limit_s) or moved
         return moved
 
@@ -309,16 +355,28 @@ class Custody:
         if self._merging:
             alive = [peer for peer in peers if not peer.closed]
             chosen = rendezvous(alive, item.route) if alive else None
-            return chosen if chosen is not None and self._has_credit(chosen, item) else None  # type: ignore[arg-type, return-value]
+            return chosen if chosen is not None and len(chosen.held) < chosen.window else None  # type: ignore[attr-defined, return-value]
         free = [
-            peer for peer in peers if not peer.closed and self._has_credit(peer, item) and peer.name not in item.holders
+            peer
+            for peer in peers
+            if not (peer.closed or peer.suspect) and self._has_credit(peer, item) and peer.name not in item.holders
         ]
-        if len(free) > 1:
-            trusted = [peer for peer in free if not peer.suspect]
-            free = trusted or free
+        if not free:
+            free = self._last_resort(item)
         if not free:
             return None
         return free[0] if len(free) == 1 else self._policy.choose(free, item.route)  # type: ignore[return-value]
+
+    def _last_resort(self, item: _Item) -> list[_Peer]:
+        """Suspects, when there is nobody else who could have credit again."""
+        others = self._others(item)
+        if any(not peer.suspect for peer in others):
+            return []
+        return [peer for peer in others if self._has_credit(peer, item)]
+
+    def _others(self, item: _Item) -> list[_Peer]:
+        """Return who may be offered the item, with credit or without."""
+        return [peer for peer in self._peers.values() if not peer.closed and peer.name not in item.holders]
 
     def _has_credit(self, peer: _Peer, item: _Item) -> bool:
         return len(peer.held) < peer.window and (not peer.held or peer.held_bytes + item.size_bytes <= self._max_bytes)
@@ -395,6 +453,8 @@ class Custody:
             item = self._items.get(key)
             if item is None or item.is_waiting or item.target is not None or item.holders != {peer.name}:
                 continue
+            if all(other.suspect for other in self._others(item)):
+                break
             if self._num_replayed >= REPLAY_SHARE * self._num_sent + REPLAY_ALLOWANCE:
                 break
             self._num_replayed += 1

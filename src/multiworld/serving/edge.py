@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK
 from .packets import INLINE_BYTES, Item, Kind, Note, decode, encode
 
 __all__ = ["Edge", "EdgeOwner"]
+
+logger = logging.getLogger(__name__)
 
 MAX_UNDER_WAY = 2
 PACKET_BYTES = 256 << 10
@@ -77,6 +80,18 @@ class Edge:
         """Send an item; whoever posts keeps to the peer's credit."""
         self._items.append(item)
         self._flush_soon()
+
+    def withdraw(self, id_: bytes) -> bool:
+        """Take back an item that has not left yet; return whether it had not."""
+        for item in self._items:
+            if item.id == id_:
+                self._items.remove(item)
+                return True
+        return False
+
+    def unsent(self) -> list[bytes]:
+        """Return the ids of the items that have not left yet."""
+        return [item.id for item in self._items]
 
     def say(self, kind: Kind, ids: Iterable[bytes] = (), *, number: float = 0.0) -> None:
         """Say something now."""
@@ -181,6 +196,10 @@ class Edge:
             self.world.abort()
             self._break(error)
         except MultiworldError as error:
+            self._break(error)
+        except Exception as error:  # whatever it was, a deaf edge would hold up its requests until their deadlines
+            logger.exception("the edge with %s failed", self.peer)
+            self.world.abort()
             self._break(error)
 
     def _break(self, error: Exception) -> None:

@@ -19,6 +19,7 @@ from ..channel.base import Payload
 from .batching import BatchQueue
 from .graph import Batch
 from .packets import Item
+from .results import checked_result, is_nobodys_else
 
 __all__ = ["Executor", "Job", "describe_error"]
 
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 INLINE_S = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
 SMOOTHING = 0.2
+TURN_S = 0.002  # so long results wait for those of others before they leave
+MAX_MESSAGE = 4096  # characters of what user code raises
 MAX_CONCURRENT = 64  # calls of a coroutine function
 
 
@@ -48,12 +51,16 @@ class Executor:
         batch: Batch | None,
         device: str = "cpu",
         before_alone: Callable[[Job], Any],
+        after_alone: Callable[[], None] = lambda: None,
         on_done: Callable[[Job, Payload | Exception], None],
     ) -> None:
-        """``before_alone``: a coroutine function that is awaited before a suspected job is executed."""
+        """``before_alone``: a coroutine function that is awaited before a suspected job is executed.
+
+        ``after_alone`` is called when that is over.
+        """
         self.work = work
         self._batch, self._device = batch, torch.device(device)
-        self._before_alone, self._on_done = before_alone, on_done
+        self._before_alone, self._after_alone, self._on_done = before_alone, after_alone, on_done
         self._is_async = is_async(work)
         self._queue: BatchQueue[Job] = BatchQueue(batch)
         self._jobs: dict[bytes, Job] = {}
@@ -64,6 +71,8 @@ class Executor:
         self._turn: asyncio.Handle | None = None
         self._executing = 0
         self._alone = False
+        self._quiet = asyncio.Event()
+        self._closed = False
         self.call_s: float | None = None
         self.service_s = 0.0
         """How long one request takes lately, the batch's time shared out."""
@@ -111,6 +120,7 @@ class Executor:
         self._go_on_soon()
 
     def close(self) -> None:
+        self._closed = True
         for handle in (self._timer, self._turn):
             if handle is not None:
                 handle.cancel()
@@ -130,11 +140,13 @@ class Executor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._has_room():
-            jobs = self._queue.take(now=time.monotonic())
+        began = now = time.monotonic()
+        while self._has_room() and now - began < TURN_S:
+            jobs = self._queue.take(now=now)
             if not jobs:
                 break
             self._execute(jobs)
+            now = time.monotonic()
         if self._has_room():
             due = self._queue.due()
             if due is not None:
@@ -158,8 +170,12 @@ class Executor:
         task.add_done_callback(self._running.discard)
 
     async def _execute_beside(self, jobs: list[Job]) -> None:
+        alone = jobs[0].alone
         try:
-            if jobs[0].alone:
+            while alone and self._executing > 1:  # calls of a coroutine function that began before
+                self._quiet.clear()
+                await self._quiet.wait()
+            if alone:
                 await self._before_alone(jobs[0])
             if self._is_async:
                 result, took_s = await self._call_async(jobs)
@@ -169,7 +185,10 @@ class Executor:
                 result, took_s = await self._loop.run_in_executor(self._thread, self._call, jobs)
         finally:
             self._executing -= 1
-            self._alone = False
+            self._alone = self._alone and not alone
+            self._quiet.set()
+            if alone:
+                self._after_alone()
         self._finish(jobs, result, took_s)
         self._go_on_soon()
 
@@ -204,9 +223,12 @@ class Executor:
             arguments, rows = self._arguments(jobs)
             with torch.inference_mode():
                 result = self.work(*arguments)
-            if inspect.isawaitable(result):
-                raise TypeError("the work returned an awaitable; declare it with 'async def'")
-            return self._split(result, rows, len(jobs)), time.perf_counter() - began
+                if inspect.isawaitable(result):
+                    raise TypeError("the work returned an awaitable; declare it with 'async def'")
+                payload = checked_result(result, is_ours=is_nobodys_else(result))
+            return self._split(payload, rows, len(jobs)), time.perf_counter() - began
+        except SystemExit as error:  # only the controller ends replicas
+            return RuntimeError(f"the work called sys.exit({error.code!r})"), time.perf_counter() - began
         except Exception as error:  # the user's code may raise anything, and concerns only these requests
             return error, time.perf_counter() - began
 
@@ -215,7 +237,14 @@ class Executor:
         try:
             arguments, rows = self._arguments(jobs)
             result = await self.work(*arguments)  # not in inference mode, which other tasks would get too
-            return self._split(result, rows, len(jobs)), time.perf_counter() - began
+            payload = checked_result(result, is_ours=is_nobodys_else(result))
+            return self._split(payload, rows, len(jobs)), time.perf_counter() - began
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+            return RuntimeError("the work was cancelled by its own code"), time.perf_counter() - began
+        except SystemExit as error:  # as above
+            return RuntimeError(f"the work called sys.exit({error.code!r})"), time.perf_counter() - began
         except Exception as error:  # as above
             return error, time.perf_counter() - began
 
@@ -231,8 +260,7 @@ class Executor:
             return payload
         return _map(payload, lambda tensor: tensor.to(self._device))
 
-    def _split(self, result: Any, rows: list[int], num_jobs: int) -> list[Payload]:
-        payload = _checked(result)
+    def _split(self, payload: Payload, rows: list[int], num_jobs: int) -> list[Payload]:
         if num_jobs == 1:
             return [payload]
         for tensor in _tensors(payload):
@@ -252,10 +280,16 @@ def is_async(work: Callable[..., Any]) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return class, message and place, in one line."""
+    """Return class, message and place, in one line of bounded length."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    try:
+        text = str(error)
+    except Exception:  # its __str__ is the user's, too
+        text = "(its message cannot be read)"
+    if len(text) > MAX_MESSAGE:
+        text = f"{text[:MAX_MESSAGE]}… ({len(text)} characters)"
+    return f"{type(error).__name__}: {text}{where}"
 
 
 def _shape_of(items: Sequence[Item]) -> tuple[int, Hashable]:
@@ -300,29 +334,3 @@ def _concatenate(payloads: list[Payload]) -> Payload:
     if isinstance(first, dict):
         return {name: torch.cat([payload[name] for payload in payloads]) for name in first}  # type: ignore[call-overload, index]
     return [torch.cat(column) for column in zip(*payloads, strict=True)]
-
-
-def _checked(result: Any) -> Payload:
-    """Return what the work gave as a payload of contiguous CPU tensors; TypeError if it is none."""
-    if isinstance(result, Tensor):
-        return _ready(result)
-    if isinstance(result, dict) and all(isinstance(name, str) for name in result):
-        if all(isinstance(value, Tensor) for value in result.values()):
-            return {name: _ready(value) for name, value in result.items()}
-    elif isinstance(result, (list, tuple)) and all(isinstance(value, Tensor) for value in result):
-        return [_ready(value) for value in result]
-    raise TypeError(f"expected a tensor, or a list or dict of tensors, but the work returned {_describe(result)}")
-
-
-def _ready(tensor: Tensor) -> Tensor:
-    if tensor.layout is not torch.strided:
-        raise TypeError(f"the work returned a tensor of layout {tensor.layout}, expected torch.strided")
-    return tensor.detach().to("cpu").contiguous()
-
-
-def _describe(result: Any) -> str:
-    if isinstance(result, (list, tuple, dict)):
-        values = result.values() if isinstance(result, dict) else result
-        kinds = sorted({type(value).__name__ for value in values})
-        return f"a {type(result).__name__} of {', '.join(kinds) or 'nothing'}"
-    return f"a {type(result).__name__}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import math
 import os
@@ -15,8 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from ..channel.base import Payload
+from ..channel.tensors import describe
 from ..world.manager import WorldManager
-from .answers import RETRY, error_of
+from .answers import DOUBTFUL, error_of
 from .custody import Refusal
 from .edge import Edge
 from .errors import (
@@ -63,6 +63,9 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._tending = self._loop.create_task(self._tend())
         self._closed = False
+        self._lost_at = -math.inf
+        self._doubtful: dict[bytes, tuple[float, ServingError]] = {}
+        """Errors that are not the last word, and when they are."""
         self.on_edge_lost: Callable[[Edge, Exception], None] = lambda *_: None
 
     async def infer(
@@ -82,47 +85,63 @@ class Front:
 
         Raises a ServingError. Cancelled, the request is given up everywhere.
         """
-        id_ = self._id_of(request_id)
         now = time.monotonic()
-        if request_id is not None:
-            known = self.requests.kept(id_, now=now)
-            if known is not None:
-                answer: Payload = known
-                return answer
-            open_ = self.requests.get(id_)
-            if open_ is not None:
-                return await self._wait_beside(open_)
-        request = self._admit(id_, payload, timeout_s, key, now)
-        request.is_chosen = request_id is not None
-        self._send(request)
-        try:
-            return await self._wait(request)
-        except asyncio.CancelledError:
-            if self.requests.failed(id_) is not None:
-                self.node.take_back(id_)
-                if not request.waiter.done():
-                    request.waiter.set_exception(ServingError("the request was cancelled by whoever sent it first"))
-                    request.waiter.exception()
-            raise
-
-    async def _wait(self, request: Open) -> Payload:
-        return await request.waiter  # type: ignore[no-any-return]
-
-    async def _wait_beside(self, request: Open) -> Payload:
-        """The same request came again: it waits for the same answer, and gives up alone."""
-        return await asyncio.shield(request.waiter)
-
-    def _id_of(self, request_id: str | None) -> bytes:
         if request_id is None:
-            return self._salt + next(self._ids).to_bytes(8, "little")
-        return hashlib.blake2b(request_id.encode(), digest_size=16).digest()
+            request = self._admit(payload, timeout_s, key, None, now)
+            self._send(request)
+            try:
+                return await request.waiter  # type: ignore[no-any-return]
+            except asyncio.CancelledError:
+                self._give_up(request)
+                raise
+        known = self.requests.kept(request_id, now=now)
+        if known is not None:
+            return _copied(known)
+        timeout_s = self._checked_timeout(timeout_s)
+        open_ = self.requests.chosen(request_id)
+        if open_ is not None:
+            open_.num_waiters += 1
+            return _copied(await self._wait_with_others(open_, timeout_s))
+        request = self._admit(payload, timeout_s, key, request_id, now)
+        request.waiter.add_done_callback(_look_at)
+        self._send(request)
+        return await self._wait_with_others(request, None)
 
-    def _admit(self, id_: bytes, payload: Payload, timeout_s: float | None, key: str | None, now: float) -> Open:
-        if self._closed:
-            raise ServingError("this gateway is closed")
+    async def _wait_with_others(self, request: Open, timeout_s: float | None) -> Payload:
+        """The same request may come again: each waits, and gives up, alone."""
+        try:
+            answer: Payload = await asyncio.wait_for(asyncio.shield(request.waiter), timeout_s)
+        except asyncio.TimeoutError:
+            raise DeadlineExceededError(timeout_s or 0.0, "") from None
+        finally:
+            request.num_waiters -= 1
+            if not request.num_waiters and not request.waiter.done():
+                self._give_up(request)
+        return answer
+
+    def _give_up(self, request: Open) -> None:
+        if self.requests.failed(request.id) is not None:
+            self.node.cancel([request.id])
+            if not request.waiter.done():
+                request.waiter.cancel()
+
+    def _new_id(self) -> bytes:
+        """Of one request of one gateway alone, whatever the client calls it: what comes late is told apart."""
+        return self._salt + next(self._ids).to_bytes(8, "little")
+
+    def _checked_timeout(self, timeout_s: float | None) -> float | None:
         timeout_s = self.default_timeout_s if timeout_s is None else timeout_s
         if timeout_s is not None and not timeout_s > 0:
             raise BadRequestError("", f"timeout_s must be more than 0 seconds, got {timeout_s!r}")
+        return timeout_s
+
+    def _admit(
+        self, payload: Payload, timeout_s: float | None, key: str | None, chosen: str | None, now: float
+    ) -> Open:
+        if self._closed:
+            raise ServingError("this gateway is closed")
+        timeout_s = self._checked_timeout(timeout_s)
+        id_ = self._new_id()
         deadline = math.inf if timeout_s is None else now + timeout_s
         item = Item(Kind.ITEM, id_, self.number, deadline).carry(_ready(payload))
         if key is not None:
@@ -133,6 +152,7 @@ class Front:
         request = Open(
             id_, item, self._loop.create_future(), opened_at=now, deadline=deadline, size_bytes=item.size_bytes
         )
+        request.chosen = chosen
         self.requests.open(request)
         return request
 
@@ -157,41 +177,49 @@ class Front:
             else:
                 request.parts.setdefault(edge.stage, item)
                 if len(request.parts) == len(self._graph.outputs):
-                    self._answer(request, _joined(request.parts), item.size_bytes, now)
+                    size_bytes = sum(part.size_bytes for part in request.parts.values())
+                    self._answer(request, _joined(request.parts), size_bytes, now)
 
     def _answer(self, request: Open, answer: Payload, size_bytes: int, now: float) -> None:
-        if self.requests.answered(request.id, answer, size_bytes, now=now) is not None:
-            self._over(request)
+        kept = answer if request.chosen is None else _copied(answer)
+        if self.requests.answered(request.id, kept, size_bytes, now=now) is not None:
+            if request.attempt > 1 or request.opened_at <= self._lost_at:
+                self._call_off(request)
             if not request.waiter.done():
                 request.waiter.set_result(answer)
 
     def _failed(self, request: Open, fields: dict[str, Any]) -> None:
-        if fields.get("type") == RETRY:
-            if self.requests.may_retry(request):
-                self._send(request)
-            else:
-                self._fail(request, RequestLostError(str(fields.get("stage")), "each one tried"))
-        else:
-            self._fail(request, error_of(fields))
+        error = error_of(fields)
+        if not fields.get(DOUBTFUL):
+            self._fail(request, error)
+        elif request.id not in self._doubtful:
+            self._doubtful[request.id] = (time.monotonic() + self.requests.patience_s, error)
 
     def _fail(self, request: Open, error: ServingError) -> None:
         if self.requests.failed(request.id) is not None:
-            self._over(request)
+            self._call_off(request)
             if not request.waiter.done():
                 request.waiter.set_exception(error)
 
-    def _over(self, request: Open) -> None:
-        """A second copy of it may still be on its way, if it was sent twice."""
-        if request.attempt > 1:
-            self.node.take_back(request.id)
+    def _call_off(self, request: Open) -> None:
+        """It is over, but parts of it, or a second copy, may still be on their way."""
+        self._doubtful.pop(request.id, None)
+        self.node.cancel([request.id])
 
     # ---- what the node tells
 
     def accepted(self, stage: str, ids: Iterable[bytes]) -> None:
         """The input is kept until the answer all the same."""
 
-    def go_ahead(self, ids: Iterable[bytes]) -> None:
+    def go_ahead(self, edge: Edge, ids: Iterable[bytes]) -> None:
         """Of replicas only."""
+
+    def dropped(self, ids: Iterable[bytes]) -> None:
+        """Of replicas only."""
+
+    def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
+        """Of replicas only."""
+        return []
 
     def cancelled(self, ids: Iterable[bytes]) -> None:
         """Of replicas only."""
@@ -212,7 +240,8 @@ class Front:
 
     def replica_lost(self) -> None:
         """Some replica, not only of those beside us, is gone."""
-        self.requests.replica_lost(now=time.monotonic())
+        self._lost_at = time.monotonic()
+        self.requests.replica_lost(now=self._lost_at)
 
     # ---- time
 
@@ -222,9 +251,16 @@ class Front:
             now = time.monotonic()
             for request in self.requests.expired(now=now):
                 self._fail(request, self._too_late(request, now))
-                self.node.take_back(request.id)
-            for request in self.requests.to_retry(now=now):
+            for request in self.requests.to_retry(now=now, held=self._is_held):
                 self._send(request)
+            for id_ in [id_ for id_, (at, _) in self._doubtful.items() if at <= now]:
+                _, error = self._doubtful.pop(id_)
+                doubted = self.requests.get(id_)
+                if doubted is not None:
+                    self._fail(doubted, error)
+
+    def _is_held(self, id_: bytes) -> bool:
+        return all(id_ in self.node.custody[stage] for stage in self._first)
 
     def _too_late(self, request: Open, now: float) -> ServingError:
         for stage in self._first:
@@ -298,7 +334,26 @@ def _contiguous(value: Any) -> Tensor:
         )
     if value.is_sparse or value.is_quantized:
         raise BadRequestError("", f"a tensor of layout {value.layout} and type {value.dtype} cannot be sent")
-    return value.detach().to("cpu").contiguous()
+    ready = value.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    try:
+        describe(ready)
+    except KeyError:
+        raise BadRequestError("", f"a tensor of type {value.dtype} cannot be sent") from None
+    return ready
+
+
+def _copied(payload: Payload) -> Payload:
+    """Of memory of its own: who gets an answer may change it, and what comes in shares its memory with others."""
+    if isinstance(payload, Tensor):
+        return payload.clone()
+    if isinstance(payload, dict):
+        return {name: value.clone() for name, value in payload.items()}
+    return [value.clone() for value in payload]
+
+
+def _look_at(waiter: asyncio.Future[Any]) -> None:
+    if not waiter.cancelled():
+        waiter.exception()  # perhaps all who waited have gone
 
 
 def _joined(parts: dict[str, Item]) -> Payload:

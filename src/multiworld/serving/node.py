@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 FIRST_WINDOW = 16
 CHECK_S = 0.05
 CONNECT_S = 20.0
-SHOWN_ID_BYTES = 4
+MAX_LAZY_IDS = 256
 
 
 class NodeOwner(Protocol):
@@ -36,10 +36,16 @@ class NodeOwner(Protocol):
         """Requests from upstream, or answers."""
 
     def cancelled(self, ids: Iterable[bytes]) -> None:
-        """Nobody waits for these any more."""
+        """Nobody waits for these any more, here or further down."""
 
-    def go_ahead(self, ids: Iterable[bytes]) -> None:
-        """The sender of these knows that they are about to be executed."""
+    def dropped(self, ids: Iterable[bytes]) -> None:
+        """Another replica has done these: whatever has not been begun is to be released."""
+
+    def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
+        """Give up what that edge brought of these, unless it was begun; return what was given up."""
+
+    def go_ahead(self, edge: Edge, ids: Iterable[bytes]) -> None:
+        """That sender knows that these are about to be executed alone."""
 
     def accepted(self, stage: str, ids: Iterable[bytes]) -> None:
         """A replica of that stage has what was sent, for good or until it is lost, which is dealt with here."""
@@ -76,6 +82,7 @@ class Node:
         self.edges: dict[tuple[str, bool], Edge] = {}
         """By peer, and whether we are upstream of it."""
         self._granted: dict[str, int] = {}
+        self._gone: set[str] = set()
         self._window = FIRST_WINDOW
         self._checking = asyncio.get_running_loop().create_task(self._check_often())
 
@@ -107,6 +114,7 @@ class Node:
         if edge is not None:
             custody = self.custody[edge.stage]
             custody.open(peer, self._granted.get(peer, FIRST_WINDOW), now=time.monotonic())
+            self._recall(edge.stage)
             self._pump(edge.stage)
 
     def close(self, peer: str) -> None:
@@ -114,6 +122,7 @@ class Node:
         edge = self.edges.get((peer, True))
         if edge is not None:
             self.custody[edge.stage].close(peer)
+            self._recall(edge.stage)
             self._pump(edge.stage)
 
     def lost(self, peer: str) -> None:
@@ -123,6 +132,9 @@ class Node:
             if edge is not None:
                 edge.abort()
                 self.edge_broke(edge, MultiworldError(f"{peer} is gone"))
+        if peer.startswith(f"{GATEWAY}-") and GATEWAY in self.custody:
+            self._gone.add(peer)  # gateways are never called the same: no answer for this one finds a taker any more
+            self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
 
     def grant(self, window: int) -> None:
         """From now on each sender may have so many items here."""
@@ -133,7 +145,9 @@ class Node:
                     self._grant_to(edge)
 
     def _grant_to(self, edge: Edge) -> None:
-        edge.lazy_ids = max(1, self._window // 4)  # so that the sender never waits for what is not said
+        edge.lazy_ids = min(
+            max(1, self._window // 4), MAX_LAZY_IDS
+        )  # so that the sender never waits for what is not said
         edge.say(Kind.GRANT, number=self._window)
 
     @property
@@ -150,6 +164,9 @@ class Node:
     def send(self, item: Item, stage: str) -> None:
         """Take an item in custody for a stage, and send it as soon as a replica has credit."""
         target = f"{GATEWAY}-{item.origin}" if stage == GATEWAY else None
+        if target in self._gone:
+            self._owner.accepted(stage, [item.id])
+            return
         self._items[stage][item.id] = item
         self.custody[stage].put(
             item.id,
@@ -158,17 +175,49 @@ class Node:
             route=self._route(item, stage),
             target=target,
             replayed=item.replayed,
+            deaths=1 if item.attempt > 1 else 0,  # replicas died while it was with them, maybe of it
         )
         self._pump(stage)
 
     def take_back(self, id_: bytes) -> None:
-        """Nobody waits for this any more: drop it here, and tell who has it."""
-        for stage, custody in self.custody.items():
-            if self._items[stage].pop(id_, None) is not None:
-                for peer in custody.drop(id_):
-                    edge = self.edges.get((peer, True))
-                    if edge is not None:
-                        edge.say(Kind.CANCEL, [id_])
+        """Drop this here, and tell who has it."""
+        for stage in self.custody:
+            self._drop(stage, id_)
+
+    def cancel(self, ids: Iterable[bytes]) -> None:
+        """Nobody wants these any more: drop them, and where they have been passed on, tell everybody further down."""
+        ids = list(ids)
+        for stage in self.custody:
+            passed_on = [id_ for id_ in ids if not self._drop(stage, id_)]
+            if passed_on and stage != GATEWAY:
+                for edge in self.edges.values():
+                    if edge.is_upstream and edge.stage == stage:
+                        edge.say(Kind.CANCEL, passed_on)
+
+    def _drop(self, stage: str, id_: bytes) -> bool:
+        if self._items[stage].pop(id_, None) is None:
+            return False
+        custody = self.custody[stage]
+        for peer in custody.drop(id_):
+            edge = self.edges.get((peer, True))
+            if edge is not None and edge.withdraw(id_):
+                custody.returned(peer, [id_])
+            elif edge is not None and stage != GATEWAY:
+                edge.say(Kind.CANCEL, [id_])
+        return True
+
+    def _recall(self, stage: str) -> None:
+        """Parts of one request find each other again after a change of replicas."""
+        custody = self.custody[stage]
+        recalled: dict[str, list[bytes]] = {}
+        for peer, id_ in custody.misplaced():
+            edge = self.edges.get((peer, True))
+            if edge is not None and edge.withdraw(id_):
+                custody.returned(peer, [id_])
+            elif edge is not None:
+                recalled.setdefault(peer, []).append(id_)
+        for peer, ids in recalled.items():
+            self.edges[(peer, True)].say(Kind.RECALL, ids)
 
     def holds(self, id_: bytes) -> bool:
         """Return whether an item with that id is in custody here."""
@@ -214,19 +263,37 @@ class Node:
         elif kind == Kind.CANCEL:
             self._owner.cancelled(ids)
         elif kind == Kind.STARTED:
-            for id_ in ids:
-                self.custody[edge.stage].started(edge.peer, id_)
-            edge.say(Kind.GO, ids)
+            self.custody[edge.stage].started(edge.peer, ids)
+            if ids:
+                edge.say(Kind.GO, ids)
         elif kind == Kind.GO:
-            self._owner.go_ahead(ids)
+            self._owner.go_ahead(edge, ids)
+        elif kind == Kind.DROP:
+            self._owner.dropped(ids)
+        elif kind == Kind.RECALL:
+            returned = self._owner.recalled(edge, ids)
+            if returned:
+                edge.say(Kind.RETURNED, returned)
+        elif kind == Kind.RETURNED:
+            self.custody[edge.stage].returned(edge.peer, ids)
+            self._pump(edge.stage)
 
     def _released(self, edge: Edge, ids: Iterable[bytes]) -> None:
         ended = self.custody[edge.stage].released(edge.peer, ids, now=time.monotonic())
-        for id_ in ended:
+        for id_, others in ended.items():
             self._items[edge.stage].pop(id_, None)
+            for peer in others:
+                self._drop_at(edge.stage, peer, id_)
         if ended:
             self._owner.accepted(edge.stage, ended)
         self._pump(edge.stage)
+
+    def _drop_at(self, stage: str, peer: str, id_: bytes) -> None:
+        other = self.edges.get((peer, True))
+        if other is not None and other.withdraw(id_):
+            self.custody[stage].returned(peer, [id_])
+        elif other is not None:
+            other.say(Kind.DROP, [id_])
 
     def edge_broke(self, edge: Edge, error: Exception) -> None:
         if self.edges.get((edge.peer, edge.is_upstream)) is edge:
@@ -238,8 +305,10 @@ class Node:
         if not edge.is_upstream:
             return
         self._granted.pop(edge.peer, None)
-        loss = self.custody[edge.stage].down(edge.peer)
-        self._settle(edge.stage, loss)
+        custody = self.custody[edge.stage]
+        custody.returned(edge.peer, edge.unsent())  # these never got there
+        self._settle(edge.stage, custody.down(edge.peer))
+        self._recall(edge.stage)
         self._pump(edge.stage)
 
     def _settle(self, stage: str, loss: Loss) -> None:
@@ -261,9 +330,16 @@ class Node:
             for stage, custody in self.custody.items():
                 if custody.check(now=now):
                     self._pump(stage)
-                for id_ in [id_ for id_, item in self._items[stage].items() if item.deadline < now]:
-                    self.take_back(id_)
-                    self._owner.accepted(stage, [id_])
+                self._give_up_late(stage, now)
+
+    def _give_up_late(self, stage: str, now: float) -> None:
+        """Only at this stage: every other one that it was sent to gives it up, and says so, by itself."""
+        late = [id_ for id_, item in self._items[stage].items() if item.deadline < now]
+        for id_ in late:
+            self._drop(stage, id_)
+        if late:
+            self._owner.accepted(stage, late)
+            self._pump(stage)
 
     def statistics(self) -> dict[str, Any]:
         """Return what is in custody, by stage and replica."""

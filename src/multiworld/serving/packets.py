@@ -38,7 +38,11 @@ _PADDING = bytes(ALIGNMENT)
 
 
 class Kind(IntEnum):
-    """What a record says: ITEM to GO go downstream, the others come back."""
+    """What a record says.
+
+    ITEM, ERROR, CANCEL (nobody wants it any more, here and further down), DROP (another replica has done it), RECALL
+    (give it back unless it was begun) and GO go downstream, the others come back.
+    """
 
     ITEM = 1
     ERROR = 2
@@ -48,6 +52,9 @@ class Kind(IntEnum):
     RELEASED = 6
     STARTED = 7
     GRANT = 8
+    DROP = 9
+    RECALL = 10
+    RETURNED = 11
 
 
 class Note(NamedTuple):

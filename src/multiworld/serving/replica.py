@@ -12,11 +12,12 @@ from typing import Any
 
 from ..channel.base import Payload
 from ..world.manager import WorldManager
-from .answers import RETRY, fields_of
+from .answers import DOUBTFUL, fields_of
 from .custody import Refusal
 from .edge import Edge
 from .errors import BadRequestError, PoisonedRequestError, RequestLostError, ServingError, StageFailedError
 from .executor import Executor, Job, describe_error
+from .finished import Finished
 from .graph import GATEWAY, INPUT, Batch
 from .node import Node, Place
 from .packets import Item, Kind
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 QUEUE_S = 0.05  # how much work each sender may have waiting here
 MIN_WINDOW, MAX_WINDOW = 4, 256
+MERGING_WINDOW = 1 << 16  # see Custody
 GO_AHEAD_S = 1.0
-PARTIAL_S = 0.5  # a request whose other inputs do not come for so long went to another replica with them
 GRANT_EVERY_S = 0.1
 
 
@@ -65,13 +66,22 @@ class Replica:
             batch=self.stage.batch,
             device=self.stage.device,
             before_alone=self._ask_to_go_ahead,
+            after_alone=self._say_over,
             on_done=self._done,
         )
         self._sources = place.graph.inputs(place.stage)
         self._targets = place.graph.downstream(place.stage)
         self._open: dict[bytes, _Open] = {}
-        self._waiting_to_go: dict[bytes, asyncio.Event] = {}
+        self._finished = Finished()
+        self._deaf: set[Edge] = set()
+        """Senders that did not say in time that a request may be executed."""
+        self._asked: bytes | None = None
+        self._awaited: set[Edge] = set()
+        self._may_go = asyncio.Event()
         self._changed = asyncio.Event()
+        self._merges = place.graph.merges(place.stage)
+        if self._merges:
+            self.node.grant(MERGING_WINDOW)
         self._tending = asyncio.get_running_loop().create_task(self._tend())
 
     @property
@@ -117,9 +127,13 @@ class Replica:
     def arrived(self, edge: Edge, items: list[Item]) -> None:
         now = time.monotonic()
         for item in items:
+            if self._finished.covers(item.id, item.attempt):
+                edge.mention(Kind.RELEASED, item.id)
+                continue
             request = self._open.get(item.id)
             if request is None:
                 request = self._open[item.id] = _Open(item.attempt, now)
+            request.attempt = max(request.attempt, item.attempt)
             request.senders.append(edge)
             edge.mention(Kind.ACCEPTED, item.id)
             if not request.taken:
@@ -131,41 +145,70 @@ class Replica:
             request.taken = True
             self._pass_on(request, item)
             return
-        if item.replayed and not self.stage.idempotent:
-            request.taken = True
-            self._fail(request, item, RequestLostError(self.stage.name, "an earlier one"))
+        request.inputs.setdefault(INPUT if item.source == GATEWAY else item.source, item)
+        if len(request.inputs) < len(self._sources):
             return
-        request.inputs[INPUT if item.source == GATEWAY else item.source] = item
-        if len(request.inputs) == len(self._sources):
-            request.taken = True
-            inputs = [request.inputs[source] for source in self._sources]
-            self.executor.submit(Job(item.id, inputs, alone=any(part.deaths for part in inputs)))
+        request.taken = True
+        inputs = [request.inputs[source] for source in self._sources]
+        if not self.stage.idempotent and all(part.replayed for part in inputs):
+            # One part that was sent once, hither, would show that no other replica can have had them all.
+            error = RequestLostError(self.stage.name, "an earlier one")
+            self._pass_on(request, item.successor().carry_error({**fields_of(error), DOUBTFUL: True}))
+            return
+        self.executor.submit(Job(item.id, inputs, alone=any(part.deaths for part in inputs)))
 
     async def _ask_to_go_ahead(self, job: Job) -> None:
-        """Say which request is about to be executed: if this kills the process, its sender knows whose doing it was."""
-        request = self._open.get(job.id)
-        if request is None:
-            return
-        gone = self._waiting_to_go[job.id] = asyncio.Event()
-        for edge in request.senders:
+        """Say which request is about to be executed: if this kills the process, all senders know whose doing it was."""
+        self._may_go.clear()
+        self._asked = job.id
+        edges = [edge for edge in self.node.edges.values() if not edge.is_upstream]
+        self._awaited = set(edges) - self._deaf
+        for edge in edges:
             edge.say(Kind.STARTED, [job.id])
-        try:
+        if self._awaited:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(gone.wait(), GO_AHEAD_S)
-        finally:
-            del self._waiting_to_go[job.id]
+                await asyncio.wait_for(self._may_go.wait(), GO_AHEAD_S)
+        self._deaf |= self._awaited
 
-    def go_ahead(self, ids: Iterable[bytes]) -> None:
-        for id_ in ids:
-            if id_ in self._waiting_to_go:
-                self._waiting_to_go[id_].set()
+    def _say_over(self) -> None:
+        for edge in self.node.edges.values():
+            if not edge.is_upstream:
+                edge.say(Kind.STARTED)
+
+    def go_ahead(self, edge: Edge, ids: Iterable[bytes]) -> None:
+        self._deaf.discard(edge)
+        if self._asked in ids:
+            self._heard_from(edge)
+
+    def _heard_from(self, edge: Edge) -> None:
+        self._awaited.discard(edge)
+        if not self._awaited:
+            self._may_go.set()
 
     def cancelled(self, ids: Iterable[bytes]) -> None:
+        news = [id_ for id_ in ids if self._finished.cancel(id_)]
+        for id_ in news:
+            self.executor.drop(id_)
+            self._release(id_)
+        if news:
+            self.node.cancel(news)
+
+    def dropped(self, ids: Iterable[bytes]) -> None:
         for id_ in ids:
-            if id_ in self._open:
-                self.executor.drop(id_)
-                self.node.take_back(id_)
+            if self.executor.drop(id_):
                 self._release(id_)
+
+    def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
+        returned = []
+        for id_ in ids:
+            request = self._open.get(id_)
+            if request is not None and not request.taken and edge in request.senders:
+                returned.append(id_)
+                request.senders = [sender for sender in request.senders if sender is not edge]
+                request.inputs.pop(INPUT if edge.stage == GATEWAY else edge.stage, None)
+                if not request.senders:
+                    del self._open[id_]
+        return returned
 
     # ---- results out
 
@@ -182,12 +225,20 @@ class Replica:
         elif first.deadline < time.monotonic():
             self._release(job.id)
         else:
-            self._pass_on(request, first.successor().carry(result))
+            following = first.successor()
+            following.replayed = all(part.replayed for part in job.inputs)
+            following.attempt = request.attempt
+            self._pass_on(request, following.carry(result))
 
     def _fail(self, request: _Open, item: Item, error: ServingError) -> None:
         if isinstance(error, BadRequestError) and not error.stage:
             error = BadRequestError(self.stage.name, error.reason)
-        self._pass_on(request, item.successor().carry_error(fields_of(error)))
+        try:
+            failed = item.successor().carry_error(fields_of(error))
+        except (TypeError, ValueError):  # the user's code raised one of ours, with something in it that is no JSON
+            error = StageFailedError(self.stage.name, self.member, describe_error(error))
+            failed = item.successor().carry_error(fields_of(error))
+        self._pass_on(request, failed)
 
     def _pass_on(self, request: _Open, item: Item) -> None:
         request.inputs.clear()
@@ -216,6 +267,8 @@ class Replica:
         self.node.send(failed, stage)
 
     def connection_lost(self, edge: Edge, error: Exception) -> None:
+        self._deaf.discard(edge)
+        self._heard_from(edge)
         for id_, request in list(self._open.items()):
             if edge in request.senders:
                 request.senders = [sender for sender in request.senders if sender is not edge]
@@ -227,6 +280,7 @@ class Replica:
     def _release(self, id_: bytes) -> None:
         request = self._open.pop(id_, None)
         if request is not None:
+            self._finished.add(id_, request.attempt)
             for edge in request.senders:
                 edge.mention(Kind.RELEASED, id_)
         if not self._open:
@@ -237,9 +291,8 @@ class Replica:
     async def _tend(self) -> None:
         while True:
             await asyncio.sleep(GRANT_EVERY_S)
-            self._grant()
-            if len(self._sources) > 1:
-                self._give_up_partial(time.monotonic())
+            if not self._merges:
+                self._grant()
 
     def _grant(self) -> None:
         """Let each sender have as much here as ``QUEUE_S`` of work, and enough for two batches."""
@@ -251,13 +304,6 @@ class Replica:
         window = min(max(math.ceil(QUEUE_S / service_s), least), MAX_WINDOW)
         if abs(window - self.node.window) > 0.25 * self.node.window:
             self.node.grant(window)
-
-    def _give_up_partial(self, now: float) -> None:
-        for request in list(self._open.values()):
-            if not request.taken and now - request.arrived_at > PARTIAL_S:
-                request.taken = True
-                item = next(iter(request.inputs.values()))
-                self._pass_on(request, item.successor().carry_error({"type": RETRY, "stage": self.stage.name}))
 
 
 def _copy(item: Item) -> Item:

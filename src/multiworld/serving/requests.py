@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ __all__ = ["Admission", "Latencies", "Open", "Requests"]
 
 NUM_LATENCIES = 1024
 MAX_ATTEMPTS = 3
+SPARE_DEADLINES = 1024
+KEPT_OVERHEAD_BYTES = 1024
 RECHECK_S = 0.25
 RECHECK_FACTOR = 4.0
 
@@ -39,7 +42,9 @@ class Admission:
 class Open:
     """A request without its answer. ``item``: its input as it is sent. ``waiter``: whoever waits for the answer."""
 
-    __slots__ = ("attempt", "deadline", "id", "is_chosen", "item", "opened_at", "parts", "size_bytes", "waiter")
+    __slots__ = (
+        "attempt", "chosen", "deadline", "id", "item", "num_waiters", "opened_at", "parts", "size_bytes", "waiter",
+    )  # fmt: skip
 
     def __init__(
         self, id_: bytes, item: Any, waiter: Any, *, opened_at: float, deadline: float, size_bytes: int
@@ -47,8 +52,9 @@ class Open:
         self.id, self.item, self.waiter = id_, item, waiter
         self.opened_at, self.deadline, self.size_bytes = opened_at, deadline, size_bytes
         self.attempt = 1
-        self.is_chosen = False
-        """Whether the client chose the id, and may come back with it."""
+        self.chosen: str | None = None
+        """The id that the client chose, with which it may come back."""
+        self.num_waiters = 1
         self.parts: dict[str, Any] = {}
         """The answers of the output stages that have come so far."""
 
@@ -78,7 +84,8 @@ class Requests:
         self._open: dict[bytes, Open] = {}
         self._open_bytes = 0
         self._deadlines: list[tuple[float, bytes]] = []
-        self._kept: OrderedDict[bytes, tuple[float, int, Any]] = OrderedDict()
+        self._chosen: dict[str, Open] = {}
+        self._kept: OrderedDict[str, tuple[float, int, Any]] = OrderedDict()
         self._kept_bytes = 0
         self._recheck: list[tuple[float, float]] = []  # when, and for what was opened before
         self._rate: deque[float] = deque(maxlen=64)  # of answers
@@ -88,6 +95,10 @@ class Requests:
 
     def get(self, id_: bytes) -> Open | None:
         return self._open.get(id_)
+
+    def chosen(self, request_id: str) -> Open | None:
+        """Return the open request to which the client gave this id."""
+        return self._chosen.get(request_id)
 
     def all_open(self) -> list[Open]:
         return list(self._open.values())
@@ -111,11 +122,21 @@ class Requests:
     def open(self, request: Open) -> None:
         self._open[request.id] = request
         self._open_bytes += request.size_bytes
+        if request.chosen is not None:
+            self._chosen[request.chosen] = request
         if request.deadline < math.inf:
             heapq.heappush(self._deadlines, (request.deadline, request.id))
+            if len(self._deadlines) > 2 * len(self._open) + SPARE_DEADLINES:
+                self._deadlines = [
+                    (open_.deadline, id_) for id_, open_ in self._open.items() if open_.deadline < math.inf
+                ]
+                heapq.heapify(self._deadlines)
 
     def answered(self, id_: bytes, answer: Any, size_bytes: int, *, now: float) -> Open | None:
-        """Close a request with its answer, and return it; None if it was closed before."""
+        """Close a request with its answer, and return it; None if it was closed before.
+
+        If the client chose the id, the answer is kept: it must not be changed any more.
+        """
         request = self._close(id_)
         if request is None:
             self.num_repeated += 1
@@ -123,8 +144,8 @@ class Requests:
         self.num_answered += 1
         self._rate.append(now)
         self.latencies.add(now - request.opened_at)
-        if request.is_chosen:
-            self._keep(id_, answer, size_bytes, now)
+        if request.chosen is not None:
+            self._keep(request.chosen, answer, size_bytes, now)
         return request
 
     def failed(self, id_: bytes) -> Open | None:
@@ -134,10 +155,10 @@ class Requests:
             self.num_failed += 1
         return request
 
-    def kept(self, id_: bytes, *, now: float) -> Any:
+    def kept(self, request_id: str, *, now: float) -> Any:
         """Return the answer of a request whose id was chosen by the client, None if there is none (any more)."""
         self._expire_kept(now)
-        entry = self._kept.get(id_)
+        entry = self._kept.get(request_id)
         return None if entry is None else entry[2]
 
     def expired(self, *, now: float) -> list[Open]:
@@ -151,19 +172,26 @@ class Requests:
 
     # ---- requests that were lost on their way
 
+    @property
+    def patience_s(self) -> float:
+        """How long a request may take that nothing has happened to."""
+        return max(RECHECK_FACTOR * self.latencies.quantile(0.99), RECHECK_S)
+
     def replica_lost(self, *, now: float) -> None:
         """A replica is gone. Two at once may have taken the only copies of a result with them: look again soon."""
-        after_s = max(RECHECK_FACTOR * self.latencies.quantile(0.99), RECHECK_S)
-        self._recheck.append((now + after_s, now))
+        self._recheck.append((now + self.patience_s, now))
 
-    def to_retry(self, *, now: float) -> list[Open]:
-        """Return the requests that should have been answered since a loss, and are to be sent again from the start."""
+    def to_retry(self, *, now: float, held: Callable[[bytes], bool] = lambda _: False) -> list[Open]:
+        """Return the requests that should have been answered since a loss, and are to be sent again from the start.
+
+        ``held``: says of an id whether the request is still in custody at the entry, so that nothing of it can be lost.
+        """
         due = [before for at, before in self._recheck if at <= now]
         if not due:
             return []
         self._recheck = [(at, before) for at, before in self._recheck if at > now]
         before = max(due)
-        late = [request for request in self._open.values() if request.opened_at <= before]
+        late = [request for request in self._open.values() if request.opened_at <= before and not held(request.id)]
         return [request for request in late if self.may_retry(request)]
 
     def may_retry(self, request: Open) -> bool:
@@ -180,13 +208,17 @@ class Requests:
         request = self._open.pop(id_, None)
         if request is not None:
             self._open_bytes -= request.size_bytes
+            if request.chosen is not None and self._chosen.get(request.chosen) is request:
+                del self._chosen[request.chosen]
         return request
 
-    def _keep(self, id_: bytes, answer: Any, size_bytes: int, now: float) -> None:
+    def _keep(self, request_id: str, answer: Any, size_bytes: int, now: float) -> None:
         self._expire_kept(now)
+        size_bytes += KEPT_OVERHEAD_BYTES
         if size_bytes > self.admission.keep_bytes:
             return
-        self._kept[id_] = (now, size_bytes, answer)
+        self._kept_bytes -= self._kept.pop(request_id, (0.0, 0, None))[1]
+        self._kept[request_id] = (now, size_bytes, answer)
         self._kept_bytes += size_bytes
         while self._kept_bytes > self.admission.keep_bytes:
             self._forget_oldest()

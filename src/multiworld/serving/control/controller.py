@@ -51,6 +51,7 @@ BUSY_TICK_S, IDLE_TICK_S = 0.05, 1.0
 SCALE_EVERY_S = 1.0
 STATE_FILE = "controller.json"
 STOP_MARGIN_S = 2.0
+GATEWAYS_SHARE = 2 / 3
 LOOPBACK = ("127.0.0.1", "::1", "")
 
 
@@ -106,8 +107,11 @@ class Controller:
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self, grace_s: float = 15.0) -> None:
-        """End the deployment: gateways first, then replicas, then the host processes. Bounded by about ``grace_s``."""
-        self._do(self._fleet.stop(time.monotonic()))
+        """End the deployment: gateways, which answer what they hold, then replicas, then the host processes.
+
+        Bounded by little more than ``grace_s``, of which gateways may take two thirds.
+        """
+        self._do(self._fleet.stop(time.monotonic(), gateways_s=grace_s * GATEWAYS_SHARE))
         try:
             await self._until(lambda: not self._fleet.members, grace_s)
             if self._state is not None:

@@ -1,0 +1,153 @@
+"""What the controller knows and wants: members, hosts, plans and edges of one deployment, and what is missing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import UnknownStageError
+from ..graph import GATEWAY, Graph
+from .members import Member, MemberState, parse_member
+from .placement import HostInfo
+from .stage_plan import StagePlan
+from .wiring import Wiring
+
+__all__ = ["Roster"]
+
+GATHER_S = 10.0  # for hosts to come, before those that are there get everything
+LAST = (MemberState.DRAINING, MemberState.LEAVING)
+
+
+class Roster:
+    """All members of one deployment.
+
+    ``gateways``: how many to start; ``hosts``: how many to wait for at first, for a while, so that the first one does
+    not get all. ``local_addresses``: of hosts that can read files which the controller writes.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        now: float,
+        lease_s: float = 2.0,
+        gateways: int = 0,
+        hosts: int = 1,
+        local_addresses: Iterable[str] = ("127.0.0.1", "::1", ""),
+    ) -> None:
+        self.graph = graph
+        self.members: dict[str, Member] = {}
+        self.hosts: dict[str, HostInfo] = {}
+        self.plans = {stage.name: StagePlan(name=stage.name, desired=stage.replicas) for stage in graph}
+        self.gateways = gateways
+        self.numbers: dict[str, int] = {}
+        self.wiring = Wiring(graph)
+        self.stopping = False
+        self.unready_since: float | None = now
+        self._lease_s = lease_s
+        self._local = frozenset(local_addresses)
+        self._first_hosts, self._gather_by = hosts, now + GATHER_S
+        self._to_drain: list[Member] = []
+
+    # ---- across restarts of the controller
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a controller that is started again must know. Members of other processes attach again."""
+        return {
+            "numbers": self.numbers,
+            "epoch": self.wiring.epoch,
+            "ready": self.unready_since is None,
+            "stages": {name: plan.to_json() for name, plan in self.plans.items()},
+            "members": [
+                {
+                    "id": member.id,
+                    "stage": member.stage,
+                    "version": member.version,
+                    "host": member.host,
+                    "pid": member.pid,
+                    "keep": member.keep,
+                    "was_ready": member.is_ready or (member.awaited and member.was_ready),
+                    "retiring": member.retiring or ("it was to leave" if member.state in LAST else ""),
+                }
+                for member in self.members.values()
+                if member.host
+            ],
+        }
+
+    def restore(self, saved: Mapping[str, Any], now: float) -> None:
+        """Take over what ``to_json`` said: the members are awaited, and nothing is started until they have come."""
+        self.numbers = {str(stage): int(number) for stage, number in saved["numbers"].items()}
+        self.wiring.epoch = int(saved["epoch"])
+        self.unready_since = None if saved["ready"] else now
+        for name in self.plans.keys() & saved["stages"].keys():
+            self.plans[name] = StagePlan.from_json(name, saved["stages"][name], now)
+        for fields in saved["members"]:
+            if fields["stage"] == GATEWAY or fields["stage"] in self.plans:
+                member = Member(born=now, since=now, awaited=True, **fields)
+                self.members[member.id] = member
+
+    # ---- what others may know
+
+    @property
+    def resuming(self) -> bool:
+        """Whether members that ran before are still awaited."""
+        return any(member.awaited for member in self.members.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way, so that nothing will change by the passing of time alone."""
+        return (
+            not self.stopping
+            and all(member.is_ready and not member.retiring for member in self.members.values())
+            and all(edge.stands for edge in self.wiring.edges.values())
+            and all(plan.rollout is None for plan in self.plans.values())
+            and all(self.num_counted(name) == plan.desired for name, plan in self.plans.items())
+        )
+
+    def of_stage(self, stage: str) -> list[Member]:
+        return [member for member in self.members.values() if member.stage == stage]
+
+    def num_counted(self, stage: str) -> int:
+        return sum(member.counts for member in self.of_stage(stage))
+
+    def num_open(self, stage: str) -> int:
+        """Return how many replicas of a stage take requests now."""
+        return sum(member.is_ready and self.wiring.is_open(member.id) for member in self.of_stage(stage))
+
+    def missing(self) -> str:
+        """Return which stages have no replica that takes requests, and what is known of why; empty if all have."""
+        parts = []
+        for name, plan in self.plans.items():
+            if self.num_open(name):
+                continue
+            states = ", ".join(f"{member.id} is {member.state.value}" for member in self.of_stage(name))
+            reason = plan.waits_for or states or ("it is scaled to 0" if not plan.desired else "none is started yet")
+            parts.append(f"stage {name!r} has no replica that takes requests ({reason})")
+        return "; ".join(parts)
+
+    def scaling_suspended(self, stage: str, now: float) -> str:
+        """Return why an autoscaler's wish is not to be followed now; empty if it is."""
+        plan = self._plan(stage)
+        if self.stopping:
+            return "the deployment is being stopped"
+        if self.resuming:
+            return "members are awaited back after a restart of the controller"
+        if plan.rollout is not None:
+            return f"an update to version {plan.rollout.version} is under way"
+        if not plan.crash.allows(now=now):
+            return "its replicas die young"
+        return ""
+
+    def _plan(self, stage: str) -> StagePlan:
+        plan = self.plans.get(stage)
+        if plan is None:
+            raise UnknownStageError(stage, tuple(self.plans))
+        return plan
+
+    def _is_ours(self, member: str) -> bool:
+        parsed = parse_member(member)
+        return parsed is not None and (parsed[0] in self.plans or parsed[0] == GATEWAY)
+
+    def _note_error(self, member: Member, text: str) -> None:
+        if member.stage in self.plans:
+            self.plans[member.stage].last_error = text

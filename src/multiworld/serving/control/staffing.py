@@ -1,0 +1,254 @@
+"""Decide which members are started, drained, ended and replaced, so that each stage has what is wanted of it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph import GATEWAY
+from .actions import (
+    Action,
+    BackedOff,
+    Donate,
+    Emit,
+    KillProcess,
+    ReplicaDraining,
+    ReplicaLeft,
+    ReplicaLost,
+    ReplicaReady,
+    ReplicaStarted,
+    Send,
+    StageWaits,
+    StartProcess,
+    UpdateFinished,
+    UpdateRolledBack,
+)
+from .members import CONTROLLER, Member, MemberState, member_id
+from .placement import HostInfo, place
+from .rollout import Rollout
+from .roster import Roster
+from .stage_plan import StagePlan
+
+__all__ = ["Staffing"]
+
+SERVING = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, MemberState.READY)
+
+
+class Staffing(Roster):
+    """The part of the fleet that compares what is wanted of the stages with who is there."""
+
+    def _want_gateways(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        there = [member for member in self.of_stage(GATEWAY) if member.host]
+        for _ in range(self.gateways - len(there)):
+            host = place(GATEWAY, (), self.hosts.values(), self.members.values())
+            if host is not None:
+                actions += self._start(GATEWAY, 0, host, now, "gateways are wanted", keep=True)
+        return actions
+
+    def _want(self, plan: StagePlan, now: float) -> list[Action]:
+        if plan.rollout is None:
+            counted = [member for member in self.of_stage(plan.name) if member.counts]
+            actions = self._start_more(plan, plan.version, plan.desired - len(counted), now)
+            actions += self._drop_surplus(plan, counted, now)
+        else:
+            actions = self._roll(plan, plan.rollout, now)
+        return actions + self._retire(plan, now)
+
+    def _roll(self, plan: StagePlan, rollout: Rollout, now: float) -> list[Action]:
+        counted = [member for member in self.of_stage(plan.name) if member.counts]
+        step = rollout.step(counted, plan.desired, now)
+        actions = self._start_more(plan, plan.version, step.start_old, now)
+        actions += self._start_more(plan, rollout.version, step.start_new, now)
+        for member in step.drain:
+            actions += self._drain(member, f"version {rollout.version} has replaced it", now)
+        if step.done:
+            plan.version, plan.rollout = rollout.version, None
+            plan.weights = {version: path for version, path in plan.weights.items() if version == plan.version}
+            took_s = now - rollout.started_at
+            actions.append(Emit(event=UpdateFinished(stage=plan.name, version=plan.version, took_s=took_s)))
+        return actions
+
+    def _roll_back(self, plan: StagePlan, reason: str) -> list[Action]:
+        assert plan.rollout is not None
+        version, plan.rollout = plan.rollout.version, None
+        for member in self.of_stage(plan.name):
+            if member.version == version and not member.retiring:
+                member.retiring = f"version {version} was rolled back"
+        event = UpdateRolledBack(stage=plan.name, version=version, previous=plan.version, reason=reason)
+        return [Emit(event=event)]
+
+    def _start_more(self, plan: StagePlan, version: int, missing: int, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for _ in range(missing):
+            if not plan.crash.allows(now=now):
+                break
+            stage = self.graph.stages[plan.name]
+            host = place(plan.name, stage.hosts, self.hosts.values(), self.members.values())
+            if host is None:
+                return [*actions, *self._wait_for_host(plan, stage.hosts)]
+            reason = plan.causes.popleft() if plan.causes else f"{plan.desired} wanted, version {version}"
+            actions += self._start(plan.name, version, host, now, reason)
+        if missing > 0 and actions:
+            plan.waits_for = ""
+        return actions
+
+    def _wait_for_host(self, plan: StagePlan, allowed: tuple[str, ...]) -> list[Action]:
+        where = f"none of the hosts {', '.join(allowed)} is there" if allowed else "no host is there"
+        if plan.waits_for == where:
+            return []
+        plan.waits_for = where
+        return [Emit(event=StageWaits(stage=plan.name, reason=where))]
+
+    def _start(
+        self, stage: str, version: int, host: HostInfo, now: float, reason: str, *, keep: bool = False
+    ) -> list[Action]:
+        number = self.numbers[stage] = self.numbers.get(stage, 0) + 1
+        member = Member(
+            id=member_id(stage, number), stage=stage, version=version, born=now, since=now, host=host.name, keep=keep
+        )
+        self.members[member.id] = member
+        event = ReplicaStarted(member=member.id, stage=stage, host=host.name, version=version, reason=reason)
+        return [StartProcess(member=member.id, stage=stage, host=host.name, keep=keep), Emit(event=event)]
+
+    def _drop_surplus(self, plan: StagePlan, counted: list[Member], now: float) -> list[Action]:
+        """End the newest of too many, before all those that do not serve yet; one that serves always stays."""
+        actions: list[Action] = []
+        surplus = len(counted) - plan.desired
+        for member in sorted(counted, key=lambda member: (member.is_ready, -member.born))[: max(surplus, 0)]:
+            num_ready = sum(other.is_ready and other.counts for other in counted)
+            if not member.is_ready or num_ready > 1 or plan.desired == 0:
+                actions += self._drain(member, f"{plan.desired} are wanted", now)
+        return actions
+
+    def _retire(self, plan: StagePlan, now: float) -> list[Action]:
+        """Drain those that are to go, as soon as as many as wanted serve without them."""
+        members = self.of_stage(plan.name)
+        num_ready = sum(member.is_ready and member.counts for member in members)
+        actions: list[Action] = []
+        for member in members:
+            if member.retiring and member.state in SERVING and (not member.is_ready or num_ready >= plan.desired):
+                actions += self._drain(member, member.retiring, now)
+        return actions
+
+    def _give_up(self, member: Member, reason: str, now: float) -> list[Action]:
+        """Replace a member that is cut off from others, which may go on with what it still can until then."""
+        plan = self.plans[member.stage]
+        if member.counts:
+            plan.causes.append(f"replaces {member.id}: {reason}")
+        member.retiring = reason
+        return [] if member.is_ready else self._back_off(plan, now)
+
+    def _serve(self, member: Member, now: float) -> list[Action]:
+        member.go(MemberState.READY, now)
+        self.plans[member.stage].waits_for = ""
+        took_s = now - member.born
+        event = ReplicaReady(member=member.id, stage=member.stage, version=member.version, took_s=took_s)
+        return [Emit(event=event)]
+
+    # ---- where weights come from
+
+    def _load(self, member: Member) -> list[Action]:
+        """Tell a replica to make its work, with the weights of a live one if there is one."""
+        plan = self.plans[member.stage]
+        takers = [other.donor for other in self.members.values()]
+        donors = [
+            other
+            for other in self.of_stage(member.stage)
+            if other.is_ready and other.version == member.version and other.id not in member.tried
+        ]
+        path = plan.weights.get(member.version)
+        load: dict[str, Any] = {"do": "load", "version": member.version, "donor": None, "weights": path}
+        if donors:
+            donor = min(donors, key=lambda other: takers.count(other.id)).id
+            member.donor = donor
+            return [
+                Send(member=donor, message={"do": "donate", "to": member.id}),
+                Send(member=member.id, message={**load, "donor": donor, "weights": None}),
+            ]
+        if path is not None and member.address not in self._local and CONTROLLER not in member.tried:
+            member.donor = CONTROLLER
+            message = {**load, "donor": CONTROLLER, "weights": None}
+            return [Donate(member=member.id, path=path), Send(member=member.id, message=message)]
+        member.donor = None
+        return [Send(member=member.id, message=load)]
+
+    def _other_donors(self, gone: str) -> list[Action]:
+        """Let those who were to take their weights from a member that is gone take them elsewhere."""
+        actions: list[Action] = []
+        for taker in [other for other in self.members.values() if other.donor == gone]:
+            taker.tried.add(gone)
+            actions += self._load(taker)
+        return actions
+
+    # ---- the end of members
+
+    def _drain(self, member: Member, reason: str, now: float) -> list[Action]:
+        if not member.is_ready:
+            return self._dismiss(member, now)
+        member.go(MemberState.DRAINING, now)
+        self._to_drain.append(member)
+        return [Emit(event=ReplicaDraining(member=member.id, stage=member.stage, reason=reason))]
+
+    def _dismiss(self, member: Member, now: float) -> list[Action]:
+        """Tell a member to leave; one that cannot be told yet is ended."""
+        if member.state is MemberState.LEAVING:
+            return []
+        if not member.attached:
+            return [*self._kill(member), *self._left(member)]
+        member.go(MemberState.LEAVING, now)
+        return [Send(member=member.id, message={"do": "leave"})]
+
+    def _left(self, member: Member) -> list[Action]:
+        self._forget(member)
+        return [Emit(event=ReplicaLeft(member=member.id, stage=member.stage)), *self._other_donors(member.id)]
+
+    def _lose(self, member: Member, why: str, now: float, *, blame: bool = True, died: bool = False) -> list[Action]:
+        """A member is gone without having been told to. ``blame``: it may be its own fault, which delays the next."""
+        young, counted = blame and member.died_young(now), member.counts
+        rollout = self.plans[member.stage].rollout if member.stage in self.plans else None
+        was_settled = rollout is not None and rollout.has_settled(member, now)
+        actions: list[Action] = [Emit(event=ReplicaLost(member=member.id, stage=member.stage, why=why))]
+        if not (member.keep and died):  # its host has started the next one of that name by now
+            actions = [*self._kill(member), *actions]
+        if member.keep and not self.stopping:
+            if member.state is not MemberState.STARTING:
+                member.go(MemberState.STARTING, now)
+            member.since, member.attached, member.awaited, member.pid = now, False, False, None
+            self.wiring.forget(member.id)
+        else:
+            self._forget(member)
+        others = [other for other in self.members.values() if other.attached]
+        actions += [Send(member=other.id, message={"do": "lost", "peer": member.id}) for other in others]
+        actions += self._other_donors(member.id)
+        if not member.is_gateway and not self.stopping:
+            actions += self._mourn(member, was_settled, why) if counted else []
+            if young:
+                actions += self._back_off(self.plans[member.stage], now)
+            elif blame:
+                self.plans[member.stage].crash.forgive()  # it did serve: that is no crash loop
+        return actions
+
+    def _mourn(self, member: Member, was_settled: bool, why: str) -> list[Action]:
+        plan = self.plans[member.stage]
+        rollout = plan.rollout
+        if rollout is not None and member.version == rollout.version and not was_settled:
+            return self._roll_back(plan, f"{member.id}: {why}")
+        plan.causes.append(f"replaces {member.id}: {why}")
+        return []
+
+    def _back_off(self, plan: StagePlan, now: float) -> list[Action]:
+        delay_s = plan.crash.died_young(now=now)
+        return [Emit(event=BackedOff(stage=plan.name, deaths=plan.crash.deaths, delay_s=delay_s))] if delay_s else []
+
+    def _forget(self, member: Member) -> None:
+        del self.members[member.id]
+        self.wiring.forget(member.id)
+        if member.state is not MemberState.GONE:
+            member.state = MemberState.GONE
+        member.attached = False
+
+    def _kill(self, member: Member) -> list[Action]:
+        if not member.host:
+            return []
+        restarts = member.keep and not self.stopping
+        return [KillProcess(member=member.id, host=member.host, pid=member.pid, restarts=restarts)]

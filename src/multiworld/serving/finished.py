@@ -1,0 +1,37 @@
+"""Remembers which requests a replica is done with, so that what comes late of them is not begun again. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+__all__ = ["Finished"]
+
+NUM_REMEMBERED = 8192
+EVERY_ATTEMPT = 1 << 16
+
+
+class Finished:
+    """The last requests that ended here, each with the attempt that did."""
+
+    def __init__(self, num_remembered: int = NUM_REMEMBERED) -> None:
+        self._num_remembered = num_remembered
+        self._attempts: OrderedDict[bytes, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def add(self, id_: bytes, attempt: int) -> None:
+        """It ended; a later attempt of its gateway is executed all the same."""
+        self._attempts[id_] = max(attempt, self._attempts.pop(id_, 0))
+        if len(self._attempts) > self._num_remembered:
+            self._attempts.popitem(last=False)
+
+    def cancel(self, id_: bytes) -> bool:
+        """Nobody wants it, whatever comes; return False if that was known."""
+        is_news = self._attempts.get(id_, 0) < EVERY_ATTEMPT
+        self.add(id_, EVERY_ATTEMPT)
+        return is_news
+
+    def covers(self, id_: bytes, attempt: int) -> bool:
+        """Return whether this attempt has ended."""
+        return attempt <= self._attempts.get(id_, 0)

@@ -1,0 +1,35 @@
+"""Answers with the stages of a pipeline in this process, one after the other: what a deployment must be equal to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from ...channel.base import Payload
+from .stage import GenerationStage
+
+__all__ = ["Alone"]
+
+
+class Alone:
+    """For a ``Generator`` that needs no other process: tests, and comparison."""
+
+    name = "alone"
+
+    def __init__(self, stages: Iterable[GenerationStage]) -> None:
+        self.stages = [stage.eval() for stage in stages]
+
+    async def infer(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> Payload:
+        """Answer one request at once."""
+        with torch.inference_mode():
+            for stage in self.stages:
+                payload = stage.forward(payload)
+        return payload

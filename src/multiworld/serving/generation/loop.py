@@ -1,0 +1,288 @@
+"""Generates token by token through a pipeline whose stages keep the state of each sequence, and may lose it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ...channel.base import Payload
+from ..errors import BadRequestError, DeadlineExceededError, OverloadedError, ServingError, StateLostError
+from .cache import Step
+from .message import SEQUENCE_BYTES, pack
+from .question import Question
+from .sampling import Sampling
+from .turns import Turns
+
+__all__ = ["Generator", "Infers"]
+
+FORGET_S = 5.0
+CLOSE_S = 1.0
+RETRY_AFTER_S = 1.0
+
+
+class Infers(Protocol):
+    """A deployment, a gateway's view of one, or stages in this process."""
+
+    async def infer(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> Payload:
+        """Answer one request; see ``Deployment.infer``."""
+
+
+class _Run:
+    """One sequence on its way: all its tokens, and how many of them the stages have states of."""
+
+    __slots__ = ("attempt", "deadline", "key", "num_known", "sequence", "timeout_s", "tokens")
+
+    def __init__(self, tokens: Sequence[int], key: str | None, timeout_s: float, now: float) -> None:
+        self.tokens = list(tokens)
+        self.sequence = os.urandom(SEQUENCE_BYTES)
+        self.key = self.sequence.hex() if key is None else key
+        self.attempt = self.num_known = 0
+        self.timeout_s, self.deadline = timeout_s, now + timeout_s
+
+    def remaining_s(self, now: float) -> float:
+        """Return how much time is left; DeadlineExceededError for none."""
+        if now >= self.deadline:
+            raise DeadlineExceededError(self.timeout_s, f"token {len(self.tokens)}")
+        return self.deadline - now
+
+
+class Generator:
+    """The token loop over ``served``, whose first stage takes tokens and whose last gives logits: GenerationStages.
+
+    The pipeline's policy must be "sticky", so that each step of a sequence finds the replica with its state. When it
+    does not (the replica died, was drained, is new, or has evicted it), all tokens so far are sent again, and the
+    generation goes on with the same tokens. It is a ``StreamingServed``, so a gateway can serve it. Use it as a context
+    manager on one event loop.
+    """
+
+    def __init__(
+        self,
+        served: Infers,
+        *,
+        max_running: int = 32,
+        max_waiting: int = 1024,
+        chunk_tokens: int = 128,
+        max_replays: int = 8,
+        timeout_s: float = 60.0,
+    ) -> None:
+        """``max_running``: generations at a time; others wait in order, up to ``max_waiting``.
+
+        It should be at most twice the ``Batch.max_size`` of the stages, and the states of so many should fit in their
+        caches. ``chunk_tokens``: a longer prompt is sent in pieces, so that it holds the others up less.
+        ``max_replays``: how often one token may be tried again. ``timeout_s``: default of a generation.
+        """
+        for name, value in (("max_running", max_running), ("chunk_tokens", chunk_tokens)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value!r}")
+        self._served = served
+        self._turns = Turns(max_running)
+        self._max_waiting, self._chunk_tokens, self._max_replays = max_waiting, chunk_tokens, max_replays
+        self._timeout_s = timeout_s
+        self._forgetting: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.num_tokens = self.num_replays = 0
+        self.num_done = self.num_failed = 0
+
+    async def __aenter__(self) -> Generator:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Start no more generations, and give the last states a moment to be freed."""
+        self._is_closed = True
+        if self._forgetting:
+            await asyncio.wait(self._forgetting, timeout=CLOSE_S)
+        for task in self._forgetting:
+            task.cancel()
+
+    async def generate(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        top_k: int | None = None,
+        stop: Collection[int] = (),
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> AsyncGenerator[int, None]:
+        """Yield the tokens that follow ``tokens``, each as soon as it is chosen.
+
+        It ends after ``max_new_tokens``, or before the first one in ``stop``. The same arguments give the same tokens,
+        whatever replicas are lost on the way. ``timeout_s``: for all of it, waiting for its turn included. ``key``:
+        generations with the same key go to the same replicas.
+
+        Closed or cancelled, it frees its states. Raises a ServingError.
+        """
+        sampling = Sampling(temperature=temperature, seed=seed, top_k=top_k)
+        if not tokens or max_new_tokens < 1:
+            raise ValueError(f"expected tokens to go on from and max_new_tokens >= 1, got {max_new_tokens}")
+        run = _Run(tokens, key, self._timeout_s if timeout_s is None else timeout_s, self._now())
+        await self._enter(run)
+        try:
+            for _ in range(max_new_tokens):
+                token = sampling.choose(await self._logits(run), len(run.tokens))
+                if token in stop:
+                    break
+                run.tokens.append(token)
+                self.num_tokens += 1
+                yield token
+            self.num_done += 1
+        except Exception:
+            self.num_failed += 1
+            raise
+        finally:
+            self._turns.leave()
+            self._forget(run)
+
+    # ---- as what a gateway serves
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self._served, "name", "generation"))
+
+    async def infer(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> Payload:
+        """Answer with all tokens at once: ``{"tokens": [n] int64}``. ``payload``: see ``Question``."""
+        tokens = self._asked(Question.of(payload), timeout_s, key)
+        return {"tokens": torch.tensor([token async for token in tokens], dtype=torch.int64)}
+
+    async def stream(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> AsyncGenerator[Payload, None]:
+        """Yield ``{"token": [1] int64}`` for each token. ``payload``: see ``Question``.
+
+        Asked twice, it is generated twice, with the same tokens: ``request_id`` is not needed.
+        """
+        async with contextlib.aclosing(self._asked(Question.of(payload), timeout_s, key)) as tokens:
+            async for token in tokens:
+                yield {"token": torch.tensor([token])}
+
+    def readiness(self) -> tuple[bool, str]:
+        """As that which serves it."""
+        readiness = getattr(self._served, "readiness", None)
+        return (True, "") if readiness is None else readiness()
+
+    def status(self) -> dict[str, Any]:
+        """As that which serves it, and ``generation``: counts since the start, and depths now."""
+        status = getattr(self._served, "status", dict)
+        return {**status(), "generation": self.statistics()}
+
+    def metrics(self) -> Mapping[str, Any]:
+        """As that which serves it, and the counts of generations."""
+        metrics = getattr(self._served, "metrics", dict)
+        return {**metrics(), **{f"generation_{name}": float(value) for name, value in self.statistics().items()}}
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts since the start, and depths now. ``replays``: how often a sequence was sent again."""
+        return {
+            "running": self._turns.num_running,
+            "waiting": self._turns.num_waiting,
+            "done": self.num_done,
+            "failed": self.num_failed,
+            "tokens": self.num_tokens,
+            "replays": self.num_replays,
+        }
+
+    # ---- inside
+
+    def _asked(self, question: Question, timeout_s: float | None, key: str | None) -> AsyncGenerator[int, None]:
+        return self.generate(
+            question.tokens,
+            max_new_tokens=question.max_new_tokens,
+            temperature=question.sampling.temperature,
+            seed=question.sampling.seed,
+            top_k=question.sampling.top_k,
+            stop=question.stop,
+            timeout_s=timeout_s,
+            key=key,
+        )
+
+    async def _enter(self, run: _Run) -> None:
+        if self._is_closed:
+            raise ServingError("this generator is closed")
+        if self._turns.num_waiting >= self._max_waiting:
+            raise OverloadedError(self._turns.num_waiting, RETRY_AFTER_S)
+        try:
+            await self._turns.enter(run.remaining_s(self._now()))
+        except asyncio.TimeoutError:
+            raise DeadlineExceededError(run.timeout_s, "the queue for a turn") from None
+
+    async def _logits(self, run: _Run) -> Tensor:
+        """Return the logits of the next token, whatever it takes."""
+        num_lost = 0
+        while True:
+            try:
+                return await self._advance(run)
+            except StateLostError:
+                num_lost += 1
+                if num_lost > self._max_replays:
+                    raise
+                self.num_replays += 1
+                run.attempt += 1
+                run.num_known = 0
+            except OverloadedError as error:  # what was begun goes before what is new, so it is only a matter of time
+                await asyncio.sleep(min(error.retry_after_s, run.remaining_s(self._now())))
+
+    async def _advance(self, run: _Run) -> Tensor:
+        """Send what the stages do not know yet: one token, or all of them in pieces."""
+        while True:
+            piece = run.tokens[run.num_known : run.num_known + self._chunk_tokens]
+            step = Step(run.sequence, run.attempt, run.num_known, len(piece))
+            answer = await self._served.infer(
+                pack(step, torch.tensor(piece)), timeout_s=run.remaining_s(self._now()), key=run.key
+            )
+            run.num_known += len(piece)
+            if run.num_known == len(run.tokens):
+                return _rows_of(answer)
+
+    def _forget(self, run: _Run) -> None:
+        if run.num_known and not self._is_closed:
+            task = asyncio.get_running_loop().create_task(self._free(run))
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+
+    async def _free(self, run: _Run) -> None:
+        """Tell the stages; one that does not hear it frees the state when it is idle for long, or needs the room."""
+        farewell = pack(Step(run.sequence, run.attempt, 0, 0), torch.empty(0, dtype=torch.int64), is_last=True)
+        with contextlib.suppress(ServingError):
+            await self._served.infer(farewell, timeout_s=FORGET_S, key=run.key)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _rows_of(answer: Payload) -> Tensor:
+    if not isinstance(answer, dict) or "rows" not in answer:
+        raise BadRequestError("", "this pipeline does not generate: its last stage is no GenerationStage")
+    return answer["rows"]

@@ -1,0 +1,47 @@
+"""Computes row by row: what comes out for a token does not depend on what else is computed beside it.
+
+A matrix product rounds differently for another number of rows, so the same sequence would give other bits alone than
+in a batch, and others when it is sent again as a whole than token by token. Here every product has the same shape each
+time: 16 rows, filled up with zeros. And each token attends by itself, over as many keys as come before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+__all__ = ["attend", "in_tiles"]
+
+TILE = 16
+
+
+def in_tiles(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Return ``function(rows)`` ``[n, *out]`` for ``rows`` ``[n, *in]``, calling it with 16 rows at a time.
+
+    ``function`` must treat each row by itself.
+    """
+    number = rows.shape[0]
+    if number % TILE:
+        padding = rows.new_zeros((TILE - number % TILE, *rows.shape[1:]))
+        rows = torch.cat((rows, padding))
+    if rows.shape[0] <= TILE:
+        return function(rows)[:number]
+    return torch.cat([function(rows[at : at + TILE]) for at in range(0, number, TILE)])[:number]
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
+    """Return ``[n, heads, size]``: causal attention of the tokens from ``position`` on, one after the other.
+
+    ``queries``: ``[n, heads, size]``; ``keys``, ``values``: ``[position + n, heads, size]``.
+    """
+    scale = 1.0 / math.sqrt(queries.shape[-1])
+    queries, keys, values = queries.unsqueeze(2) * scale, keys.permute(1, 2, 0), values.transpose(0, 1)
+    attended = torch.empty_like(queries)
+    for index in range(queries.shape[0]):
+        end = position + index + 1
+        weights = torch.matmul(queries[index], keys[..., :end]).softmax(-1)
+        torch.matmul(weights, values[:, :end], out=attended[index])
+    return attended.squeeze(2)

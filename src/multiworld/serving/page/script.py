@@ -1,0 +1,342 @@
+"""What the page does in the browser: it draws what the server has decided, and comes again when it was cut off."""
+
+__all__ = ["SCRIPT"]
+
+SCRIPT = """
+"use strict";
+const svgSpace = "http://www.w3.org/2000/svg", span = 300, kept = 500;
+const glyphs = {good: "●", calm: "◔", warn: "◑", bad: "✕"};
+const order = ["fault", "replica", "scaling", "update"];
+const labels = {fault: "faults", replica: "starts and replacements", scaling: "scaling", update: "updates",
+  other: "other", world: "worlds"};
+const hidden = new Set(["world"]);
+const narrow = matchMedia("(max-width: 700px)");
+let run = null, graph = null, snapshot = null, points = [], events = [], skew = 0, picked = null;
+const at = id => document.getElementById(id);
+function make(tag, settings, ...children) {
+  const made = Object.assign(document.createElement(tag), settings);
+  made.append(...children);
+  return made;
+}
+function draw(tag, attributes, ...children) {
+  const made = document.createElementNS(svgSpace, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+function put(node, text) { if (node.textContent !== text) node.textContent = text; }
+function name(node, value) { if (node.getAttribute("class") !== value) node.setAttribute("class", value); }
+function short(text, most) { return text.length > most ? text.slice(0, most - 1) + "…" : text; }
+function count(value) { return value === null || value === undefined ? "–" : value.toLocaleString("en"); }
+function rate(value) {
+  if (value === null || value === undefined) return "–";
+  return (value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(1)) + "/s";
+}
+function time(seconds) {
+  if (seconds === null || seconds === undefined || seconds === 0) return "–";
+  if (seconds >= 1) return seconds.toFixed(2) + " s";
+  return (seconds * 1000).toFixed(seconds >= 0.1 ? 0 : seconds >= 0.01 ? 1 : 2) + " ms";
+}
+function share(value) { return value === null || value === undefined ? "–" : Math.round(value * 100) + " %"; }
+function size(bytes) { return bytes >= 1e6 ? (bytes / 1e6).toFixed(1) + " MB" : Math.round(bytes / 1e3) + " kB"; }
+function age(seconds) {
+  if (seconds < 60) return seconds + " s";
+  return seconds < 3600 ? Math.floor(seconds / 60) + " min" : (seconds / 3600).toFixed(1) + " h";
+}
+function clock(at) {
+  const when = new Date(at * 1000);
+  return when.toLocaleTimeString([], {hour12: false}) + "." + String(when.getMilliseconds()).padStart(3, "0");
+}
+function tone(member) {
+  if (member.state === "ready") return member.open ? "good" : "calm";
+  return {draining: "warn", leaving: "warn", awaited: "warn", gone: "bad"}[member.state] || "calm";
+}
+function stateOf(member) {
+  const state = member.state === "ready" && !member.open ? "ready, not open" : member.state;
+  return member.replaces ? `${state}, for ${member.replaces}` : state;
+}
+
+// ---- the graph: its structure when that changes, its numbers every second
+
+let parts = new Map();
+function showGraph() {
+  const pane = at("graph");
+  if (!graph) return;
+  const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.id : null;
+  const kind = narrow.matches ? "upright" : "wide", drawing = graph.drawings[kind];
+  const root = draw("svg", {viewBox: `0 0 ${drawing.width} ${drawing.height}`, role: "group",
+    "aria-label": "the stages, their replicas, and the worlds between them"});
+  parts = new Map();
+  const texts = draw("g", {class: "over"});
+  for (const [id, box] of Object.entries(drawing.nodes)) {
+    const [under, ...over] = id.includes(":") ? end(id, box) : stage(id, box);
+    root.append(under);
+    texts.append(...over);
+  }
+  for (const edge of graph.edges) {
+    const path = draw("path", {d: edge[kind], class: "world " + edge.state});
+    Object.assign(path.dataset, {from: edge.from, to: edge.to});
+    path.append(draw("title", {}, `${edge.from} → ${edge.to}: ${edge.state}` + (edge.error ? `, ${edge.error}` : "")));
+    root.append(path);
+  }
+  root.append(texts, ...drawing.empty.map(vacancy));
+  for (const [id, box] of Object.entries(drawing.members)) root.append(member(id, box));
+  const room = pane.clientWidth, scale = Math.min(1, Math.max(room / drawing.width, 0.72));
+  root.setAttribute("width", Math.floor(drawing.width * scale));
+  root.setAttribute("height", Math.floor(drawing.height * scale));
+  pane.replaceChildren(root);
+  showNumbers();
+  if (picked) pick(picked);
+  if (focused && parts.has(focused)) parts.get(focused).group.focus({preventScroll: true});
+}
+function end(id, [x, y, width, height]) {
+  const text = (dy, look) => draw("text", {x: x + width / 2, y: y + dy, class: "middle " + look});
+  const lines = [text(20, "name"), text(37, "faint"), text(52, "faint")];
+  parts.set(id, {lines});
+  return [draw("rect", {x, y, width, height, rx: 8, class: "end"}), ...lines];
+}
+function stage(id, [x, y, width, height]) {
+  const left = draw("text", {x: x + 9, y: y + 18, class: "name"}, short(id, 15));
+  const right = draw("text", {x: x + width - 9, y: y + 18, class: "right"});
+  const below = draw("text", {x: x + 9, y: y + 34, class: "faint"});
+  parts.set("stage " + id, {right, below});
+  return [draw("rect", {x, y, width, height, rx: 10, class: "stage"}, draw("title", {}, id)), left, right, below];
+}
+function vacancy([x, y, width, height, who, isWanted]) {
+  const says = !who ? "not started yet" : isWanted ? `✕ ${short(who, 16)} is gone` : `${short(who, 16)} has left`;
+  return draw("g", {class: "member " + (!isWanted ? "idle" : who ? "bad" : "calm")},
+    draw("rect", {x, y, width, height, rx: 7, class: "box"}),
+    draw("text", {x: x + width / 2, y: y + height / 2 + 4, class: "middle state"}, says));
+}
+function member(id, [x, y, width, height]) {
+  const text = (dy, look) => draw("text", {x: x + 8, y: y + dy, class: look});
+  const lines = [text(17, "name"), text(33, "state"), text(47, "faint"), text(61, "")];
+  const version = draw("text", {x: x + width - 8, y: y + 17, class: "right faint"});
+  const load = draw("rect", {x: x + 8, y: y + height - 8, width: 0, height: 3, class: "load", rx: 1.5});
+  const hint = draw("title", {});
+  const group = draw("g", {class: "member", tabindex: 0, role: "img", "data-id": id}, hint,
+    draw("rect", {x, y, width, height, rx: 7, class: "box"}), ...lines, version,
+    draw("rect", {x: x + 8, y: y + height - 8, width: width - 16, height: 3, class: "track", rx: 1.5}), load);
+  for (const when of ["focus", "mouseenter"]) group.addEventListener(when, () => pick(id));
+  for (const when of ["blur", "mouseleave"]) group.addEventListener(when, () => pick(null));
+  parts.set(id, {group, lines, version, load, hint, room: width - 16});
+  return group;
+}
+function pick(id) {
+  picked = id;
+  for (const path of document.querySelectorAll("#graph .world")) {
+    const near = path.dataset.from === id || path.dataset.to === id;
+    path.classList.toggle("near", near);
+    path.classList.toggle("far", id !== null && !near);
+  }
+}
+function showNumbers() {
+  if (!snapshot) return;
+  const totals = snapshot.totals, gateways = snapshot.gateways.length;
+  fill(parts.get("gateway:in"), ["requests", gateways > 1 ? `${gateways} gateways` : "gateway", `${totals.open} open`]);
+  fill(parts.get("gateway:out"), ["answers", rate(totals.rate), `p50 ${time(totals.p50_s)}`]);
+  for (const each of snapshot.stages) {
+    const part = parts.get("stage " + each.name);
+    if (!part) continue;
+    put(part.right, `${each.open} of ${each.desired}`);
+    const version = each.updating_to ? ` · v${each.version} → v${each.updating_to}` : "";
+    put(part.below, `${rate(each.rate)} · ${share(each.utilisation)} busy${version}`);
+  }
+  for (const each of snapshot.replicas) {
+    const part = parts.get(each.id);
+    if (!part) continue;
+    const look = tone(each), state = stateOf(each);
+    name(part.group, "member " + look);
+    const queue = each.window === null || each.window === undefined ? each.queue : `${each.queue}/${each.window}`;
+    fill(part, [`${glyphs[look]} ${short(each.id, 17)}`, short(state, 25),
+      short(`pid ${each.pid ?? "–"} · ${each.host}`, 26), `${rate(each.rate)} · ${time(each.service_s)} · q ${queue}`]);
+    put(part.version, each.version > 1 ? "v" + each.version : "");
+    part.load.setAttribute("width", part.room * (each.utilisation || 0));
+    name(part.load, each.utilisation > 0.85 ? "load high" : "load");
+    const all = `${each.id}: ${state}, process ${each.pid} on ${each.host}, ${rate(each.rate)}, ` +
+      `${time(each.service_s)} each, ${each.queue} queued, ${share(each.utilisation)} busy`;
+    put(part.hint, all);
+    part.group.setAttribute("aria-label", all);
+  }
+}
+function fill(part, texts) { if (part) texts.forEach((text, index) => put(part.lines[index], text)); }
+
+// ---- tables: rows stay, cells change
+
+function table(id, rows) {
+  const body = at(id), known = new Map([...body.rows].map(row => [row.dataset.id, row]));
+  rows.forEach(([key, cells], index) => {
+    const row = known.get(key) || make("tr", {});
+    known.delete(key);
+    row.dataset.id = key;
+    while (row.cells.length < cells.length) row.append(make("td", {}));
+    cells.forEach(([text, look], column) => {
+      put(row.cells[column], text);
+      if (row.cells[column].className !== (look || "")) row.cells[column].className = look || "";
+    });
+    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
+  });
+  for (const row of known.values()) row.remove();
+}
+function showTables() {
+  table("stages", snapshot.stages.map(each => [each.name, [[each.name], [`${each.open} of ${each.desired}`,
+    each.open < each.desired ? "n warn" : "n"], [each.bounds.join("–"), "n"], [rate(each.rate), "n"],
+    [share(each.utilisation), "n"], [time(each.service_s), "n"], [count(each.queue), "n"], [each.updating_to ?
+    `${each.version} → ${each.updating_to}` : String(each.version), "n"], [each.note, "note"]]]));
+  table("replicas", snapshot.replicas.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,
+    tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [String(each.version), "n"], [count(each.queue), "n"],
+    [count(each.in_flight), "n"], [count(each.window), "n"], [rate(each.rate), "n"], [time(each.service_s), "n"],
+    [share(each.utilisation), "n"], [count(each.done), "n"], [count(each.failed), each.failed ? "n bad" : "n"],
+    [size(each.held_bytes), "n"], [age(each.age_s), "n"]]]));
+  table("gateways", snapshot.gateways.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,
+    tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [count(each.open_requests), "n"],
+    [count(each.waiting), "n"], [rate(each.rate), "n"], [time(each.p50_s), "n"], [time(each.p95_s), "n"],
+    [time(each.p99_s), "n"]]]));
+}
+
+// ---- totals and curves
+
+function showStatus() {
+  if (!snapshot) { banner("warn", "Nothing is known of the deployment yet: its controller has not answered."); return; }
+  document.title = `${snapshot.ready ? "" : "✕ "}${snapshot.name} · multiworld`;
+  put(at("name"), snapshot.name);
+  const phase = snapshot.stopping ? "stopping" : snapshot.resuming ? "resuming" : snapshot.ready ? "ready" : "unready";
+  put(at("phase"), phase === "unready" ? "not ready" : phase);
+  name(at("phase"), "pill " + phase);
+  put(at("epoch"), `routing epoch ${snapshot.epoch}`);
+  if (snapshot.silent) {
+    banner("warn", `The controller does not answer: ${snapshot.silent.why}. Requests go on without it; what is shown ` +
+      `is of ${clock(snapshot.silent.since)}.`);
+  } else if (snapshot.missing) {
+    const since = snapshot.unready_s === null ? "" : ` for ${snapshot.unready_s} s`;
+    banner("bad", `✕ Not ready${since}: ${snapshot.missing}`);
+  } else if (snapshot.resuming) {
+    banner("warn", "The controller was started again; it waits for the members that ran before.");
+  } else { banner("", snapshot.stopping ? "The deployment is being stopped." : "Every stage takes requests."); }
+  const totals = snapshot.totals;
+  put(at("n-rate"), rate(totals.rate));
+  for (const each of ["p50", "p95", "p99"]) put(at("n-" + each), time(totals[each + "_s"]));
+  put(at("n-open"), `${count(totals.open)}`);
+  put(at("n-waiting"), `open, ${count(totals.waiting)} wait for a replica`);
+  put(at("n-answered"), `answers, ${count(totals.answered)} so far`);
+  put(at("n-bad"), count(totals.failed + totals.refused));
+  put(at("n-failed"), `${count(totals.failed)} failed, ${count(totals.refused)} refused`);
+}
+function banner(look, text) { name(at("banner"), look); put(at("banner"), text); }
+function showCurves() {
+  const now = points.length ? points[points.length - 1].at : 0;
+  skew = now;
+  const falls = events.filter(each => each.kind === "ReplicaLost" && each.at > now - span);
+  for (const [id, field, text] of [["rate", "rate", rate], ["p50", "p50_s", time], ["p95", "p95_s", time],
+    ["p99", "p99_s", time], ["open", "open", count], ["bad", "bad_rate", rate]]) curve(id, field, text, now, falls);
+  strip(now);
+}
+function curve(id, field, text, now, falls) {
+  const root = at("c-" + id), top = Math.max(...points.map(each => each[field] || 0), 1e-9);
+  const x = when => span - (now - when), y = value => 38 - 36 * value / top;
+  let path = "", area = "", first = null, last = null;
+  for (const each of points) {
+    if (each[field] === null) { if (last !== null) area += `L${last} 39Z`; first = last = null; continue; }
+    const here = x(each.at).toFixed(1);
+    path += `${last === null ? "M" : "L"}${here} ${y(each[field]).toFixed(1)}`;
+    area += `${last === null ? `M${here} 39L` : "L"}${here} ${y(each[field]).toFixed(1)}`;
+    first ??= here;
+    last = here;
+  }
+  if (last !== null) area += `L${last} 39Z`;
+  const peak = points.some(each => each[field] !== null) ? text(top < 1e-8 ? 0 : top) : "–";
+  root.setAttribute("aria-label", `the last five minutes, at most ${peak}`);
+  root.replaceChildren(draw("title", {}, `the last five minutes; at most ${peak}`),
+    draw("line", {x1: 0, x2: span, y1: 39, y2: 39, class: "base"}), draw("path", {d: area, class: "area"}),
+    draw("path", {d: path, class: "curve"}),
+    ...falls.map(each => draw("line", {x1: x(each.at), x2: x(each.at), y1: 0, y2: 39, class: "fall"})));
+}
+function strip(now) {
+  const root = at("strip"), width = Math.max(280, root.clientWidth), lead = 52, room = width - lead - 10;
+  const x = when => lead + room * (span - (now - when)) / span;
+  root.setAttribute("viewBox", `0 0 ${width} 92`);
+  const rows = order.flatMap((each, index) => [draw("text", {x: 0, y: 16 + 18 * index}, each),
+    draw("line", {x1: lead, x2: width - 10, y1: 12 + 18 * index, y2: 12 + 18 * index})]);
+  const ticks = [5, 4, 3, 2, 1, 0].map(minutes => draw("text", {x: x(now - 60 * minutes), y: 88, "text-anchor":
+    minutes ? "middle" : "end"}, minutes ? `−${minutes} min` : "now"));
+  const marks = events.filter(each => order.includes(each.category) && each.at > now - span).map(each => {
+    const mark = shape(each.tone, x(Math.min(each.at, now)), 12 + 18 * order.indexOf(each.category));
+    mark.append(draw("title", {}, `${clock(each.at)} ${each.text}`));
+    return mark;
+  });
+  root.replaceChildren(...rows, ...ticks, ...marks);
+}
+function shape(tone, x, y) {
+  if (tone === "bad") return draw("path", {d: `M${x} ${y - 6}l6 11h-12z`, class: tone});
+  if (tone === "warn") return draw("path", {d: `M${x} ${y - 6}l5 6l-5 6l-5 -6z`, class: tone});
+  if (tone === "good") return draw("circle", {cx: x, cy: y, r: 4.5, class: tone});
+  return draw("rect", {x: x - 4, y: y - 4, width: 8, height: 8, class: "calm"});
+}
+
+// ---- what happened
+
+function item(event) {
+  const made = make("li", {className: event.tone}, make("time", {dateTime: new Date(event.at * 1000).toISOString()},
+    `${clock(event.at)} · ${labels[event.category]}`), event.text);
+  if (event.detail) made.append(make("details", {}, make("summary", {}, "more"), make("pre", {}, event.detail)));
+  return made;
+}
+function showEvents(all) {
+  const list = at("events"), shown = (all || events).filter(each => !hidden.has(each.category)).map(item).reverse();
+  if (all) list.prepend(...shown); else list.replaceChildren(...shown);
+  while (list.children.length > kept) list.lastChild.remove();
+}
+for (const box of document.querySelectorAll("#filters input")) {
+  box.checked = !hidden.has(box.value);
+  box.addEventListener("change", () => {
+    if (box.checked) hidden.delete(box.value); else hidden.add(box.value);
+    showEvents();
+  });
+}
+
+// ---- from the server
+
+function isRun(other) {
+  if (run === other) return;
+  if (run !== null) { points = []; events = []; graph = snapshot = null; showEvents(); }
+  run = other;
+}
+function takeSnapshot(value) { snapshot = value; showStatus(); if (value) { showNumbers(); showTables(); } }
+function takeGraph(value) { graph = value; showGraph(); }
+function takePoints({points: more}) {
+  const last = points.length ? points[points.length - 1].at : 0;
+  points = [...points, ...more.filter(each => each.at > last)].slice(-span);
+  showCurves();
+}
+function takeEvents(more) {
+  const last = events.length ? events[events.length - 1].number : 0;
+  const news = more.filter(each => each.number > last);
+  events = [...events, ...news].slice(-kept);
+  showEvents(news);
+}
+function link(look, text) { name(at("link"), look); put(at("link"), text); }
+function connect() {
+  const source = new EventSource(location.pathname.replace(/[/]$/, "") + "/events" + location.search);
+  const hear = (kind, take) => source.addEventListener(kind, message => take(JSON.parse(message.data)));
+  hear("hello", value => isRun(value.run));
+  hear("graph", takeGraph);
+  hear("snapshot", takeSnapshot);
+  hear("series", takePoints);
+  hear("events", takeEvents);
+  source.onopen = () => link("", "live");
+  source.onerror = () => {
+    link("lost", "not connected: the gateway has ended or cannot be reached; trying again");
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 1000);
+  };
+}
+narrow.addEventListener("change", showGraph);
+let width = innerWidth;
+addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; showGraph(); showCurves(); } });
+const first = JSON.parse(at("first").textContent);
+isRun(first.run);
+takeEvents(first.events);
+takeSnapshot(first.snapshot);
+takeGraph(first.graph);
+takePoints(first.series);
+connect();
+"""

@@ -1,0 +1,107 @@
+"""Decides what a stage's work may return, and makes it a payload that nobody changes any more."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..channel.base import Payload
+from ..channel.tensors import describe
+
+__all__ = ["SMALL_BYTES", "checked_result", "is_nobodys_else"]
+
+SMALL_BYTES = 64 << 10  # is copied faster than it is found out whether it has to be
+
+
+def checked_result(result: Any, *, is_ours: bool) -> Payload:
+    """Return what the work gave as a payload of contiguous CPU tensors; TypeError if it is none.
+
+    Results stay here until the next stage's own have been accepted, and may be sent again: a work that gives the same
+    buffer every time would change them afterward. Small tensors are copied; large ones unless ``is_ours``.
+    """
+    if isinstance(result, Tensor):
+        return _ready(result, is_ours)
+    if isinstance(result, dict) and all(isinstance(name, str) for name in result):
+        if all(isinstance(value, Tensor) for value in result.values()):
+            return {_name(name): _ready(value, is_ours) for name, value in result.items()}
+    elif isinstance(result, (list, tuple)) and all(isinstance(value, Tensor) for value in result):
+        return [_ready(value, is_ours) for value in result]
+    raise TypeError(f"expected a tensor, or a list or dict of tensors, but the work returned {_describe(result)}")
+
+
+def is_nobodys_else(result: Any) -> bool:
+    """Return whether nothing but the caller's one variable refers to the result and its memory, as far as one can see.
+
+    Call it with that variable.
+    """
+    if isinstance(result, Tensor):
+        return sys.getrefcount(result) <= _OF_ONE and _owns_memory(result)
+    if not isinstance(result, (dict, list, tuple)) or sys.getrefcount(result) > _OF_ONE:
+        return False
+    values = list(result.values() if isinstance(result, dict) else result)
+    return all(
+        isinstance(value, Tensor) and sys.getrefcount(value) <= _IN_LIST + 1 and _owns_memory(value) for value in values
+    )
+
+
+def _owns_memory(tensor: Tensor) -> bool:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return True  # what is sent is a copy
+    storage = tensor.untyped_storage()
+    return storage.resizable() and _count(storage) <= _OF_STORAGE
+
+
+def _count(storage: torch.UntypedStorage) -> int:
+    """How often a storage is used: by tensors, and by the object that stands for it here."""
+    count: int = torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+    return count
+
+
+def _ready(tensor: Tensor, is_ours: bool) -> Tensor:
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"the work returned a tensor of layout {tensor.layout}, expected torch.strided")
+    ready = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    try:
+        describe(ready)
+    except KeyError:
+        raise TypeError(f"the work returned a tensor of type {tensor.dtype}, which cannot be sent") from None
+    is_copy = ready.data_ptr() != tensor.data_ptr() or tensor.device.type != "cpu"
+    return ready.clone() if not is_copy and (ready.nbytes <= SMALL_BYTES or not is_ours) else ready
+
+
+def _name(name: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise TypeError(f"the work returned a dict with the name {name!r}, which is no text") from None
+    return name
+
+
+def _describe(result: Any) -> str:
+    if isinstance(result, (list, tuple, dict)):
+        values = result.values() if isinstance(result, dict) else result
+        kinds = sorted({type(value).__name__ for value in values})
+        return f"a {type(result).__name__} of {', '.join(kinds) or 'nothing'}"
+    return f"a {type(result).__name__}"
+
+
+def _references_of_one() -> int:
+    """What a reference count says of a tensor that only one variable of the caller holds: interpreters differ."""
+
+    def count(value: Tensor) -> int:
+        return sys.getrefcount(value)
+
+    result = torch.empty(1)
+    return count(result)
+
+
+def _references_in_list() -> int:
+    return max([sys.getrefcount(value) for value in [torch.empty(1)]])
+
+
+_OF_ONE = _references_of_one()
+_IN_LIST = _references_in_list()
+_OF_STORAGE = _count(torch.empty(1).untyped_storage()) + 1

@@ -1,0 +1,261 @@
+"""The page of a deployment over HTTP, and in a real browser: what it shows, how soon, and what it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from multiworld.errors import MultiworldError
+from multiworld.serving import Pipeline, Stage
+from multiworld.serving.page import DeploymentSource, serve_page
+from tests.unit.test_serving_page import event, status_of
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+TIMEOUT_S = 20.0
+SEEN_S = 2.0
+
+
+class FakeSource:
+    """A controller that says what it is told to; ``why``: it cannot be reached."""
+
+    def __init__(self) -> None:
+        self.now = status_of(replicas={"embed": 1, "left": 2, "right": 2, "join": 1})
+        self.happened: list[dict[str, Any]] = []
+        self.why = ""
+
+    def happen(self, kind: str, **fields: Any) -> None:
+        self.happened.append(event(kind, number=len(self.happened) + 1, at=time.time(), **fields))
+        self.now["num_events"] = len(self.happened)
+
+    async def status(self) -> Mapping[str, Any]:
+        if self.why:
+            raise MultiworldError(self.why)
+        return self.now
+
+    async def events(self, since: int) -> list[dict[str, Any]]:
+        return self.happened[since:]
+
+
+class Browser:
+    """Chromium without a screen, told what to do through a pipe (its DevTools protocol)."""
+
+    def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, send_fd: int) -> None:
+        self._process, self._reader, self._send_fd = process, reader, send_fd
+        self._ids = itertools.count(1)
+        self._session: str | None = None
+        self.complaints: list[str] = []
+        """What the page threw, and what the browser refused to do for it."""
+
+    async def tell(self, method: str, **params: Any) -> dict[str, Any]:
+        number = next(self._ids)
+        message = {"id": number, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._send_fd, json.dumps(message).encode() + b"\0")
+        while True:
+            heard = json.loads((await asyncio.wait_for(self._reader.readuntil(b"\0"), TIMEOUT_S))[:-1])
+            if heard.get("id") == number:
+                assert "error" not in heard, heard
+                result: dict[str, Any] = heard["result"]
+                return result
+            if heard.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.complaints.append(json.dumps(heard["params"]))
+
+    async def open(self, url: str, *, width: int = 1200, height: int = 1500) -> None:
+        target = await self.tell("Target.createTarget", url="about:blank")
+        attached = await self.tell("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        await self.resize(width, height)
+        for domain in ("Runtime", "Log", "Page"):
+            await self.tell(f"{domain}.enable")
+        await self.tell("Page.navigate", url=url)
+        await self.until("document.readyState === 'complete'")
+
+    async def resize(self, width: int, height: int) -> None:
+        await self.tell(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
+
+    async def find(self, expression: str) -> Any:
+        result = await self.tell("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    async def until(self, condition: str, timeout_s: float = TIMEOUT_S) -> float:
+        """Wait until something holds in the page, and return how long that took."""
+        began = time.monotonic()
+        while not await self.find(f"Boolean({condition})"):
+            if time.monotonic() - began > timeout_s:
+                raise AssertionError(f"not within {timeout_s} s: {condition}\n{await self.find(TEXT)}")
+            await asyncio.sleep(0.02)
+        return time.monotonic() - began
+
+    async def picture(self, path: Path) -> None:
+        shot = await self.tell("Page.captureScreenshot")
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+
+TEXT = "document.body.innerText"
+
+
+@asynccontextmanager
+async def browser(folder: Path) -> AsyncIterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium is installed")
+    to_read, send_fd = os.pipe()
+    receive_fd, to_write = os.pipe()
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
+    # It wants the descriptors 3 and 4, and the shell of Debian can name no number above 9.
+    command = 'exec 7<&"$0" 8>&"$1"; shift; exec "$@" 3<&7 4>&8'
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", command, str(to_read), str(to_write), chromium, *options, f"--user-data-dir={folder}"),
+        pass_fds=(to_read, to_write),
+        stderr=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    os.close(to_read)
+    os.close(to_write)
+    reader = asyncio.StreamReader(limit=64 << 20)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(receive_fd, "rb")
+    )
+    driven = Browser(process, reader, send_fd)
+    try:
+        yield driven
+    finally:
+        driven._session = None
+        await driven.tell("Browser.close")
+        await asyncio.wait_for(process.wait(), TIMEOUT_S)
+        transport.close()
+        os.close(send_fd)
+
+
+# ---- without a browser
+
+
+async def get(url: str, path: str = "", head: str = "", most: int = -1) -> tuple[int, str]:
+    """Return status, and head and body, of an answer that ends its connection."""
+    host, port = url.split("/")[2].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(f"GET /page{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{head}\r\n".encode())
+        text = (await asyncio.wait_for(reader.read(most), TIMEOUT_S)).decode()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return int(text.split()[1]), text
+
+
+async def test_what_the_page_answers() -> None:
+    source = FakeSource()
+    source.happen("ReplicaLost", member="left-1", stage="left", why="it died")
+    async with serve_page(source) as url:
+        code, text = await get(url)
+        assert code == 200
+        assert "script-src 'sha256-" in text
+        assert "<!doctype html>" in text
+        code, text = await get(url, "/data")
+        data = json.loads(text.partition("\r\n\r\n")[2])
+        assert code == 200
+        assert [each["id"] for each in data["snapshot"]["replicas"] if each["stage"] == "left"] == ["left-1", "left-2"]
+        assert [each["text"] for each in data["events"]] == ["left-1 is lost: it died"]
+        assert (await get(url, "/other"))[0] == 404
+
+
+async def test_streams_end_with_the_page() -> None:
+    async with serve_page(FakeSource()) as url:
+        host, port = url.split("/")[2].split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /page/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"event: snapshot"), TIMEOUT_S)
+    assert b"event: series" in await asyncio.wait_for(reader.read(), TIMEOUT_S)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_an_open_page_needs_the_token() -> None:
+    async with serve_page(FakeSource(), host="0.0.0.0", token="secret") as url:
+        url = url.replace("0.0.0.0", "127.0.0.1")
+        assert (await get(url))[0] == 401
+        assert (await get(url, "?token=secret"))[0] == 200
+        assert (await get(url, "/data", "Authorization: Bearer secret\r\n"))[0] == 200
+    async with serve_page(FakeSource(), host="0.0.0.0") as url:
+        assert (await get(url.replace("0.0.0.0", "127.0.0.1"), "?token="))[0] == 403
+
+
+# ---- in a browser
+
+
+async def test_a_browser_comes_again_when_the_page_is_served_again(tmp_path: Path) -> None:
+    source = FakeSource()
+    async with browser(tmp_path) as driven:
+        async with serve_page(source) as url:
+            await driven.open(url)
+            await driven.until("at('link').textContent === 'live'")
+            assert await driven.find("document.querySelectorAll('#graph .member').length") == 6
+            assert await driven.find("document.querySelectorAll('#graph .world.open').length") == 10
+            source.why = "nobody listens"
+            await driven.until("at('banner').textContent.includes('nobody listens')", SEEN_S)
+            source.why = ""
+            await driven.until("at('banner').textContent === 'Every stage takes requests.'", SEEN_S)
+            source.now["ready"], source.now["missing"] = False, "stage 'join' has no replica that takes <requests>"
+            await driven.until("at('banner').textContent.includes('takes <requests>')", SEEN_S)
+        await driven.until("at('link').textContent.startsWith('not connected')", SEEN_S)
+        port = int(re.findall(r":(\d+)/", url)[0])
+        source.now["name"] = "another"
+        async with serve_page(source, port=port):
+            await driven.until("at('name').textContent === 'another' && at('link').textContent === 'live'")
+        # A connection that is refused is all that there may be to complain about.
+        assert [each for each in driven.complaints if "ERR_CONNECTION_REFUSED" not in each] == []
+
+
+async def test_the_page_fits_a_narrow_screen(tmp_path: Path) -> None:
+    async with serve_page(FakeSource()) as url, browser(tmp_path) as driven:
+        await driven.open(url, width=400)
+        await driven.until("at('link').textContent === 'live'")
+        assert await driven.find("document.documentElement.scrollWidth") <= 400
+        box = "document.querySelector('#graph svg').getBoundingClientRect()"
+        assert await driven.find(f"{box}.height > {box}.width")
+        await driven.resize(1200, 900)
+        await driven.until(f"{box}.width > {box}.height")
+        assert await driven.find("document.documentElement.scrollWidth") <= 1200
+
+
+def add(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+async def test_a_browser_shows_a_killed_replica_and_its_replacement(tmp_path: Path) -> None:
+    pipeline = Pipeline([Stage("first", add), Stage("second", add, replicas=2)], name="two")
+    async with (
+        browser(tmp_path) as driven,
+        pipeline.deploy() as deployment,
+        serve_page(DeploymentSource(deployment)) as url,
+    ):
+        await deployment.infer(torch.zeros(2))
+        await driven.open(url)
+        await driven.until("document.querySelectorAll('#graph .member.good').length === 3")
+        victim = next(each for each in deployment.replicas if each["stage"] == "second")
+        os.kill(victim["pid"], signal.SIGKILL)
+        lost = f"at('events').textContent.includes('{victim['id']} is lost')"
+        gone = f"!document.querySelector('#graph [data-id={victim['id']}]')"
+        await driven.until(f"{lost} && {gone}", SEEN_S)
+        await driven.until("document.querySelector('#graph [data-id=second-3].good')")
+        assert "for second-1" in await driven.find("document.querySelector('[data-id=second-3]').textContent")
+        assert driven.complaints == []

@@ -1,0 +1,342 @@
+"""What the page of a deployment decides: rates, places, stories, and who may read it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from typing import Any
+
+import pytest
+
+from multiworld.errors import MultiworldError
+from multiworld.serving.control import actions
+from multiworld.serving.control.actions import FleetEvent
+from multiworld.serving.page import PageApp, Recorder
+from multiworld.serving.page import recorder as recorder_module
+from multiworld.serving.page.document import document
+from multiworld.serving.page.graph_view import graph_view
+from multiworld.serving.page.series import Point, Rates, Series
+from multiworld.serving.page.slots import FRESH_S, Slots
+from multiworld.serving.page.snapshot import observe, snapshot
+from multiworld.serving.page.stories import CATEGORIES, tell
+
+RHOMBUS = {"embed": ["gateway"], "left": ["embed"], "right": ["embed"], "join": ["left", "right"]}
+
+
+def event(kind: str, **fields: Any) -> dict[str, Any]:
+    """Return an event as a controller tells it; what is not given is like nothing."""
+    types = {"float": 0.0, "int": 0, "str": "", "dict[str, Any]": {}}
+    empty = {field.name: types[str(field.type)] for field in fields_of(getattr(actions, kind))}
+    return {"kind": kind, **empty, **fields}
+
+
+def member_of(stage: str, number: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "id": f"{stage}-{number}",
+        "stage": stage,
+        "state": "ready",
+        "open": True,
+        "pid": 100 + number,
+        "host": "a",
+        "address": "127.0.0.1",
+        "version": 1,
+        "age_s": 3.0,
+        "awaited": False,
+        "retiring": "",
+        "queue": 0,
+        "stats": {},
+        **fields,
+    }
+
+
+def status_of(
+    upstream: Mapping[str, Sequence[str]] = RHOMBUS, replicas: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Return the status of a deployment in which all is well."""
+    numbers = dict.fromkeys(upstream, 1) if replicas is None else replicas
+    members = {stage: [member_of(stage, n + 1) for n in range(numbers[stage])] for stage in upstream}
+    members["gateway"] = [member_of("gateway", 1, stats={"open": 0, "answered": 0, "p50_s": 0.004})]
+    feeding = {source for sources in upstream.values() for source in sources}
+    arrows = [(source, stage) for stage, sources in upstream.items() for source in sources]
+    arrows += [(stage, "gateway") for stage in upstream if stage not in feeding]
+    return {
+        "name": "some",
+        "ready": True,
+        "missing": "",
+        "unready_s": None,
+        "epoch": 3,
+        "resuming": False,
+        "stopping": False,
+        "stages": {
+            stage: {
+                "inputs": list(sources),
+                "upstream": list(sources),
+                "desired": numbers[stage],
+                "open": numbers[stage],
+                "min_replicas": 1,
+                "max_replicas": 4,
+                "version": 1,
+                "updating_to": None,
+                "waits_for": "",
+                "backs_off_s": 0.0,
+            }
+            for stage, sources in upstream.items()
+        },
+        "replicas": [member for stage in upstream for member in members[stage]],
+        "gateways": members["gateway"],
+        "edges": [
+            {"from": one["id"], "to": other["id"], "state": "open", "attempts": 0, "error": ""}
+            for source, target in arrows
+            for one in members[source]
+            for other in members[target]
+        ],
+        "hosts": [],
+        "num_events": 0,
+    }
+
+
+# ---- rates
+
+
+def test_a_rate_is_how_fast_a_count_grows() -> None:
+    rates = Rates()
+    for second in range(5):
+        rates.observe("a", {"done": 40.0 * second}, float(second))
+    assert rates.rate("a", "done") == 40.0
+    assert rates.rate("a", "failed") == 0.0
+    assert rates.rate("b", "done") is None
+
+
+def test_the_same_counts_heard_twice_are_one_sample() -> None:
+    rates = Rates(window_s=1.0)
+    for now, done in [(0.0, 0), (1.0, 10), (1.25, 10), (1.5, 10), (2.0, 20), (2.25, 20)]:
+        rates.observe("a", {"done": float(done)}, now)
+    assert rates.rate("a", "done") == 10.0
+
+
+def test_an_idle_process_comes_to_rest() -> None:
+    rates = Rates(window_s=2.0)
+    for now in (0.0, 1.0, 2.5, 4.0, 5.5, 7.0):
+        rates.observe("a", {"done": 10.0 if now else 0.0}, now)
+    assert rates.rate("a", "done") == 0.0
+
+
+def test_counts_that_shrink_are_those_of_another_process() -> None:
+    rates = Rates()
+    rates.observe("a", {"done": 1000.0}, 0.0)
+    rates.observe("a", {"done": 1100.0}, 1.0)
+    rates.observe("a", {"done": 3.0}, 2.0)
+    assert rates.rate("a", "done") is None
+    rates.observe("a", {"done": 53.0}, 3.0)
+    assert rates.rate("a", "done") == 50.0
+    rates.keep_only([])
+    assert rates.rate("a", "done") is None
+
+
+def test_a_series_keeps_the_last_points() -> None:
+    series = Series(max_points=3)
+    for second in range(5):
+        series.add(Point(at=float(second)))
+    assert [each["at"] for each in series.since(0)] == [2.0, 3.0, 4.0]
+    assert [each["at"] for each in series.since(4)] == [4.0]
+    assert series.since(5) == []
+
+
+# ---- places
+
+
+def test_a_replacement_takes_the_place_of_whom_it_replaces() -> None:
+    slots = Slots()
+    slots.arrange({"s": ["s-1", "s-2"]}, {"s": 2}, 0.0)
+    slots.arrange({"s": ["s-2"]}, {"s": 2}, 1.0)
+    assert [(slot.member, slot.replaced) for slot in slots.of("s")] == [("", "s-1"), ("s-2", "")]
+    slots.arrange({"s": ["s-2", "s-3"]}, {"s": 2}, 2.0)
+    assert [slot.member for slot in slots.of("s")] == ["s-3", "s-2"]
+    assert slots.predecessor("s", "s-3", 3.0) == "s-1"
+    assert slots.predecessor("s", "s-3", 3.0 + FRESH_S) == ""
+
+
+def test_places_that_are_not_wanted_go_after_a_while() -> None:
+    slots = Slots()
+    slots.arrange({"s": ["s-1", "s-2"]}, {"s": 1}, 0.0)
+    slots.arrange({"s": ["s-1"]}, {"s": 1}, 1.0)
+    assert len(slots.of("s")) == 2
+    slots.arrange({"s": ["s-1"]}, {"s": 1}, 1.0 + FRESH_S)
+    assert len(slots.of("s")) == 1
+
+
+# ---- what is shown
+
+
+def test_a_snapshot_has_rates_per_replica_stage_and_in_all() -> None:
+    rates, slots, status = Rates(), Slots(), status_of(replicas={"embed": 1, "left": 2, "right": 1, "join": 1})
+    for second in range(3):
+        for replica in status["replicas"]:
+            replica["stats"] = {"done": 20 * second, "busy_s": 0.5 * second, "service_s": 0.025}
+        status["gateways"][0]["stats"] = {"open": 2, "answered": 40 * second, "failed": second, "p99_s": 0.05}
+        observe(rates, slots, status, float(second))
+    shown = snapshot(status, rates, slots, 2.0)
+    json.dumps(shown)
+    assert shown["totals"]["rate"] == 40.0
+    assert shown["totals"]["bad_rate"] == 1.0
+    assert shown["totals"]["p99_s"] == 0.05
+    left = next(each for each in shown["stages"] if each["name"] == "left")
+    assert (left["rate"], left["utilisation"], left["service_s"]) == (40.0, 0.5, 0.025)
+    assert {each["rate"] for each in shown["replicas"]} == {20.0}
+
+
+def test_a_replacement_does_not_inherit_a_rate() -> None:
+    rates, slots, status = Rates(), Slots(), status_of()
+    for second in range(3):
+        status["replicas"][0]["stats"] = {"done": 100 * second}
+        observe(rates, slots, status, float(second))
+    status["replicas"][0] = member_of("embed", 2, stats={"done": 5})
+    observe(rates, slots, status, 3.0)
+    shown = snapshot(status, rates, slots, 3.0)["replicas"][0]
+    assert (shown["rate"], shown["replaces"]) == (None, "embed-1")
+
+
+def test_the_graph_has_a_course_for_each_world() -> None:
+    slots, status = Slots(), status_of(replicas={"embed": 1, "left": 2, "right": 1, "join": 1})
+    observe(Rates(), slots, status, 0.0)
+    status["edges"].append({"from": "embed-1", "to": "left-77", "state": "broken", "attempts": 1, "error": "gone"})
+    view = graph_view(status, slots)
+    assert len(view["edges"]) == 8  # not the one whose end is unknown
+    assert set(view["drawings"]["wide"]["members"]) == {"embed-1", "left-1", "left-2", "right-1", "join-1"}
+    assert all(edge["wide"].startswith("M") and edge["upright"].startswith("M") for edge in view["edges"])
+
+
+# ---- stories
+
+
+@pytest.mark.parametrize("kind", [each.__name__ for each in FleetEvent.__subclasses__()])
+def test_every_event_has_a_story(kind: str) -> None:
+    story = tell(event(kind))
+    assert story.category in CATEGORIES
+    assert kind not in story.text, "it is told in words"
+
+
+def test_unknown_events_are_told_as_they_are() -> None:
+    assert tell({"kind": "New", "number": 3, "at": 1.0, "what": 7}).text == "New: what=7"
+    assert tell({"kind": "Scaled", "number": 3, "at": 1.0}).category == "other"
+
+
+def test_a_world_that_was_left_is_no_fault() -> None:
+    left = event("EdgeBroken", upstream="a-1", downstream="b-1", error="PeerLeftError: it left. Others go on.")
+    died = event("EdgeBroken", upstream="a-1", downstream="b-1", error="PeerDiedError: it died. Others go on.")
+    assert tell(left).category == "world"
+    assert (tell(died).category, tell(died).text) == ("fault", "the world a-1 → b-1 broke: PeerDiedError: it died.")
+    assert tell(died).detail == died["error"]
+
+
+# ---- the recorder
+
+
+class Scripted:
+    """A controller that may fail, and be started again."""
+
+    def __init__(self) -> None:
+        self.happened: list[dict[str, Any]] = []
+        self.fails = False
+
+    async def status(self) -> Mapping[str, Any]:
+        if self.fails:
+            raise MultiworldError("nobody listens")
+        return {**status_of(), "num_events": len(self.happened)}
+
+    async def events(self, since: int) -> list[dict[str, Any]]:
+        return self.happened[since:]
+
+
+async def looked(recorder: Recorder) -> None:
+    await recorder._look()
+
+
+async def test_what_happened_outlives_the_controller() -> None:
+    source = Scripted()
+    source.happened = [event("HostLost", number=n + 1, at=float(n + 1), host=f"h{n}") for n in range(3)]
+    async with Recorder(source) as recorder:
+        source.fails = True
+        await looked(recorder)
+        await looked(recorder)
+        assert recorder.shown is not None
+        assert recorder.shown["silent"]["why"] == "nobody listens"
+        source.fails = False
+        source.happened = [event("HostLost", number=1, at=9.0, host="new")]
+        await looked(recorder)
+        kinds = [(story["kind"], story["about"]) for story in recorder.stories()]
+        assert kinds[3:] == [("ControllerSilent", ""), ("HostLost", "new"), ("ControllerBack", "")]
+        assert recorder.shown["silent"] is None
+        source.happened.append(event("HostLost", number=2, at=9.5, host="newer"))
+        await looked(recorder)
+        assert [story["about"] for story in recorder.stories(6)] == ["newer"]
+
+
+async def test_who_waits_is_woken_by_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(recorder_module, "IDLE_LOOK_S", 0.01)
+    source = Scripted()
+    async with Recorder(source) as recorder:
+        version = recorder.version
+        waiting = asyncio.create_task(recorder.wait(version, 30.0))
+        await asyncio.sleep(0)
+        source.fails = True
+        await waiting
+        assert recorder.version > version
+    await recorder.wait(recorder.version, 30.0)  # closed: nothing more will come
+
+
+# ---- the application
+
+
+async def ask(app: PageApp, path: str, *, method: str = "GET", query: str = "", **headers: str) -> tuple[int, bytes]:
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+async def test_the_application_answers_at_its_paths() -> None:
+    async with Recorder(Scripted()) as recorder:
+        app = PageApp(recorder)
+        for path in ("/page", "/page/"):
+            code, body = await ask(app, path)
+            assert (code, body[:15]) == (200, b"<!doctype html>")
+        code, body = await ask(app, "/page/data")
+        assert (code, json.loads(body)["run"]) == (200, recorder.run)
+        assert await ask(app, "/page", method="HEAD") == (200, b"")
+        assert (await ask(app, "/page", method="POST"))[0] == 405
+        assert (await ask(app, "/page/x"))[0] == 404
+        assert (await ask(app, "/page", Host="rebound.example.org"))[0] == 403
+        assert (await ask(app, "/page/events"))[0] == 200, "and it ends when the reader goes"
+
+
+async def test_other_hosts_need_a_token() -> None:
+    async with Recorder(Scripted()) as recorder:
+        app = PageApp(recorder, token="secret", is_open=True)
+        assert (await ask(app, "/page", query="token=secret", Host="any.example.org"))[0] == 200
+        assert (await ask(app, "/page", Authorization="Bearer secret"))[0] == 200
+        assert (await ask(app, "/page", query="token=other"))[0] == 401
+        assert (await ask(PageApp(recorder, is_open=True), "/page", query="token="))[0] == 403
+
+
+async def test_no_text_of_a_deployment_ends_the_document() -> None:
+    source = Scripted()
+    source.happened = [event("HostLost", number=1, at=1.0, host="</script><script>alert(1)</script>")]
+    async with Recorder(source) as recorder:
+        assert "<script>alert" not in document(recorder.data())
