@@ -165,11 +165,11 @@ class Custody:
             (peer.name, key)
             for peer in self._peers.values()
             for key in peer.held
-            if (item := self._items.get(key)) is not None and rendezvous(alive, item.route) is not peer  # type: ignore[arg-type]
+            if (item := self._items.get(key)) is not None and rendezvous(alive, item.route) is not peer
         ]
 
     def returned(self, peer: str, keys: Iterable[bytes]) -> None:
-        """The replica never began these, and does not have them any more: they are sent again, as if for the first time."""
+        """The replica never began these, and has them no more: they are sent again, as if for the first time."""
         known = self._peers.get(peer)
         again: list[bytes] = []
         for key in keys if known is not None else ():

@@ -25,6 +25,9 @@ __all__ = ["Executor", "Job", "describe_error"]
 
 logger = logging.getLogger(__name__)
 
+Results = Sequence[Payload | Exception]
+"""One for each job of a batch."""
+
 INLINE_S = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
 SMOOTHING = 0.2
 TURN_S = 0.002  # so long results wait for those of others before they leave
@@ -61,6 +64,7 @@ class Executor:
         self.work = work
         self._batch, self._device = batch, torch.device(device)
         self._before_alone, self._after_alone, self._on_done = before_alone, after_alone, on_done
+        self._many: Callable[[list[Payload]], Any] | None = getattr(work, "many", None)
         self._is_async = is_async(work)
         self._queue: BatchQueue[Job] = BatchQueue(batch)
         self._jobs: dict[bytes, Job] = {}
@@ -95,7 +99,7 @@ class Executor:
         """Execute it in its turn."""
         self.num_arrived += 1
         self._jobs[job.id] = job
-        rows, kind = _shape_of(job.inputs) if self._batch is not None else (1, None)
+        rows, kind = (1, None) if self._batch is None or self._takes_many(job) else _shape_of(job.inputs)
         self._queue.put(job, rows, kind, now=time.monotonic(), alone=job.alone)
         self._go_on_soon()
 
@@ -192,7 +196,7 @@ class Executor:
         self._finish(jobs, result, took_s)
         self._go_on_soon()
 
-    def _finish(self, jobs: list[Job], result: list[Payload] | Exception, took_s: float) -> None:
+    def _finish(self, jobs: list[Job], result: Results | Exception, took_s: float) -> None:
         self.busy_s += took_s
         self.call_s = took_s if self.call_s is None else self.call_s + SMOOTHING * (took_s - self.call_s)
         self.service_s += SMOOTHING * (took_s / len(jobs) - self.service_s) if self.service_s else took_s / len(jobs)
@@ -200,12 +204,12 @@ class Executor:
             self._execute_singly(jobs)
             return
         for index, job in enumerate(jobs):
-            if isinstance(result, Exception):
+            one = result if isinstance(result, Exception) else result[index]
+            if isinstance(one, Exception):
                 self.num_failed += 1
-                self._on_done(job, result)
             else:
                 self.num_done += 1
-                self._on_done(job, result[index])
+            self._on_done(job, one)
 
     def _execute_singly(self, jobs: list[Job]) -> None:
         """A batch failed: whose fault it was shows when each is executed by itself."""
@@ -216,10 +220,12 @@ class Executor:
 
     # ---- calls
 
-    def _call(self, jobs: list[Job]) -> tuple[list[Payload] | Exception, float]:
+    def _call(self, jobs: list[Job]) -> tuple[Results | Exception, float]:
         """Return the results, or what was raised, and how long it took."""
         began = time.perf_counter()
         try:
+            if self._takes_many(jobs[0]):
+                return self._call_many(jobs), time.perf_counter() - began
             arguments, rows = self._arguments(jobs)
             with torch.inference_mode():
                 result = self.work(*arguments)
@@ -232,7 +238,7 @@ class Executor:
         except Exception as error:  # the user's code may raise anything, and concerns only these requests
             return error, time.perf_counter() - began
 
-    async def _call_async(self, jobs: list[Job]) -> tuple[list[Payload] | Exception, float]:
+    async def _call_async(self, jobs: list[Job]) -> tuple[Results | Exception, float]:
         began = time.perf_counter()
         try:
             arguments, rows = self._arguments(jobs)
@@ -247,6 +253,18 @@ class Executor:
             return RuntimeError(f"the work called sys.exit({error.code!r})"), time.perf_counter() - began
         except Exception as error:  # as above
             return error, time.perf_counter() - began
+
+    def _takes_many(self, job: Job) -> bool:
+        """Work with a method ``many`` gets a batch as it is, and answers each request of it, or fails it alone."""
+        return self._many is not None and not self._is_async and len(job.inputs) == 1
+
+    def _call_many(self, jobs: list[Job]) -> Results:
+        assert self._many is not None
+        with torch.inference_mode():
+            results = self._many([self._to_device(job.inputs[0].payload) for job in jobs])
+            if not isinstance(results, list) or len(results) != len(jobs):
+                raise TypeError(f"many() must return a list with one result for each of its {len(jobs)} requests")
+            return [_checked_one(result) for result in results]
 
     def _arguments(self, jobs: list[Job]) -> tuple[list[Payload], list[int]]:
         if len(jobs) == 1:
@@ -272,6 +290,14 @@ class Executor:
         return [
             _map(payload, partial(_rows, begin=sum(rows[:index]), number=number)) for index, number in enumerate(rows)
         ]
+
+
+def _checked_one(result: Any) -> Payload | Exception:
+    """Return one of several results; what is wrong with it concerns its request alone."""
+    try:
+        return result if isinstance(result, Exception) else checked_result(result, is_ours=False)
+    except TypeError as error:
+        return error
 
 
 def is_async(work: Callable[..., Any]) -> bool:

@@ -28,7 +28,7 @@ from .errors import (
     ServingError,
     StageUnavailableError,
 )
-from .graph import GATEWAY
+from .graph import GATEWAY, INPUT
 from .node import Node, Place
 from .packets import Item, Kind
 from .requests import Admission, Open, Requests
@@ -58,6 +58,7 @@ class Front:
         self.default_timeout_s = default_timeout_s
         self._graph = place.graph
         self._first = place.graph.downstream(GATEWAY)
+        self._branches = any(len(place.graph.downstream(name)) > 1 for name in (INPUT, *place.graph.order))
         self._ids = itertools.count()
         self._salt = os.urandom(8)
         self._loop = asyncio.get_running_loop()
@@ -183,8 +184,7 @@ class Front:
     def _answer(self, request: Open, answer: Payload, size_bytes: int, now: float) -> None:
         kept = answer if request.chosen is None else _copied(answer)
         if self.requests.answered(request.id, kept, size_bytes, now=now) is not None:
-            if request.attempt > 1 or request.opened_at <= self._lost_at:
-                self._call_off(request)
+            self._call_off(request)
             if not request.waiter.done():
                 request.waiter.set_result(answer)
 
@@ -197,14 +197,20 @@ class Front:
 
     def _fail(self, request: Open, error: ServingError) -> None:
         if self.requests.failed(request.id) is not None:
+            if self._branches:
+                self.node.cancel([request.id])  # the other branches go on with it
+            else:
+                self.node.take_back(request.id)
             self._call_off(request)
             if not request.waiter.done():
                 request.waiter.set_exception(error)
 
     def _call_off(self, request: Open) -> None:
         """It is over, but parts of it, or a second copy, may still be on their way."""
-        self._doubtful.pop(request.id, None)
-        self.node.cancel([request.id])
+        if self._doubtful:
+            self._doubtful.pop(request.id, None)
+        if request.attempt > 1 or request.opened_at <= self._lost_at:
+            self.node.cancel([request.id])
 
     # ---- what the node tells
 

@@ -23,6 +23,7 @@ __all__ = ["serve"]
 
 SPEC_FILE = "spec.json"
 DEFAULT_PORT = 8000
+LOOPBACK = "127.0.0.1"
 GRACE_S = 10.0
 TOKEN = "MULTIWORLD_TOKEN"
 CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"
@@ -134,12 +135,14 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
     http = {**http}
     if options.host is not None:
         http["host"] = options.host
-    http["port"] = options.port if options.port is not None else http.get("port") or DEFAULT_PORT
+    port = options.port if options.port is not None else http.get("port") or DEFAULT_PORT
+    http["port"] = port or _free_port(http.get("host", LOOPBACK))
     gateways = gateways if options.gateways is None else options.gateways
     if gateways < 1:
         raise ValueError(f"--gateways must be at least 1, got {gateways}")
-    http = asdict(GatewayOptions(**http))
-    _check_port(http["host"], http["port"])
+    options_of_http = GatewayOptions(**http)
+    _check_port(options_of_http.host, options_of_http.port)
+    http = asdict(replace(options_of_http, reuse_port=True))
     blueprint = pipeline.blueprint(in_main=False)
     blueprint.write(folder)
     spec = DeploymentSpec(

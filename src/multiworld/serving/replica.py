@@ -177,7 +177,7 @@ class Replica:
 
     def go_ahead(self, edge: Edge, ids: Iterable[bytes]) -> None:
         self._deaf.discard(edge)
-        if self._asked in ids:
+        if self._asked in list(ids):
             self._heard_from(edge)
 
     def _heard_from(self, edge: Edge) -> None:

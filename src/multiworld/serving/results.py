@@ -56,7 +56,7 @@ def _owns_memory(tensor: Tensor) -> bool:
 
 def _count(storage: torch.UntypedStorage) -> int:
     """How often a storage is used: by tensors, and by the object that stands for it here."""
-    count: int = torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+    count: int = torch._C._storage_Use_Count(storage._cdata)
     return count
 
 

@@ -90,6 +90,7 @@ class Controller:
         self._pids: dict[str, int] = {}  # as the hosts say, in the order in which they say it
         self._lines: dict[str, WorldLine] = {}
         self._attached: dict[str, LinePort] = {}
+        self._bringing_weights = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
         self._stepped = asyncio.Event()
@@ -186,12 +187,10 @@ class Controller:
         not over in time.
         """
         fleet = self._fleet
-        if stage in fleet.plans:
-            weights = await self._weights.put(stage, fleet.plans[stage].last_version + 1, weights)
-        now = time.monotonic()
-        self._do(
-            fleet.update(stage, str(weights), now, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict)
-        )
+        async with self._bringing_weights:  # one at a time: the next version's number is that of its file
+            path = await self._weights.put(stage, fleet.next_version(stage), weights)
+            now = time.monotonic()
+            self._do(fleet.update(stage, path, now, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict))
         plan = fleet.plans[stage]
         version = plan.last_version
         if timeout_s is None:

@@ -190,11 +190,8 @@ class Fleet(Staffing):
         needs_verdict: bool = False,
     ) -> list[Action]:
         """Bring new weights in, from a file, replica by replica. Raises UnknownStageError, DeploymentError."""
-        plan = self._plan(stage)
-        if plan.rollout is not None:
-            raise DeploymentError(
-                f"stage {stage!r} is being updated to version {plan.rollout.version} already; wait until that is done"
-            )
+        self.next_version(stage)
+        plan = self.plans[stage]
         plan.last_version += 1
         plan.weights[plan.last_version] = weights
         plan.rollout = Rollout(
@@ -205,6 +202,15 @@ class Fleet(Staffing):
             needs_verdict=needs_verdict,
         )
         return [Emit(event=UpdateStarted(stage=stage, version=plan.last_version)), *self._step(now)]
+
+    def next_version(self, stage: str) -> int:
+        """Return the number of the next update. Raises UnknownStageError, DeploymentError while one is under way."""
+        plan = self._plan(stage)
+        if plan.rollout is not None:
+            raise DeploymentError(
+                f"stage {stage!r} is being updated to version {plan.rollout.version} already; wait until that is done"
+            )
+        return plan.last_version + 1
 
     def judge(self, stage: str, good: bool, reason: str, now: float) -> list[Action]:
         """Say whether what the new replicas of an update answer is right."""

@@ -64,7 +64,11 @@ class Gateway:
         config.load()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: HttpConnection(config, self._state, options), options.host, options.port, backlog=BACKLOG
+            lambda: HttpConnection(config, self._state, options),
+            options.host,
+            options.port,
+            backlog=BACKLOG,
+            reuse_port=options.reuse_port or None,
         )
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = (host, port)

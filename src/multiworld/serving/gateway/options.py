@@ -20,6 +20,8 @@ class GatewayOptions:
     host: str = "127.0.0.1"
     port: int = 0
     """0: a free one, which ``Gateway.start`` returns."""
+    reuse_port: bool = False
+    """Whether several gateways of this user may listen at the same port; the kernel shares the connections out."""
     max_body_bytes: int = 256 << 20
     max_json_bytes: int = 16 << 20
     """Of a body in JSON: as Python's objects, numbers take many times the room that they have as text."""

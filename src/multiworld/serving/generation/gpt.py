@@ -135,6 +135,10 @@ class GptStage(GenerationStage):
         self.vocabulary = config.vocabulary
         self.blocks, self.embedding, self.head = nn.ModuleList(blocks), embedding, head
 
+    def setup(self) -> None:
+        """In a replica: its products are so small that threads would wait for each other longer than they compute."""
+        torch.set_num_threads(1)
+
     def check(self, rows: Tensor) -> None:
         if self.embedding is None:
             return

@@ -1,0 +1,249 @@
+"""The floor: the same two trivial stages over raw TCP, in asyncio streams or with blocking sockets, and nothing else.
+
+``python -m benchmarks.serving.tcp_floor KIND OPTIONS``. Each process listens, prints its port, and sends to the next:
+messages of four bytes of length and that many of float32. No fault is survived, no message is answered for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .works import add_one, times_two
+
+__all__ = ["main"]
+
+LENGTH = struct.Struct("<I")
+CLIENTS = (1, 16)
+WORKS: dict[str, Callable[[Tensor], Tensor]] = {"add": add_one, "mul": times_two}
+LOCAL = "127.0.0.1"
+LIMIT = 16 << 20
+
+
+def compute(body: bytearray | bytes, work: Callable[[Tensor], Tensor]) -> memoryview:
+    """Return the bytes of what a stage makes of a message."""
+    with torch.inference_mode():
+        return memoryview(work(torch.frombuffer(body, dtype=torch.float32)).numpy()).cast("B")
+
+
+# ---- with asyncio streams
+
+
+async def _stage_async(work: Callable[[Tensor], Tensor], next_port: int) -> None:
+    _, out = await asyncio.open_connection(LOCAL, next_port)
+    out.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                body = await _read(reader)
+                out.write(LENGTH.pack(len(body)))
+                out.write(compute(bytearray(body), work))
+                await out.drain()
+        over.set()
+
+    server = await asyncio.start_server(serve, LOCAL, 0, limit=LIMIT)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await over.wait()
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    return await reader.readexactly(length)
+
+
+async def _measure_async(options: Mapping[str, Any]) -> dict[str, float]:
+    waiting: deque[asyncio.Future[bytes]] = deque()
+
+    async def answers(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                waiting.popleft().set_result(await _read(reader))
+
+    server = await asyncio.start_server(answers, LOCAL, 0, limit=LIMIT)
+    with _stages("asyncio", server.sockets[0].getsockname()[1]) as first:
+        _, out = await asyncio.open_connection(LOCAL, first)
+        out.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        x = torch.randn(options["size_bytes"] // 4)
+        expected, body = times_two(add_one(x)), memoryview(x.numpy()).cast("B")
+
+        async def ask() -> Tensor:
+            future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            waiting.append(future)
+            out.write(LENGTH.pack(len(body)))
+            out.write(body)
+            await out.drain()
+            return torch.frombuffer(bytearray(await future), dtype=torch.float32)
+
+        found: dict[str, float] = {}
+        for clients in CLIENTS:
+            took: list[float] = []
+
+            async def client(until: float, took: list[float] = took) -> None:
+                while time.perf_counter() < until:
+                    began = time.perf_counter()
+                    answer = await ask()
+                    took.append(time.perf_counter() - began)
+                    assert torch.equal(answer, expected)
+
+            await asyncio.gather(*(client(time.perf_counter() + options["seconds"] / 10) for _ in range(clients)))
+            took.clear()
+            began = time.perf_counter()
+            await asyncio.gather(*(client(began + options["seconds"]) for _ in range(clients)))
+            found |= _figures(clients, took, began)
+        out.close()
+    server.close()
+    return found
+
+
+# ---- with blocking sockets
+
+
+def _stage_blocking(work: Callable[[Tensor], Tensor], next_port: int) -> None:
+    listening = socket.create_server((LOCAL, 0))
+    print(listening.getsockname()[1], flush=True)
+    with socket.create_connection((LOCAL, next_port)) as out:
+        out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        source, _ = listening.accept()
+        while (body := _receive(source)) is not None:
+            _send(out, compute(body, work))
+
+
+def _send(out: socket.socket, body: memoryview) -> None:
+    sent = out.sendmsg([LENGTH.pack(len(body)), body]) - LENGTH.size
+    out.sendall(body[sent:])
+
+
+def _receive(source: socket.socket) -> bytearray | None:
+    header = _exactly(source, LENGTH.size)
+    return None if header is None else _exactly(source, LENGTH.unpack(header)[0])
+
+
+def _exactly(source: socket.socket, size: int) -> bytearray | None:
+    body = bytearray(size)
+    view, got = memoryview(body), 0
+    while got < size:
+        received = source.recv_into(view[got:])
+        if not received:
+            return None
+        got += received
+    return body
+
+
+def _measure_blocking(options: Mapping[str, Any]) -> dict[str, float]:
+    listening = socket.create_server((LOCAL, 0))
+    found: dict[str, float] = {}
+    with _stages("blocking", listening.getsockname()[1]) as first, socket.create_connection((LOCAL, first)) as out:
+        out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answers, _ = listening.accept()
+        x = torch.randn(options["size_bytes"] // 4)
+        for clients in CLIENTS:
+            _ask_at_once(out, answers, x, clients, options["seconds"] / 10)
+            began = time.perf_counter()
+            found |= _figures(clients, _ask_at_once(out, answers, x, clients, options["seconds"]), began)
+    return found
+
+
+def _ask_at_once(out: socket.socket, answers: socket.socket, x: Tensor, clients: int, seconds: float) -> list[float]:
+    """One thread sends while fewer than ``clients`` wait; this one takes the answers. Return how long each took."""
+    expected, body = times_two(add_one(x)), memoryview(x.numpy()).cast("B")
+    room, sent_at, took = threading.Semaphore(clients), deque[float](), list[float]()
+    until = time.perf_counter() + seconds
+    sent = [0]
+
+    def send() -> None:
+        while time.perf_counter() < until:
+            room.acquire()
+            sent_at.append(time.perf_counter())
+            sent[0] += 1
+            _send(out, body)
+
+    if clients == 1:
+        while time.perf_counter() < until:
+            began = time.perf_counter()
+            _send(out, body)
+            _check(_receive(answers), expected)
+            took.append(time.perf_counter() - began)
+        return took
+    sender = threading.Thread(target=send)
+    sender.start()
+    while sender.is_alive() or len(took) < sent[0]:
+        if len(took) == sent[0]:
+            time.sleep(0)
+            continue
+        answer = _receive(answers)
+        took.append(time.perf_counter() - sent_at.popleft())
+        room.release()
+        _check(answer, expected)
+    sender.join()
+    return took
+
+
+def _check(answer: bytearray | None, expected: Tensor) -> None:
+    assert answer is not None
+    assert torch.equal(torch.frombuffer(answer, dtype=torch.float32), expected)
+
+
+# ---- both
+
+
+@contextlib.contextmanager
+def _stages(kind: str, last_port: int) -> Any:
+    """Start the two stages, and give the port of the first."""
+    processes: list[subprocess.Popen[str]] = []
+    port = last_port
+    try:
+        for work in ("mul", "add"):
+            command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "stage", kind, work, str(port)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            processes.append(process)
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+        yield port
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _figures(clients: int, took: list[float], began: float) -> dict[str, float]:
+    rate = len(took) / (time.perf_counter() - began)
+    return {f"rate_{clients}": rate, f"p50_s_{clients}": statistics.median(took)}
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    if sys.argv[1] == "stage":
+        kind, work, port = sys.argv[2:]
+        if kind == "asyncio":
+            asyncio.run(_stage_async(WORKS[work], int(port)))
+        else:
+            _stage_blocking(WORKS[work], int(port))
+        return 0
+    options = json.loads(sys.argv[2])
+    figures = asyncio.run(_measure_async(options)) if sys.argv[1] == "asyncio" else _measure_blocking(options)
+    with os.fdopen(int(os.environ["FIGURES_FD"]), "w") as out:
+        json.dump(figures, out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""What shows a deployment in a terminal, and which of its kinds suits a stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, Protocol, TextIO
+
+from .live import LiveView
+from .plain import PlainView
+
+__all__ = ["View", "choose_view"]
+
+
+class View(Protocol):
+    """Told what a ``Recorder`` knows, several times a second; ``close`` comes last."""
+
+    def note(self, story: Mapping[str, Any]) -> None:
+        """Tell one thing that happened."""
+
+    def update(self, shown: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> None:
+        """Show the moment; ``points``: the last minutes, the oldest first."""
+
+    def close(self) -> None:
+        """Give the terminal back; idempotent."""
+
+
+def choose_view(stream: TextIO | None = None) -> View:
+    """Return the live view if the stream is a terminal and rich is installed, else the plain one."""
+    stream = sys.stdout if stream is None else stream
+    if stream.isatty() and find_spec("rich") is not None:
+        return LiveView(stream)
+    return PlainView(stream)

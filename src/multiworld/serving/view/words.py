@@ -1,0 +1,89 @@
+"""Say numbers and moments of a deployment in a few characters. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+__all__ = [
+    "MARKS",
+    "clock",
+    "condition",
+    "look_of",
+    "rate",
+    "replica_state",
+    "seconds",
+    "share",
+    "sparkline",
+    "summary",
+]
+
+BARS = "▁▂▃▄▅▆▇█"
+MARKS = {"bad": "▲", "warn": "◆", "good": "●", "calm": "■"}
+"""By tone; they differ by shape, for who sees no colors and for logs."""
+LOOKS = {"draining": "warn", "leaving": "warn", "awaited": "warn"}
+
+
+def rate(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}/s" if value >= 100 else f"{value:.1f}/s"
+
+
+def seconds(value: float | None) -> str:
+    if not value:
+        return "–"
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.{0 if value >= 0.1 else 1}f} ms"
+
+
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.0f} %"
+
+
+def clock(at: float) -> str:
+    """Return the local time of a moment in Unix time."""
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Return a bar for each value, the highest one full; a blank where none is known."""
+    top = max((value for value in values if value is not None), default=0.0)
+    return "".join(
+        " " if value is None else BARS[min(int(value / top * len(BARS)), len(BARS) - 1) if top > 0 else 0]
+        for value in values
+    )
+
+
+def look_of(replica: Mapping[str, Any]) -> str:
+    """Return the tone of a replica's or gateway's state."""
+    if replica["state"] == "ready" and replica["open"]:
+        return "good"
+    return LOOKS.get(replica["state"], "calm")
+
+
+def replica_state(replica: Mapping[str, Any]) -> str:
+    state = "ready, not open" if replica["state"] == "ready" and not replica["open"] else str(replica["state"])
+    return f"{state}, for {replica['replaces']}" if replica.get("replaces") else state
+
+
+def condition(shown: Mapping[str, Any]) -> tuple[str, str]:
+    """Return how the whole deployment stands: the tone, and a sentence."""
+    if shown["silent"]:
+        return "warn", f"the controller does not answer ({shown['silent']['why']}); requests go on without it"
+    if shown["stopping"]:
+        return "warn", "stopping"
+    if shown["missing"]:
+        return "bad", f"not ready: {shown['missing']}"
+    return "good", "ready"
+
+
+def summary(shown: Mapping[str, Any]) -> str:
+    """Return the deployment on one line."""
+    totals = shown["totals"]
+    stages = " ".join(f"{each['name']} {each['open']}/{each['desired']}" for each in shown["stages"])
+    return (
+        f"{rate(totals['rate'])}, p50 {seconds(totals['p50_s'])}, p99 {seconds(totals['p99_s'])}, "
+        f"{totals['open']} open, {totals['answered']:,} answered, {totals['failed']} failed, "
+        f"{totals['refused']} refused; {stages}; {condition(shown)[1]}"
+    )

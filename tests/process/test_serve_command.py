@@ -1,0 +1,193 @@
+"""``multiworld serve`` as a person uses it: up, asked, changed, injured, stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multiworld.testing.deadlines import wait_until
+
+pytestmark = pytest.mark.process
+
+APP = """
+import torch
+from multiworld.serving import Pipeline, Stage
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def add_one(x):
+    if x.numel() == 13:
+        raise RuntimeError("thirteen")
+    return x + 1
+
+
+pipeline = Pipeline([Stage("add", add_one), Stage("scale", Scale, replicas=2)], name="calc")
+not_one = 3
+"""
+COMMAND = [sys.executable, "-m", "multiworld.cli.main", "serve"]
+UP_S = 40.0
+
+
+class Deployment:
+    """One that runs, and how to ask it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+        (folder / "app.py").write_text(APP)
+        self.log = (folder / "log").open("w+b")
+        self.process = subprocess.Popen(
+            [*COMMAND, "app.py:pipeline", "--port", "0"],
+            cwd=folder,
+            env=self.environment,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert wait_until(lambda: "answers at" in self.output or self.process.poll() is not None, UP_S), self.output
+        assert "answers at" in self.output, self.output
+        self.url = self.output.split("answers at ")[1].split()[0]
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments], env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=60
+        )
+
+    def status(self) -> dict[str, Any]:
+        done = self.command("status", "--json")
+        assert done.returncode == 0, done.stderr
+        status: dict[str, Any] = json.loads(done.stdout)
+        return status
+
+    def infer(self, numbers: list[float]) -> list[float]:
+        request = urllib.request.Request(
+            f"{self.url}/infer", json.dumps({"inputs": numbers}).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            outputs: list[float] = json.load(answer)["outputs"]
+        return outputs
+
+    def answers(self) -> bool:
+        try:
+            return self.infer([1, 2]) == [4, 6]
+        except OSError:  # nobody listens yet, or not ready
+            return False
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    started = Deployment(tmp_path_factory.mktemp("serve"))
+    yield started
+    started.end()
+
+
+def test_answers_and_names_the_stage_that_failed(deployment: Deployment) -> None:
+    assert deployment.infer([1, 2, 3]) == [4, 6, 8]
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        deployment.infer([0.0] * 13)
+    assert failed.value.code == 500
+    body = json.load(failed.value)["error"]
+    assert (body["stage"], "thirteen" in body["message"]) == ("add", True)
+    assert deployment.infer([1]) == [4]
+
+
+def test_is_changed_at_run_time(deployment: Deployment) -> None:
+    assert deployment.command("scale", "scale", "3").returncode == 0
+    replicas = [replica["id"] for replica in deployment.status()["replicas"] if replica["stage"] == "scale"]
+    assert len(replicas) == 3
+    assert deployment.command("drain", replicas[0], "--scale-down").returncode == 0
+    assert replicas[0] not in [replica["id"] for replica in deployment.status()["replicas"]]
+    refused = deployment.command("scale", "nothing", "2")
+    assert refused.returncode == 1
+    assert "'nothing'" in refused.stderr
+    assert "ReplicaReady" in deployment.command("events").stdout
+
+
+def test_a_killed_controller_is_followed_by_one_that_takes_over(deployment: Deployment) -> None:
+    before = {replica["id"]: replica["pid"] for replica in deployment.status()["replicas"]}
+    os.kill(_pid_of(deployment, "controller"), signal.SIGKILL)
+    assert deployment.infer([1, 2]) == [4, 6]
+
+    def is_whole() -> bool:
+        done = deployment.command("status", "--json")
+        return done.returncode == 0 and bool(json.loads(done.stdout)["ready"])
+
+    assert wait_until(is_whole, 20), deployment.output
+    assert {replica["id"]: replica["pid"] for replica in deployment.status()["replicas"]} == before
+
+
+def test_a_killed_gateway_answers_again_at_the_same_port(deployment: Deployment) -> None:
+    (gateway,) = deployment.status()["gateways"]
+    os.kill(gateway["pid"], signal.SIGKILL)
+    assert wait_until(deployment.answers, 20), deployment.output
+
+
+def test_a_second_one_of_that_name_is_refused(deployment: Deployment) -> None:
+    second = deployment.command("app.py:pipeline", "--port", "0")
+    assert second.returncode == 1
+    assert "a deployment 'calc' runs already" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("app.py:missing", "missing"),
+        ("app.py:not_one", "expected a multiworld.serving.Pipeline"),
+        ("nowhere.py", "no such file"),
+        ("app.py:pipeline --replicas nope=2", "there is no such stage"),
+        ("app.py:pipeline --port 1", "Choose another --port" if os.geteuid() else "answers at"),
+    ],
+)
+def test_says_what_is_wrong_with_a_target(deployment: Deployment, target: str, said: str) -> None:
+    if said == "answers at":
+        pytest.skip("this user may listen at any port")
+    refused = deployment.command(*target.split(), "--name", "other")
+    assert refused.returncode in (1, 2)
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_stops_when_told_and_leaves_nothing(deployment: Deployment) -> None:
+    pids = [replica["pid"] for replica in deployment.status()["replicas"]]
+    assert deployment.command("stop").returncode == 0
+    assert deployment.process.wait(20) == 0, deployment.output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    gone = deployment.command("status")
+    assert gone.returncode == 1
+    assert "no deployment of this user runs" in gone.stderr
+
+
+def _pid_of(deployment: Deployment, member: str) -> int:
+    """The controller is not among its own members: it is the child of the host process that listens."""
+    children = Path(f"/proc/{deployment.process.pid}/task/{deployment.process.pid}/children").read_text().split()
+    known = {entry["pid"] for kind in ("replicas", "gateways") for entry in deployment.status()[kind]}
+    (pid,) = set(map(int, children)) - known
+    return pid
