@@ -28,6 +28,7 @@ from multiworld.serving.generation.gpt import Gpt, GptConfig
 
 TEXT_BYTES = 4_000_000
 WINDOW = 128  # tokens of a training example
+LEARNING_RATE = 3e-3
 CAPACITY_TOKENS = 16 * 256  # of which a replica keeps the states
 
 
@@ -43,17 +44,17 @@ def train(config: GptConfig, *, steps: int, seed: int = 0) -> Gpt:
     """Return a model that has seen ``steps`` batches."""
     torch.manual_seed(seed)
     text, model = library_text(TEXT_BYTES), Gpt(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     began = time.monotonic()
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * min(1.0, step / 20, 1.1 - step / steps)
+            group["lr"] = LEARNING_RATE * min(1.0, step / 20, 1.1 - step / steps)
         begins = torch.randint(len(text) - WINDOW, (16,))
         examples = torch.stack([text[begin : begin + WINDOW + 1] for begin in begins.tolist()]).long()
         logits = model(examples[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), examples[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step % 50 == 0 or step == steps:
             print(f"step {step} of {steps}: {loss.item():.2f} nats per byte, {time.monotonic() - began:.0f} s")

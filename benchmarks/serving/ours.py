@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.serving import Deployment, OverloadedError, Pipeline, Stage
+from multiworld.serving.gateway import Gateway, GatewayOptions, Metric
 
 from .proc import descendants
 from .scenarios import run_side
@@ -51,6 +52,7 @@ class OurSystem:
 
     def __init__(self, served: Deployment, model: Model) -> None:
         self.served, self.model = served, model
+        self.address = ("", 0)
         with torch.inference_mode():
             self._samples = [(x, model.whole(x)) for x in model.inputs]
 
@@ -93,8 +95,23 @@ class OurSystem:
     def processes(self) -> list[int]:
         return descendants(os.getpid())
 
+    def url(self) -> str:
+        host, port = self.address
+        return f"http://{host}:{port}/infer"
+
     def _of(self, stage: str) -> list[dict[str, Any]]:
         return [each for each in self.served.replicas if each["stage"] == stage]
+
+
+class Asked:
+    """What a gateway asks."""
+
+    def __init__(self, served: Deployment) -> None:
+        self.name, self.infer = served.name, served.infer
+        self.readiness, self.status = served.readiness, served.status
+
+    def metrics(self) -> dict[str, Metric | float]:
+        return {}
 
 
 @asynccontextmanager
@@ -104,7 +121,14 @@ async def deploy(shape: Shape) -> AsyncIterator[OurSystem]:
     try:
         model = MODELS[shape.graph](shape, folder)
         async with Pipeline(model.stages, name=shape.graph, lease_s=LEASE_S).deploy() as served:
-            yield OurSystem(served, model)
+            system = OurSystem(served, model)
+            if not shape.has_http:
+                yield system
+                return
+            async with Gateway(Asked(served), GatewayOptions(port=shape.port)) as gateway:
+                assert gateway.address is not None
+                system.address = gateway.address
+                yield system
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

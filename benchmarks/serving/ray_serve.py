@@ -32,6 +32,7 @@ IS_TUNED = os.environ.get("RAY_SERVE_TUNED") == "1"
 BUSY = {"max_ongoing_requests": 100} if IS_TUNED else {}
 APPLICATION = "default"
 START_S = 120.0
+LOCAL = "127.0.0.1"
 
 
 def _weight(seed: int) -> Any:
@@ -87,7 +88,6 @@ class RaySystem:
 
     def __init__(self, handle: Any, shape: Shape, bind: Callable[[int], Any]) -> None:
         self._handle, self._bind, self._shape = handle, bind, shape
-        self._names = {"left": "left", "right": "right", "add": "add", "mul": "mul"}
         self._samples = [(x, self.direct(x)) for x in _inputs(shape)]
         self._num_answered = 0
 
@@ -115,7 +115,11 @@ class RaySystem:
         return bool(np.array_equal(answer, expected))
 
     def pids(self, stage: str) -> list[int]:
-        return [pid for pid in self.processes() if f":{stage}" in command_of(pid).replace("#", ":").rstrip() + ":"]
+        name = f"ray::ServeReplica:{APPLICATION}:{stage}"
+        return [pid for pid in self.processes() if command_of(pid).split(".")[0].strip() == name]
+
+    def url(self) -> str:
+        return f"http://{LOCAL}:{self._shape.port}/"
 
     def is_whole(self, stage: str, replicas: int, without: Collection[int] = ()) -> bool:
         states = serve.status().applications[APPLICATION].deployments[stage].replica_states
@@ -124,7 +128,7 @@ class RaySystem:
         return counts == {"RUNNING": replicas} and len(pids) == replicas and not set(pids) & set(without)
 
     async def scale(self, stage: str, replicas: int) -> None:
-        await asyncio.to_thread(serve._run, self._bind(replicas), route_prefix="/")
+        await asyncio.to_thread(serve.run, self._bind(replicas), route_prefix=None)
         while not self.is_whole(stage, replicas):
             await asyncio.sleep(0.05)
 
@@ -157,8 +161,9 @@ async def deploy(shape: Shape) -> AsyncIterator[RaySystem]:
     )
     try:
         bind = {"trivial": _trivial, "rhombus": _rhombus}[shape.graph]
-        await asyncio.to_thread(serve.start, http_options={"host": "127.0.0.1", "port": int(_port())})
-        handle = await asyncio.to_thread(serve.run, bind(shape, shape.replicas), route_prefix="/")
+        await asyncio.to_thread(serve.start, http_options=_http(shape))
+        prefix = "/" if shape.has_http else None
+        handle = await asyncio.to_thread(serve.run, bind(shape, shape.replicas), route_prefix=prefix)
         system = RaySystem(handle.infer, shape, lambda replicas: bind(shape, replicas))
         for number in range(20):
             await system.infer(system.sample(number)[0], request_id=None, timeout_s=START_S)
@@ -168,8 +173,8 @@ async def deploy(shape: Shape) -> AsyncIterator[RaySystem]:
         await asyncio.to_thread(ray.shutdown)
 
 
-def _port() -> str:
-    return os.environ.get("RAY_SERVE_BENCH_PORT", "0")
+def _http(shape: Shape) -> dict[str, Any]:
+    return {"host": LOCAL, "port": shape.port} if shape.has_http else {"location": "NoServer"}
 
 
 def _deployment(work: Any, name: str, replicas: int = 1) -> Any:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from . import changes, faults, idleness, pressure, soak, traffic
+from . import changes, faults, idleness, pressure, soak, traffic, web
 from .system import Deployer
 
 __all__ = ["SCENARIOS", "run_side"]
@@ -32,6 +32,7 @@ SCENARIOS: dict[str, Scenario] = {
     "overload": pressure.overload,
     "idle": idleness.idle,
     "soak": soak.soak,
+    "http": web.http,
 }
 
 

@@ -17,7 +17,8 @@ class Shape:
     ``graph``: ``trivial`` (``add`` one, ``mul``tiply by two), ``rhombus`` (``head``, ``left`` and ``right``, ``tail``),
     ``chain`` (three modules of a few milliseconds), ``slow`` (one stage, ``left``, one of whose replicas is 4 times
     slower) or ``heavy`` (one stage, ``left``, of ``weights_bytes``). ``replicas``: of ``left``. ``service_s``: how long
-    ``left`` and ``right`` take for a request.
+    ``left`` (and twice as long as ``right``) takes for a request. ``setup_s``: of replicas of ``left`` other than the first.
+    ``port``: for HTTP.
     """
 
     graph: str = "trivial"
@@ -27,7 +28,8 @@ class Shape:
     service_s: float = 0.005
     weights_bytes: int = 50_000_000
     setup_s: float = 0.0
-    backend: str = "auto"
+    has_http: bool = False
+    port: int = 0
 
     def to_fields(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,6 +75,9 @@ class System(Protocol):
 
     def num_answered(self) -> int:
         """How many requests the service itself says that it has answered."""
+
+    def url(self) -> str:
+        """Where a payload's bytes are posted, as float32, if it is served over HTTP."""
 
     def processes(self) -> list[int]:
         """Return all its processes, without the one that asks."""

@@ -70,11 +70,14 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 async def _measure_async(options: Mapping[str, Any]) -> dict[str, float]:
     waiting: deque[asyncio.Future[bytes]] = deque()
+    over = asyncio.Event()
 
     async def answers(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
-                waiting.popleft().set_result(await _read(reader))
+                body = await _read(reader)
+                waiting.popleft().set_result(body)
+        over.set()
 
     server = await asyncio.start_server(answers, LOCAL, 0, limit=LIMIT)
     with _stages("asyncio", server.sockets[0].getsockname()[1]) as first:
@@ -95,7 +98,7 @@ async def _measure_async(options: Mapping[str, Any]) -> dict[str, float]:
         for clients in CLIENTS:
             took: list[float] = []
 
-            async def client(until: float, took: list[float] = took) -> None:
+            async def client(until: float, took: list[float] = took) -> None:  # each round has its own list
                 while time.perf_counter() < until:
                     began = time.perf_counter()
                     answer = await ask()
@@ -108,6 +111,7 @@ async def _measure_async(options: Mapping[str, Any]) -> dict[str, float]:
             await asyncio.gather(*(client(began + options["seconds"]) for _ in range(clients)))
             found |= _figures(clients, took, began)
         out.close()
+        await over.wait()  # the stages pass the end on
     server.close()
     return found
 

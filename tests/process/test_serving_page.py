@@ -54,8 +54,8 @@ class FakeSource:
 class Browser:
     """Chromium without a screen, told what to do through a pipe (its DevTools protocol)."""
 
-    def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, send_fd: int) -> None:
-        self._process, self._reader, self._send_fd = process, reader, send_fd
+    def __init__(self, reader: asyncio.StreamReader, send_fd: int) -> None:
+        self._reader, self._send_fd = reader, send_fd
         self._ids = itertools.count(1)
         self._session: str | None = None
         self.complaints: list[str] = []
@@ -75,6 +75,10 @@ class Browser:
                 return result
             if heard.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
                 self.complaints.append(json.dumps(heard["params"]))
+
+    async def close(self) -> None:
+        self._session = None
+        await self.tell("Browser.close")
 
     async def open(self, url: str, *, width: int = 1200, height: int = 1500) -> None:
         target = await self.tell("Target.createTarget", url="about:blank")
@@ -135,15 +139,19 @@ async def browser(folder: Path) -> AsyncIterator[Browser]:
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(receive_fd, "rb")
     )
-    driven = Browser(process, reader, send_fd)
+    driven = Browser(reader, send_fd)
     try:
         yield driven
     finally:
-        driven._session = None
-        await driven.tell("Browser.close")
-        await asyncio.wait_for(process.wait(), TIMEOUT_S)
-        transport.close()
-        os.close(send_fd)
+        try:
+            await driven.close()
+            await asyncio.wait_for(process.wait(), TIMEOUT_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            transport.close()
+            os.close(send_fd)
 
 
 # ---- without a browser

@@ -111,8 +111,8 @@ def suspect_first(c: Custody, *, others: int = 1) -> None:
     for number in range(2, 2 + others):
         c.open(f"r-{number}", 4, now=0.0)
     for number in range(100, 110):
-        c.put(key(number), 10, now=0.1 * number)
-        ((_, peer),) = sent(c, 0.0)
+        c.put(key(number), 10, now=0.29)
+        ((_, peer),) = sent(c, 0.29)
         c.released(peer, [key(number)], now=0.3)
     c.check(now=0.4)
 
@@ -164,8 +164,8 @@ def test_replays_of_suspects_stay_within_their_budget() -> None:
     sent(c)
     c.open("r-2", 1000, now=0.0)
     for number in range(1000, 1100):
-        c.put(key(number), 10, now=0.0)
-        sent(c)
+        c.put(key(number), 10, now=0.29)
+        sent(c, 0.29)
         c.released("r-2", [key(number)], now=0.3)
     c.check(now=0.4)
     assert 0 < c.num_replayed <= 0.2 * 600 + 16 + 1
@@ -208,3 +208,36 @@ def test_parts_that_lie_at_the_wrong_replica_are_misplaced_until_they_come_back(
     assert {peer for _, peer in sent(c)} == {"r-2"}
     assert c.misplaced() == []
     assert not any(c.was_replayed(id_) for _, id_ in misplaced)
+
+
+def test_a_replica_that_was_slow_once_is_tried_again_when_it_is_idle() -> None:
+    c = custody()
+    suspect_first(c)
+    c.released("r-1", [key(1)], now=5.0)
+    now = 5.0
+    peers = set()
+    for number in range(200, 400, 2):
+        now += 0.05
+        c.check(now=now)
+        put(c, number, number + 1, now=now)
+        for id_, peer in sent(c, now):
+            peers.add(peer)
+            c.released(peer, [key(id_)], now=now + 0.005)
+    assert peers == {"r-1", "r-2"}
+
+
+def test_late_answers_of_a_suspect_do_not_make_suspicion_slower() -> None:
+    c = custody()
+    suspect_first(c)
+    c.released("r-1", [key(1)], now=30.0)
+    c.check(now=30.0)
+    for number in range(200, 204):
+        c.put(key(number), 10, now=30.0)
+    held = dict(sent(c, 30.0))
+    assert "r-2" in held.values()
+    c.open("r-3", 4, now=30.0)
+    c.put(key(300), 10, now=30.2)
+    sent(c, 30.2)
+    c.released("r-3", [key(300)], now=30.29)
+    c.check(now=30.3)
+    assert "r-2" in c.suspects()

@@ -151,20 +151,33 @@ def test_a_replacement_takes_the_place_of_whom_it_replaces() -> None:
     slots = Slots()
     slots.arrange({"s": ["s-1", "s-2"]}, {"s": 2}, 0.0)
     slots.arrange({"s": ["s-2"]}, {"s": 2}, 1.0)
-    assert [(slot.member, slot.replaced) for slot in slots.of("s")] == [("", "s-1"), ("s-2", "")]
+    assert [(slot.member, slot.predecessor, slot.missed) for slot in slots.of("s")] == [
+        ("", "s-1", True),
+        ("s-2", "", False),
+    ]
     slots.arrange({"s": ["s-2", "s-3"]}, {"s": 2}, 2.0)
     assert [slot.member for slot in slots.of("s")] == ["s-3", "s-2"]
-    assert slots.predecessor("s", "s-3", 3.0) == "s-1"
-    assert slots.predecessor("s", "s-3", 3.0 + FRESH_S) == ""
+    assert slots.replaced_by("s", "s-3", 3.0) == "s-1"
+    assert slots.replaced_by("s", "s-3", 3.0 + FRESH_S) == ""
 
 
 def test_places_that_are_not_wanted_go_after_a_while() -> None:
     slots = Slots()
     slots.arrange({"s": ["s-1", "s-2"]}, {"s": 1}, 0.0)
     slots.arrange({"s": ["s-1"]}, {"s": 1}, 1.0)
-    assert len(slots.of("s")) == 2
+    assert [slot.missed for slot in slots.of("s")] == [False, False]
     slots.arrange({"s": ["s-1"]}, {"s": 1}, 1.0 + FRESH_S)
     assert len(slots.of("s")) == 1
+
+
+def test_whoever_was_replaced_beforehand_is_not_missed() -> None:
+    slots = Slots()
+    slots.arrange({"s": ["s-1"]}, {"s": 1}, 0.0)
+    slots.arrange({"s": ["s-1", "s-2"]}, {"s": 1}, 1.0)
+    slots.arrange({"s": ["s-2"]}, {"s": 1}, 2.0)
+    assert [(slot.predecessor, slot.missed) for slot in slots.of("s")] == [("s-1", False), ("", False)]
+    slots.arrange({"s": ["s-3"]}, {"s": 1}, 3.0)
+    assert slots.replaced_by("s", "s-3", 3.0) == "s-2"
 
 
 # ---- what is shown

@@ -31,10 +31,11 @@ FIRST_LATENCY_S = 0.01  # of a replica that has not answered yet
 NUM_LATENCIES = 256
 SUSPECT_AFTER_S = 0.25
 SUSPECT_FACTOR = 4.0
+FORGIVE_HALF_S = 0.5  # in which half of an idle replica's bad name goes
 REPLAY_SHARE = 0.2
 REPLAY_ALLOWANCE = 16
 BUDGET_HALF_AT = 4096
-NONE_HELD = (math.inf, 0)
+NONE_HELD = (math.inf, 0, 1)
 
 
 class Assignment(NamedTuple):
@@ -62,13 +63,13 @@ class Loss:
 
 
 class _Peer:
-    """One replica: what it holds by key, with the time when it was sent and the size."""
+    """One replica: what it holds by key, with the time when it was sent, the size, and how many it held then."""
 
     __slots__ = ("closed", "held", "held_bytes", "latency_s", "name", "progress_at", "started", "suspect", "window")
 
     def __init__(self, name: str, window: int, now: float) -> None:
         self.name, self.window = name, window
-        self.held: dict[bytes, tuple[float, int]] = {}
+        self.held: dict[bytes, tuple[float, int, int]] = {}
         self.held_bytes = 0
         self.latency_s = FIRST_LATENCY_S
         self.progress_at = now
@@ -118,6 +119,7 @@ class Custody:
         self._bound: dict[str, deque[bytes]] = {}  # waiting for one replica only
         self._latencies: deque[float] = deque(maxlen=NUM_LATENCIES)
         self._num_sent = self._num_replayed = 0.0
+        self._checked_at = 0.0
         self.held_bytes = 0
         self.num_replayed = 0
         """Items that were sent a second time, ever."""
@@ -320,10 +322,11 @@ class Custody:
 
         To be called several times a second.
         """
+        self._forgive_idle(now)
         limit_s = max(SUSPECT_FACTOR * self._p99(), SUSPECT_AFTER_S)
         moved = False
         for peer in self._peers.values():
-            oldest, _ = next(iter(peer.held.values()), NONE_HELD)
+            oldest = next(iter(peer.held.values()), NONE_HELD)[0]
             late = now - oldest > limit_s
             if not late:
                 peer.suspect = False
@@ -383,7 +386,7 @@ class Custody:
 
     def _hold(self, key: bytes, item: _Item, peer: _Peer, now: float) -> Assignment:
         peer.held_bytes += item.size_bytes - peer.held.pop(key, NONE_HELD)[1]
-        peer.held[key] = (now, item.size_bytes)
+        peer.held[key] = (now, item.size_bytes, len(peer.held) + 1)
         item.holders.add(peer.name)
         item.is_waiting = False
         self._num_sent += 1
@@ -393,15 +396,16 @@ class Custody:
         return Assignment(key, peer.name)
 
     def _let_go(self, peer: _Peer, key: bytes, now: float) -> None:
-        sent_at, size_bytes = peer.held.pop(key, NONE_HELD)
+        sent_at, size_bytes, rank = peer.held.pop(key, NONE_HELD)
         if sent_at is NONE_HELD[0]:
             return
         peer.held_bytes -= size_bytes
         peer.started.discard(key)
         latency_s = now - sent_at
-        peer.latency_s += SMOOTHING * (latency_s - peer.latency_s)
+        peer.latency_s += SMOOTHING * (latency_s / rank - peer.latency_s)
         peer.progress_at = now
-        self._latencies.append(latency_s)
+        if not peer.suspect:  # else the next stall would be noticed later
+            self._latencies.append(latency_s)
 
     def _queue_of(self, item: _Item) -> deque[bytes]:
         return self._waiting if item.target is None else self._bound.setdefault(item.target, deque())
@@ -433,6 +437,15 @@ class Custody:
         if item is not None:
             self.held_bytes -= item.size_bytes
 
+    def _forgive_idle(self, now: float) -> None:
+        """Whoever was slow once is not asked any more, so never seen to be quick: with time it is tried again."""
+        idle_s, self._checked_at = now - self._checked_at, now
+        best_s = min((peer.latency_s for peer in self._peers.values()), default=0.0)
+        kept = 0.5 ** (max(idle_s, 0.0) / FORGIVE_HALF_S)
+        for peer in self._peers.values():
+            if not peer.held:
+                peer.latency_s = best_s + (peer.latency_s - best_s) * kept
+
     def _p99(self) -> float:
         if not self._latencies:
             return 0.0
@@ -447,7 +460,7 @@ class Custody:
 
     def _try_elsewhere(self, peer: _Peer, sent_before: float) -> bool:
         again: list[bytes] = []
-        for key, (sent_at, _) in peer.held.items():
+        for key, (sent_at, _, _) in peer.held.items():
             if sent_at > sent_before:
                 break
             item = self._items.get(key)

@@ -45,7 +45,8 @@ class Member:
         self.left = asyncio.Event()
         """Set when it has been told to leave, and has."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._orders: dict[str, Callable[[Message], None]] = {
+        self._connecting: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._orders: dict[str, Callable[[Message], object]] = {
             "connect": self._connect,
             "open": lambda order: self._with_node(lambda node: node.open(order["peer"])),
             "close": lambda order: self._with_node(lambda node: node.close(order["peer"])),
@@ -108,10 +109,11 @@ class Member:
         for task in self._tasks:
             task.cancel()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -123,7 +125,10 @@ class Member:
             call(self.node)
 
     def _connect(self, order: Message) -> None:
-        self._start(self._connect_to(order["peer"], order["stage"], order["as"]))
+        key = (order["peer"], order["as"])
+        if key in self._connecting and not self._connecting[key].done():
+            return  # told again, by a controller that has come back
+        self._connecting[key] = self._start(self._connect_to(order["peer"], order["stage"], order["as"]))
 
     async def _connect_to(self, peer: str, stage: str, role: str) -> None:
         news = {"peer": peer, "as": role}
@@ -139,6 +144,8 @@ class Member:
             self.tell({"event": "connected", **news})
 
     def _lost(self, order: Message) -> None:
+        for key in [key for key in self._connecting if key[0] == order["peer"]]:
+            self._connecting.pop(key).cancel()
         self._with_node(lambda node: node.lost(order["peer"]))
 
     async def _leave(self) -> None:
@@ -160,8 +167,9 @@ class ReplicaMember(Member):
         self._folder = folder
         self._replica: Replica | None = None
         self._batch: Batch | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._orders |= {
-            "load": lambda order: self._start(self._load(order)),
+            "load": self._load_anew,
             "donate": lambda order: self._start(self._donate(order["to"])),
             "drain": lambda order: self._start(self._drain()),
             "tune": self._tune,
@@ -178,6 +186,15 @@ class ReplicaMember(Member):
         if self._replica is not None:
             await self._replica.aclose()
 
+    def _load_anew(self, order: Message) -> None:
+        """Another donor, say: what was under way is given up."""
+        if self._replica is not None:  # told again, by a controller that has come back
+            self.tell({"event": "loaded", "version": self.version, "took_s": 0.0, "from": "before"})
+            return
+        if self._loading is not None:
+            self._loading.cancel()
+        self._loading = self._start(self._load(order))
+
     async def _load(self, order: Message) -> None:
         began = asyncio.get_running_loop().time()
         try:
@@ -188,6 +205,7 @@ class ReplicaMember(Member):
             self.tell(
                 {
                     "event": "load_failed",
+                    "donor": order.get("donor"),
                     "error": f"{type(error).__name__}: {error}",
                     "traceback": "".join(traceback.format_exception(error)),
                 }

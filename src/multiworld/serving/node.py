@@ -102,6 +102,7 @@ class Node:
             store=self.place.store,
             timeout_s=CONNECT_S,
         )
+        self._gone.discard(peer)
         edge = self.edges[(peer, is_upstream)] = Edge(self, world, peer, stage)
         edge.start()
         if not is_upstream:
@@ -133,7 +134,7 @@ class Node:
                 edge.abort()
                 self.edge_broke(edge, MultiworldError(f"{peer} is gone"))
         if peer.startswith(f"{GATEWAY}-") and GATEWAY in self.custody:
-            self._gone.add(peer)  # gateways are never called the same: no answer for this one finds a taker any more
+            self._gone.add(peer)  # until one of that name is connected again, no answer for it finds a taker
             self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
 
     def grant(self, window: int) -> None:

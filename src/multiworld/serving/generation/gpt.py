@@ -34,6 +34,8 @@ class Embedding(nn.Module):
         super().__init__()
         self.token = nn.Embedding(config.vocabulary, config.width)
         self.place = nn.Embedding(config.context, config.width)
+        for table in (self.token, self.place):
+            nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: Tensor, position: int = 0) -> Tensor:
         """``tokens``: ``[..., n]``, the first at ``position``; returns ``[..., n, width]``."""

@@ -54,7 +54,7 @@ def _member_boxes(drawing: Drawing, slots: Slots, stages: Mapping[str, Any]) -> 
 
 def _drawing(drawing: Drawing, members: Mapping[str, Box], slots: Slots, stages: Mapping[str, Any]) -> dict[str, Any]:
     empty = [
-        [*_corners(box), slot.replaced, len(slots.of(stage)) <= int(stages[stage]["desired"])]
+        [*_corners(box), slot.predecessor, slot.missed]
         for stage in stages
         for slot, box in zip(slots.of(stage), drawing.places[stage], strict=True)
         if not slot.member

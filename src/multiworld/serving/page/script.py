@@ -28,6 +28,7 @@ function put(node, text) { if (node.textContent !== text) node.textContent = tex
 function name(node, value) { if (node.getAttribute("class") !== value) node.setAttribute("class", value); }
 function short(text, most) { return text.length > most ? text.slice(0, most - 1) + "…" : text; }
 function count(value) { return value === null || value === undefined ? "–" : value.toLocaleString("en"); }
+function limit(window) { return window === null || window === undefined || window >= 65536 ? "" : count(window); }
 function rate(value) {
   if (value === null || value === undefined) return "–";
   return (value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(1)) + "/s";
@@ -102,9 +103,9 @@ function stage(id, [x, y, width, height]) {
   parts.set("stage " + id, {right, below});
   return [draw("rect", {x, y, width, height, rx: 10, class: "stage"}, draw("title", {}, id)), left, right, below];
 }
-function vacancy([x, y, width, height, who, isWanted]) {
-  const says = !who ? "not started yet" : isWanted ? `✕ ${short(who, 16)} is gone` : `${short(who, 16)} has left`;
-  return draw("g", {class: "member " + (!isWanted ? "idle" : who ? "bad" : "calm")},
+function vacancy([x, y, width, height, who, missed]) {
+  const says = !who ? "not started yet" : missed ? `✕ ${short(who, 16)} is gone` : `${short(who, 16)} has left`;
+  return draw("g", {class: "member " + (!who ? "calm" : missed ? "bad" : "idle")},
     draw("rect", {x, y, width, height, rx: 7, class: "box"}),
     draw("text", {x: x + width / 2, y: y + height / 2 + 4, class: "middle state"}, says));
 }
@@ -147,7 +148,7 @@ function showNumbers() {
     if (!part) continue;
     const look = tone(each), state = stateOf(each);
     name(part.group, "member " + look);
-    const queue = each.window === null || each.window === undefined ? each.queue : `${each.queue}/${each.window}`;
+    const queue = limit(each.window) ? `${each.queue}/${limit(each.window)}` : each.queue;
     fill(part, [`${glyphs[look]} ${short(each.id, 17)}`, short(state, 25),
       short(`pid ${each.pid ?? "–"} · ${each.host}`, 26), `${rate(each.rate)} · ${time(each.service_s)} · q ${queue}`]);
     put(part.version, each.version > 1 ? "v" + each.version : "");
@@ -185,7 +186,7 @@ function showTables() {
     `${each.version} → ${each.updating_to}` : String(each.version), "n"], [each.note, "note"]]]));
   table("replicas", snapshot.replicas.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,
     tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [String(each.version), "n"], [count(each.queue), "n"],
-    [count(each.in_flight), "n"], [count(each.window), "n"], [rate(each.rate), "n"], [time(each.service_s), "n"],
+    [count(each.in_flight), "n"], [limit(each.window) || "–", "n"], [rate(each.rate), "n"], [time(each.service_s), "n"],
     [share(each.utilisation), "n"], [count(each.done), "n"], [count(each.failed), each.failed ? "n bad" : "n"],
     [size(each.held_bytes), "n"], [age(each.age_s), "n"]]]));
   table("gateways", snapshot.gateways.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,

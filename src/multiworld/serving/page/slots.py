@@ -12,15 +12,17 @@ FRESH_S = 10.0  # for so long a page tells whom a replica replaced, and keeps an
 
 @dataclass(kw_only=True)
 class Slot:
-    """One place. ``replaced``: who was there before; ``since``: when that changed."""
+    """One place. ``since``: when it was taken or left."""
 
     member: str = ""
-    replaced: str = ""
+    predecessor: str = ""
+    missed: bool = False
+    """The predecessor went although it was wanted, and nobody had been brought up for it."""
     since: float = 0.0
 
 
 class Slots:
-    """The places of all stages. A newcomer takes the place that has been empty longest."""
+    """The places of all stages. A newcomer takes the place of who is missed, or that which has been empty longest."""
 
     def __init__(self) -> None:
         self._stages: dict[str, list[Slot]] = {}
@@ -30,10 +32,11 @@ class Slots:
         self._stages = {stage: self._stages.get(stage, []) for stage in members}
         for stage, present in members.items():
             slots = self._stages[stage]
+            placed = {slot.member for slot in slots}
+            missed = len(placed.intersection(present)) < desired.get(stage, 0)
             for slot in slots:
                 if slot.member and slot.member not in present:
-                    slot.member, slot.replaced, slot.since = "", slot.member, now
-            placed = {slot.member for slot in slots}
+                    slot.member, slot.predecessor, slot.missed, slot.since = "", slot.member, missed, now
             for member in present:
                 if member not in placed:
                     self._place(slots, member, now)
@@ -42,18 +45,18 @@ class Slots:
     def of(self, stage: str) -> list[Slot]:
         return self._stages.get(stage, [])
 
-    def predecessor(self, stage: str, member: str, now: float) -> str:
-        """Return whose place a member has just taken; empty if nobody's, or if that was long ago."""
+    def replaced_by(self, stage: str, member: str, now: float) -> str:
+        """Return for whom a member has just come; empty if for nobody, or if that was long ago."""
         for slot in self.of(stage):
-            if slot.member == member and now - slot.since < FRESH_S:
-                return slot.replaced
+            if slot.member == member and slot.missed and now - slot.since < FRESH_S:
+                return slot.predecessor
         return ""
 
     @staticmethod
     def _place(slots: list[Slot], member: str, now: float) -> None:
         empty = [slot for slot in slots if not slot.member]
         if empty:
-            slot = min(empty, key=lambda each: each.since)
+            slot = min(empty, key=lambda each: (not each.missed, each.since))
             slot.member, slot.since = member, now
         else:
             slots.append(Slot(member=member, since=now))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from ..control.members import parse_member
 from .series import Point, Rates
 from .slots import Slots
 
@@ -37,7 +38,9 @@ def observe(rates: Rates, slots: Slots, status: Status, now: float) -> None:
 
 def snapshot(status: Status, rates: Rates, slots: Slots, now: float) -> dict[str, Any]:
     """Return the numbers, as JSON. Seconds, requests/s; None where nothing is known."""
+    stages = list(status["stages"])
     replicas = [_replica(each, rates, slots, now) for each in status["replicas"]]
+    replicas.sort(key=lambda each: (stages.index(each["stage"]), _number(each["id"])))
     return {
         "name": status.get("name", ""),
         "ready": status["ready"],
@@ -124,7 +127,7 @@ def _replica(replica: Mapping[str, Any], rates: Rates, slots: Slots, now: float)
         "stage": replica["stage"],
         "version": replica["version"],
         "retiring": replica["retiring"],
-        "replaces": slots.predecessor(replica["stage"], replica["id"], now),
+        "replaces": slots.replaced_by(replica["stage"], replica["id"], now),
         "queue": int(replica["queue"]),
         "executing": int(stats.get("executing", 0)),
         "in_flight": int(stats.get("in_flight", 0)),
@@ -158,6 +161,11 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
         "host": member["host"] or member["address"],
         "age_s": round(member["age_s"]),
     }
+
+
+def _number(member: str) -> int:
+    parsed = parse_member(member)
+    return 0 if parsed is None else parsed[1]
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

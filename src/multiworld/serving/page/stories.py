@@ -57,7 +57,7 @@ def _unknown(event: Event) -> Told:
 
 def _started(event: Event) -> Told:
     where = f" on {event['host']}" if event["host"] else ""
-    return "replica", "calm", f"{event['member']} is started{where}: {event['reason']}"
+    return "replica", "calm", f"{event['member']} is started{where}: {_first(event['reason'])}"
 
 
 def _ready(event: Event) -> Told:

@@ -79,7 +79,7 @@ td.note { white-space: normal; min-width: 100px; color: var(--warn); }
 #strip .calm { fill: var(--calm); }
 #filters { display: flex; flex-wrap: wrap; gap: 2px 12px; margin-bottom: 8px; font-size: 12px; }
 #filters label { white-space: nowrap; } #filters input { margin: 0 4px 0 0; vertical-align: -2px; }
-#events { list-style: none; margin: 0; padding: 0; height: 420px; overflow-y: auto; }
+#events { list-style: none; margin: 0; padding: 0; height: 560px; overflow-y: auto; }
 #events li { position: relative; padding: 0 0 10px 20px; overflow-wrap: anywhere; }
 #events li::before { content: "○"; position: absolute; left: 2px; color: var(--idle); font-size: 12px; }
 #events li.bad::before { content: "▲"; color: var(--bad); }
