@@ -16,7 +16,7 @@ from typing import Any
 
 from .proc import descendants
 
-__all__ = ["ASYNCIO_FLOOR", "BLOCKING_FLOOR", "OURS", "Side", "SideFailed", "peers"]
+__all__ = ["ASYNCIO_FLOOR", "BLOCKING_FLOOR", "OURS", "RAY", "RAY_TUNED", "Side", "SideFailed", "peers"]
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"PYTHONWARNINGS": "ignore", "RAY_DEDUP_LOGS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}

@@ -1,6 +1,6 @@
 """The floor: the same two trivial stages over raw TCP, in asyncio streams or with blocking sockets, and nothing else.
 
-``python -m benchmarks.serving.tcp_floor KIND OPTIONS``. Each process listens, prints its port, and sends to the next:
+``python -m benchmarks.serving.tcp_floor KIND closed OPTIONS``. Each process listens, prints its port, and sends to the next:
 messages of four bytes of length and that many of float32. No fault is survived, no message is answered for.
 """
 
@@ -242,7 +242,7 @@ def main() -> int:
         else:
             _stage_blocking(WORKS[work], int(port))
         return 0
-    options = json.loads(sys.argv[2])
+    options = json.loads(sys.argv[-1])
     figures = asyncio.run(_measure_async(options)) if sys.argv[1] == "asyncio" else _measure_blocking(options)
     with os.fdopen(int(os.environ["FIGURES_FD"]), "w") as out:
         json.dump(figures, out)

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-KILLS, RAISES, GIVES_GARBAGE, LOSES_ROWS, EXITS, CANCELS, TAKES_LONG, HAS_NO_TEXT = range(-8, 0)
+KILLS, RAISES, GIVES_GARBAGE, LOSES_ROWS, EXITS, TAKES_LONG, HAS_NO_TEXT = range(-7, 0)
+CANCELS, AWAITS_LONG = -200, -202
 LONG_S = 1.0
 
 
@@ -67,7 +68,7 @@ class AsyncMoody:
             task = asyncio.ensure_future(asyncio.sleep(60))
             task.cancel()
             await task
-        if wish == TAKES_LONG:
+        if wish == AWAITS_LONG:
             await asyncio.sleep(LONG_S)
         return x * 2
 

@@ -20,8 +20,9 @@ import pytest
 import torch
 
 from multiworld.errors import MultiworldError
-from multiworld.serving import Pipeline, Stage
-from multiworld.serving.page import DeploymentSource, serve_page
+from multiworld.serving import DeploymentError, Pipeline, Stage
+from multiworld.serving.hosts import Reception
+from multiworld.serving.page import ControllerSource, DeploymentSource, serve_page
 from tests.unit.test_serving_page import event, status_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -49,6 +50,9 @@ class FakeSource:
 
     async def events(self, since: int) -> list[dict[str, Any]]:
         return self.happened[since:]
+
+    def close(self) -> None:
+        """It holds nothing."""
 
 
 class Browser:
@@ -205,6 +209,46 @@ async def test_an_open_page_needs_the_token() -> None:
         assert (await get(url, "/data", "Authorization: Bearer secret\r\n"))[0] == 200
     async with serve_page(FakeSource(), host="0.0.0.0") as url:
         assert (await get(url.replace("0.0.0.0", "127.0.0.1"), "?token="))[0] == 403
+
+
+async def test_a_controller_elsewhere_is_asked_over_one_connection_and_found_again() -> None:
+    told = FakeSource()
+    num_asked = 0
+
+    async def answer(request: dict[str, Any]) -> dict[str, Any]:
+        nonlocal num_asked
+        num_asked += 1
+        if request["ask"] == "status":
+            return {"ok": True, "status": await told.status()}
+        return {"ok": True, "events": await told.events(request["since"])}
+
+    def controller() -> Reception:
+        return Reception("secret", on_host=lambda _: None, on_request=answer)
+
+    first, second = controller(), controller()
+    port = await first.start()
+    with pytest.raises(DeploymentError, match="trust"):
+        await ControllerSource(("127.0.0.1", port), "other").status()
+    source = ControllerSource(("127.0.0.1", port), "secret")
+    try:
+        told.happen("HostLost", host="far")
+        assert (await source.status())["name"] == "some"
+        assert [each["host"] for each in await source.events(0)] == ["far"]
+        await first.aclose()
+        with pytest.raises(DeploymentError):
+            await source.status()
+        with pytest.raises(DeploymentError, match="no controller can be reached"):
+            await source.status()
+        await second.start(("127.0.0.1", port))
+        assert (await source.status())["num_events"] == 1
+        told.why = "it is confused"
+        with pytest.raises(DeploymentError, match="it is confused"):
+            await source.status()
+    finally:
+        source.close()
+        await first.aclose()
+        await second.aclose()
+    assert num_asked == 4
 
 
 # ---- in a browser

@@ -262,6 +262,9 @@ class Scripted:
     async def events(self, since: int) -> list[dict[str, Any]]:
         return self.happened[since:]
 
+    def close(self) -> None:
+        """It holds nothing."""
+
 
 async def looked(recorder: Recorder) -> None:
     await recorder._look()

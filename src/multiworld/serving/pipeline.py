@@ -176,7 +176,7 @@ class Pipeline:
                             controller.address, spec.token, own_address=cluster.address[0], preload=self.preload
                         )
                         await host.wait_ready(ready_s)
-                    await controller.wait_ready(ready_s)
+                    await controller.wait_complete(ready_s)
                     yield Deployment(self.name, controller, front)
                 finally:
                     await controller.stop(STOP_S)

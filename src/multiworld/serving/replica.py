@@ -220,8 +220,9 @@ class Replica:
         if isinstance(result, ServingError):
             self._fail(request, first, result)
         elif isinstance(result, Exception):
-            logger.warning("stage %s failed: %s", self.stage.name, result, exc_info=result)
-            self._fail(request, first, StageFailedError(self.stage.name, self.member, describe_error(result)))
+            error = describe_error(result)
+            logger.warning("stage %s failed: %s", self.stage.name, error, exc_info=result)
+            self._fail(request, first, StageFailedError(self.stage.name, self.member, error))
         elif first.deadline < time.monotonic():
             self._release(job.id)
         else:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import tempfile
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +16,36 @@ import torch
 from ..world.manager import WorldManager
 from .blueprint import Blueprint, prepare_main
 from .control_line import ControlLine
+from .files import fetch_files
+from .hosts.client import ask
 from .member import ReplicaMember, place_of
 
 __all__ = ["main"]
 
 LAST_WORDS_S = 1.0
+FETCH_S = 60.0
 
 
 def main(arguments: dict[str, Any]) -> None:
     """Run until told to leave, or SIGTERM.
 
-    ``arguments``: member, folder, job, token, store, lease_s, host (the numeric address of this machine).
+    ``arguments``: member, stage, folder, job, token, store, lease_s, host (the numeric address of this machine), and
+    controller (where that listens), whom the files are asked of where the folder is not.
     """
     torch.set_grad_enabled(False)
-    folder = Path(arguments["folder"])
-    blueprint = Blueprint.read(folder)
-    prepare_main(blueprint.main)
-    asyncio.run(_run(arguments, blueprint, folder))
+    with contextlib.ExitStack() as stack:
+        folder = Path(arguments["folder"])
+        if not folder.is_dir():  # this is another host than the controller's
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="multiworld-replica-")))
+            fetch_files(folder, arguments["stage"], partial(_ask, arguments))
+        blueprint = Blueprint.read(folder)
+        prepare_main(blueprint.main)
+        asyncio.run(_run(arguments, blueprint, folder))
+
+
+def _ask(arguments: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    host, port = arguments["controller"]
+    return ask((host, port), arguments["token"], request, timeout_s=FETCH_S)
 
 
 async def _run(arguments: dict[str, Any], blueprint: Blueprint, folder: Path) -> None:

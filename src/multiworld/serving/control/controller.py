@@ -339,6 +339,7 @@ class Controller:
             "store": self.store,
             "lease_s": spec.lease_s,
             "host": host.address,
+            "controller": list(self.address),
         }
         return {
             "member": action.member,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MultiworldError
+from ..files import list_files, read_piece
 
 if TYPE_CHECKING:
     from .controller import Controller
@@ -76,6 +78,15 @@ async def _events(controller: Controller, request: Mapping[str, Any]) -> Answer:
     return {"events": controller.history.to_json(int(request.get("since", 0)))}
 
 
+async def _files(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    return {"files": await asyncio.to_thread(list_files, controller.spec.folder)}
+
+
+async def _file(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    piece = await asyncio.to_thread(read_piece, controller.spec.folder, request["name"], int(request["offset"]))
+    return {"piece": piece}
+
+
 async def _stop(controller: Controller, request: Mapping[str, Any]) -> Answer:
     controller.stop_asked.set()
     return {}
@@ -88,5 +99,7 @@ ANSWERS: dict[str, Callable[[Controller, Mapping[str, Any]], Awaitable[Answer]]]
     "update": _update,
     "tune": _tune,
     "events": _events,
+    "files": _files,
+    "file": _file,
     "stop": _stop,
 }

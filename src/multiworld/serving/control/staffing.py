@@ -40,7 +40,9 @@ class Staffing(Roster):
         actions: list[Action] = []
         there = [member for member in self.of_stage(GATEWAY) if member.host]
         for _ in range(self.gateways - len(there)):
-            host = place(GATEWAY, (), self.hosts.values(), self.members.values())
+            hosts, members = self.hosts.values(), self.members.values()
+            # Where the controller is: there is the address that clients know.
+            host = place(GATEWAY, self._local, hosts, members) or place(GATEWAY, (), hosts, members)
             if host is not None:
                 actions += self._start(GATEWAY, 0, host, now, "gateways are wanted", keep=True)
         return actions

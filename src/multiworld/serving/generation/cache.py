@@ -6,7 +6,7 @@ its start. Steps may come twice and late, because whoever lost sight of a replic
 
 - Of one *attempt* the token at a position never changes. A step that came before is taken again, and what is known
   beyond it stays.
-- A newer attempt may say other tokens: what is known from its position on is dropped.
+- A newer attempt begins at position 0, and what older ones brought is dropped.
 - A step of an older attempt is lost: nobody waits for it.
 """
 
@@ -170,7 +170,8 @@ class SequenceTable:
         kept = self._kept.get(step.sequence)
         if kept is not None and step.attempt < kept.attempt:
             return Fate.LOST
-        if step.position > (0 if kept is None else kept.length):
+        known = kept.length if kept is not None and kept.attempt == step.attempt else 0
+        if step.position > known:
             return Fate.LOST
         return Fate.TOO_LONG if self._length_after(step) > self.capacity else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,28 +28,15 @@ class GptConfig:
     layers: int = 4
 
 
-class Embedding(nn.Module):
-    """Tokens at positions to rows."""
-
-    def __init__(self, config: GptConfig) -> None:
-        super().__init__()
-        self.token = nn.Embedding(config.vocabulary, config.width)
-        self.place = nn.Embedding(config.context, config.width)
-        for table in (self.token, self.place):
-            nn.init.normal_(table.weight, std=0.02)
-
-    def forward(self, tokens: Tensor, position: int = 0) -> Tensor:
-        """``tokens``: ``[..., n]``, the first at ``position``; returns ``[..., n, width]``."""
-        places = torch.arange(position, position + tokens.shape[-1], device=tokens.device)
-        return self.token(tokens) + self.place(places)  # type: ignore[no-any-return]
-
-
 class Block(nn.Module):
-    """Causal attention, then two layers with GELU between, each beside its residual."""
+    """Causal attention that fades with distance, then two layers with GELU between, each beside its residual."""
+
+    slopes: Tensor
 
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         self.heads = config.heads
+        self.register_buffer("slopes", torch.tensor([0.25**head for head in range(config.heads)]), persistent=False)
         self.norm_attention, self.norm_layers = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
         self.project = nn.Linear(config.width, 3 * config.width)
         self.merge = nn.Linear(config.width, config.width)
@@ -58,7 +46,7 @@ class Block(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """``rows``: ``[batch, n, width]``, from position 0."""
         queries, keys, values = (part.transpose(1, 2) for part in self._heads(rows))
-        attended = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        attended = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=self._bias(rows.shape[1]))
         return self._after(rows, attended.transpose(1, 2).flatten(2))
 
     def advance(self, batch: Sequence[Advance], rows: Tensor, layer: int) -> Tensor:
@@ -70,10 +58,16 @@ class Block(nn.Module):
             end = begin + part.rows.shape[0]
             part.state.put(layer, part.position, keys[begin:end], values[begin:end])
             known = part.state.up_to(layer, part.position + end - begin)
-            attended.append(attend(queries[begin:end], *known, part.position).flatten(1))
+            attended.append(attend(queries[begin:end], *known, part.position, slopes=self.slopes).flatten(1))
             begin = end
         both = torch.cat((rows, torch.cat(attended)), 1)
         return in_tiles(lambda tile: self._after(*tile.chunk(2, 1)), both)
+
+    def _bias(self, number: int) -> Tensor:
+        """Return ``[heads, n, n]``: what is added to the scores, -inf for what comes later."""
+        places = torch.arange(float(number))
+        distances = places[:, None] - places
+        return -self.slopes[:, None, None] * distances.masked_fill(distances < 0, math.inf)
 
     def _heads(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         projected = self.project(self.norm_attention(rows))
@@ -91,7 +85,7 @@ class Gpt(nn.Module):
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config)
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.head = nn.Sequential(nn.LayerNorm(config.width), nn.Linear(config.width, config.vocabulary))
 
@@ -160,4 +154,4 @@ class GptStage(GenerationStage):
         return list(in_tiles(self.head, torch.stack([part[-1] for part in parts])))
 
     def _embedded(self, part: Advance) -> Tensor:
-        return part.rows if self.embedding is None else self.embedding(part.rows, part.position)
+        return part.rows if self.embedding is None else self.embedding(part.rows)

@@ -32,16 +32,20 @@ def in_tiles(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     return torch.cat([function(rows[at : at + TILE]) for at in range(0, number, TILE)])[:number]
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, position: int, *, slopes: Tensor | None = None) -> Tensor:
     """Return ``[n, heads, size]``: causal attention of the tokens from ``position`` on, one after the other.
 
-    ``queries``: ``[n, heads, size]``; ``keys``, ``values``: ``[position + n, heads, size]``.
+    ``queries``: ``[n, heads, size]``; ``keys``, ``values``: ``[position + n, heads, size]``. ``slopes``: ``[heads]``,
+    how much less each head looks at a token per step of distance (ALiBi; Press et al., 2022); None: not less.
     """
     scale = 1.0 / math.sqrt(queries.shape[-1])
     queries, keys, values = queries.unsqueeze(2) * scale, keys.permute(1, 2, 0), values.transpose(0, 1)
     attended = torch.empty_like(queries)
+    bias = None if slopes is None else slopes[:, None, None] * torch.arange(1.0 - keys.shape[-1], 1.0)
     for index in range(queries.shape[0]):
         end = position + index + 1
-        weights = torch.matmul(queries[index], keys[..., :end]).softmax(-1)
-        torch.matmul(weights, values[:, :end], out=attended[index])
+        scores = torch.matmul(queries[index], keys[..., :end])
+        if bias is not None:
+            scores += bias[..., -end:]
+        torch.matmul(scores.softmax(-1), values[:, :end], out=attended[index])
     return attended.squeeze(2)

@@ -27,7 +27,7 @@ MAX_STORIES = 500
 
 
 class Recorder:
-    """Looks at a source now and then, more often while somebody watches. ``async with`` starts and ends it.
+    """Looks at a source now and then, more often while somebody watches. ``async with`` starts it, and ends both.
 
     What is remembered outlives the controller: one that was started again counts its events anew.
     """
@@ -68,6 +68,7 @@ class Recorder:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        self._source.close()
 
     def stories(self, since: int = 0) -> list[dict[str, Any]]:
         """Return what happened after the first ``since`` stories, with their numbers."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..deployment import Deployment
+from .controller_client import ControllerClient
 
-__all__ = ["AskingSource", "DeploymentSource", "StatusSource"]
+if TYPE_CHECKING:
+    from ..deployment import Deployment  # which imports torch
 
-Ask = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+__all__ = ["ControllerSource", "DeploymentSource", "StatusSource"]
 
 
 class StatusSource(Protocol):
-    """Both raise MultiworldError or OSError while the controller cannot be asked."""
+    """Both questions raise MultiworldError or OSError while the controller cannot be asked."""
 
     async def status(self) -> Mapping[str, Any]:
         """Return what ``Controller.status`` returns."""
 
     async def events(self, since: int) -> list[dict[str, Any]]:
         """Return what came after the first ``since`` events, as ``History.to_json`` does."""
+
+    def close(self) -> None:
+        """Give back what it holds; idempotent."""
 
 
 class DeploymentSource:
@@ -46,18 +50,25 @@ class DeploymentSource:
             if number > since
         ]
 
+    def close(self) -> None:
+        """It holds nothing."""
 
-class AskingSource:
-    """A controller elsewhere. ``ask``: sends it a request as ``control.requests`` describes, and returns the answer."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+class ControllerSource:
+    """A controller of another process, which may be gone for a while; ``token``: of the deployment."""
+
+    def __init__(self, address: tuple[str, int], token: str) -> None:
+        self._client = ControllerClient(address, token)
 
     async def status(self) -> Mapping[str, Any]:
-        answer = await self._ask({"ask": "status"})
+        answer = await self._client.ask({"ask": "status"})
         status: Mapping[str, Any] = answer["status"]
         return status
 
     async def events(self, since: int) -> list[dict[str, Any]]:
-        answer = await self._ask({"ask": "events", "since": since})
+        answer = await self._client.ask({"ask": "events", "since": since})
         return list(answer["events"])
+
+    def close(self) -> None:
+        """End the connection to the controller."""
+        self._client.close()

@@ -1,11 +1,15 @@
-"""Tells a view what a recorder learns, until that ends."""
+"""Tells a view what is learned of a deployment, until that ends."""
 
 from __future__ import annotations
 
-from ..page.recorder import Recorder
-from .view import View
+import asyncio
+from typing import TextIO
 
-__all__ = ["follow"]
+from ..page.recorder import Recorder
+from ..page.source import ControllerSource
+from .view import View, choose_view
+
+__all__ = ["follow", "watch"]
 
 WAIT_S = 1.0
 
@@ -24,3 +28,25 @@ async def follow(recorder: Recorder, view: View) -> None:
             await recorder.wait(version, WAIT_S)
     finally:
         view.close()
+
+
+def watch(address: tuple[str, int], token: str, stream: TextIO | None = None) -> None:
+    """Show a deployment whose controller listens there until Ctrl-C, on standard output; for the command line.
+
+    A controller that cannot be reached is said to be so, and asked again. Raises DeploymentError if it cannot be
+    reached from the beginning.
+    """
+    try:
+        asyncio.run(_watch(address, token, stream))
+    except KeyboardInterrupt:
+        return
+
+
+async def _watch(address: tuple[str, int], token: str, stream: TextIO | None) -> None:
+    source = ControllerSource(address, token)
+    try:
+        await source.status()
+        async with Recorder(source) as recorder:
+            await follow(recorder, choose_view(stream))
+    finally:
+        source.close()
