@@ -5,7 +5,7 @@
 
 python examples/serve_gpt.py "def main("
 python examples/serve_gpt.py "def main(" --kill               the same text, though states are lost on the way
-python examples/serve_gpt.py "class " --temperature 0.8 --steps 1000 --weights gpt.pt
+python examples/serve_gpt.py "class " --temperature 0.5 --steps 1000 --weights gpt.pt
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve a small GPT over stages.")
     parser.add_argument("prompt", nargs="?", default="def main(")
     parser.add_argument("--tokens", type=int, default=200, help="bytes to write")
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=300, help="of training")
     parser.add_argument("--weights", type=Path, help="a file: read if it is there, else written")

@@ -62,8 +62,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", choices=LINES, metavar="LINE", help="this line; may be repeated")
     parser.add_argument("--alternations", type=int, default=5, metavar="N", help="of every comparison (default 5)")
-    parser.add_argument("--ray", default=os.environ.get("RAY_PYTHON"), metavar="PYTHON", help="the interpreter that has "
-                        "Ray Serve (default: RAY_PYTHON; without, nothing stands beside ours)")  # fmt: skip
+    peer = "the interpreter that has Ray Serve (default: RAY_PYTHON; without one nothing stands beside ours)"
+    parser.add_argument("--ray", default=os.environ.get("RAY_PYTHON"), metavar="PYTHON", help=peer)
     parser.add_argument("--record", action="store_true", help=f"append the figures to {RESULTS.name}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each loop of requests (default 3)")

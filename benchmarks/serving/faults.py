@@ -25,6 +25,7 @@ BEFORE_S = 2.0
 AFTER_S = 1.0
 LOOK_S = 0.005
 HANG_S = 60.0
+FULL_S = 20.0
 SHARE = 0.7
 
 
@@ -79,7 +80,7 @@ async def one_of_several(deploy: Deployer, options: Mapping[str, Any]) -> dict[s
                 pid = chance.choice(system.pids("left"))
                 at = _signal(pid, options["signal"])
                 replaced.append(await until(partial(system.is_whole, "left", 2, {pid})))
-                await until(lambda: load.num_open <= usual_open)
+                await until(lambda: load.num_open <= usual_open, FULL_S)
                 full.append(time.perf_counter() - at)
                 await asyncio.sleep(max(0.0, at + options["window_s"] - time.perf_counter()) + chance.uniform(0, 0.2))
                 after += load.between(at, at + options["window_s"])
@@ -119,7 +120,7 @@ async def _blip(deploy: Deployer, options: Mapping[str, Any], *, replicas: int, 
                 pids = system.pids("left")[:victims]
                 at = min([_signal(pid, signal.SIGKILL) for pid in pids])
                 whole.append(await until(partial(system.is_whole, "left", replicas, pids)))
-                await until(lambda: load.num_open <= 2 * SHARE * per_s * shape.service_s + 8)
+                await until(lambda: load.num_open <= 2 * SHARE * per_s * shape.service_s + 8, FULL_S)
                 await asyncio.sleep(AFTER_S)
                 moments = [each.ended_at for each in load.answers if each.outcome == RIGHT]
                 silent.append(longest_gap_s(moments, at, time.perf_counter()))

@@ -19,6 +19,7 @@ import numpy as np
 import ray
 from ray import serve
 
+from .faults import until
 from .proc import command_of, descendants
 from .scenarios import run_side
 from .system import Shape
@@ -129,8 +130,7 @@ class RaySystem:
 
     async def scale(self, stage: str, replicas: int) -> None:
         await asyncio.to_thread(serve.run, self._bind(replicas), route_prefix=None)
-        while not self.is_whole(stage, replicas):
-            await asyncio.sleep(0.05)
+        await until(lambda: self.is_whole(stage, replicas))
 
     async def update(self, stage: str) -> None:
         raise NotImplementedError("Ray Serve has no weights of its own to update")

@@ -40,7 +40,7 @@ class Side:
     def run(self, scenario: str, options: Mapping[str, Any], timeout_s: float) -> dict[str, float]:
         """Return the figures; SideFailed if there are none in time. Nothing of it is left afterwards."""
         reading, writing = os.pipe()
-        environment = {**os.environ, **self.environment, "FIGURES_FD": str(writing), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **self.environment, "FIGURES_FD": str(writing), "PYTHONPATH": _path()}
         process = subprocess.Popen(
             [*self.command, scenario, json.dumps(options)],
             env=environment,
@@ -64,6 +64,10 @@ class Side:
         if code or not text:
             raise SideFailed(f"{self.name}: {scenario} ended with {code} after {time.monotonic() - began:.0f} s")
         return dict(json.loads(text))
+
+
+def _path() -> str:
+    return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

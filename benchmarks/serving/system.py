@@ -17,8 +17,8 @@ class Shape:
     ``graph``: ``trivial`` (``add`` one, ``mul``tiply by two), ``rhombus`` (``head``, ``left`` and ``right``, ``tail``),
     ``chain`` (three modules of a few milliseconds), ``slow`` (one stage, ``left``, one of whose replicas is 4 times
     slower) or ``heavy`` (one stage, ``left``, of ``weights_bytes``). ``replicas``: of ``left``. ``service_s``: how long
-    ``left`` (and twice as long as ``right``) takes for a request. ``setup_s``: of replicas of ``left`` other than the first.
-    ``port``: for HTTP.
+    ``left`` (and twice as long as ``right``) takes for a request. ``setup_s``: how long replicas of ``left`` other than
+    the first ones are set up. ``port``: for HTTP.
     """
 
     graph: str = "trivial"

@@ -1,6 +1,6 @@
 """The floor: the same two trivial stages over raw TCP, in asyncio streams or with blocking sockets, and nothing else.
 
-``python -m benchmarks.serving.tcp_floor KIND closed OPTIONS``. Each process listens, prints its port, and sends to the next:
+``python -m benchmarks.serving.tcp_floor KIND closed OPTIONS``. Each process prints where it listens and sends to the next:
 messages of four bytes of length and that many of float32. No fault is survived, no message is answered for.
 """
 
@@ -38,7 +38,12 @@ LIMIT = 16 << 20
 def compute(body: bytearray | bytes, work: Callable[[Tensor], Tensor]) -> memoryview:
     """Return the bytes of what a stage makes of a message."""
     with torch.inference_mode():
-        return memoryview(work(torch.frombuffer(body, dtype=torch.float32)).numpy()).cast("B")
+        return bytes_of(work(torch.frombuffer(body, dtype=torch.float32)))
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    array: Any = tensor.numpy()
+    return memoryview(array).cast("B")
 
 
 # ---- with asyncio streams
@@ -84,7 +89,7 @@ async def _measure_async(options: Mapping[str, Any]) -> dict[str, float]:
         _, out = await asyncio.open_connection(LOCAL, first)
         out.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         x = torch.randn(options["size_bytes"] // 4)
-        expected, body = times_two(add_one(x)), memoryview(x.numpy()).cast("B")
+        expected, body = times_two(add_one(x)), bytes_of(x)
 
         async def ask() -> Tensor:
             future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -166,7 +171,7 @@ def _measure_blocking(options: Mapping[str, Any]) -> dict[str, float]:
 
 def _ask_at_once(out: socket.socket, answers: socket.socket, x: Tensor, clients: int, seconds: float) -> list[float]:
     """One thread sends while fewer than ``clients`` wait; this one takes the answers. Return how long each took."""
-    expected, body = times_two(add_one(x)), memoryview(x.numpy()).cast("B")
+    expected, body = times_two(add_one(x)), bytes_of(x)
     room, sent_at, took = threading.Semaphore(clients), deque[float](), list[float]()
     until = time.perf_counter() + seconds
     sent = [0]

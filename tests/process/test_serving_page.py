@@ -23,12 +23,13 @@ from multiworld.errors import MultiworldError
 from multiworld.serving import DeploymentError, Pipeline, Stage
 from multiworld.serving.hosts import Reception
 from multiworld.serving.page import ControllerSource, DeploymentSource, serve_page
+from multiworld.testing import scaled
 from tests.unit.test_serving_page import event, status_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-TIMEOUT_S = 20.0
-SEEN_S = 2.0
+TIMEOUT_S = scaled(20.0)
+SEEN_S = scaled(2.0)
 
 
 class FakeSource:
@@ -262,6 +263,7 @@ async def test_a_browser_comes_again_when_the_page_is_served_again(tmp_path: Pat
             await driven.until("at('link').textContent === 'live'")
             assert await driven.find("document.querySelectorAll('#graph .member').length") == 6
             assert await driven.find("document.querySelectorAll('#graph .world.open').length") == 10
+            assert "connected" in await driven.find("at('hosts').textContent")
             source.why = "nobody listens"
             await driven.until("at('banner').textContent.includes('nobody listens')", SEEN_S)
             source.why = ""

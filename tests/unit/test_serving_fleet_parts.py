@@ -160,3 +160,21 @@ def test_a_stage_whose_load_grows_is_scaled_out_and_left_alone_during_an_update(
     simulation.run_until_settled()
     wanted = [new for _ in range(6) for new in second()]
     assert wanted[:1] == [3]  # 100/s of 20 ms each, at 70 %
+
+
+def test_a_stage_without_replicas_gets_one_when_a_request_waits_behind_another_stage() -> None:
+    graph = Graph([Stage("a", "m:a"), Stage("b", "m:b", min_replicas=0, max_replicas=2)])
+    simulation = SimulatedFleet(graph)
+    simulation.run_until_settled()
+    scaling = Autoscaling(graph, ScalingPolicy())
+    simulation.do(simulation.fleet.scale("b", 0, simulation.now))
+    simulation.run(5.0)
+
+    def wanted(open_requests: int) -> list[tuple[str, int]]:
+        gateway = {"event": "stats", "answered": 0, "failed": 0, "refused": 0, "open": open_requests, "waiting": 0}
+        simulation.do(simulation.fleet.heard("gateway-1", gateway, simulation.now))
+        simulation.run(1.0)
+        return [(decision.stage, decision.new) for decision in scaling.decide(simulation.fleet, simulation.now)]
+
+    assert wanted(0) == []
+    assert wanted(1) == [("b", 1)]

@@ -92,7 +92,7 @@ def status_of(
             for one in members[source]
             for other in members[target]
         ],
-        "hosts": [],
+        "hosts": [{"name": "a", "address": "127.0.0.1", "capacity": 0, "live": True}],
         "num_events": 0,
     }
 
@@ -288,6 +288,17 @@ async def test_what_happened_outlives_the_controller() -> None:
         source.happened.append(event("HostLost", number=2, at=9.5, host="newer"))
         await looked(recorder)
         assert [story["about"] for story in recorder.stories(6)] == ["newer"]
+
+
+async def test_what_is_not_understood_is_said_and_ends_nothing() -> None:
+    class Newer(Scripted):
+        async def status(self) -> Mapping[str, Any]:
+            return {**status_of(), "replicas": [{"name": "other words"}]}
+
+    async with Recorder(Newer()) as recorder:
+        assert [story["kind"] for story in recorder.stories()] == ["ControllerSilent"]
+        assert "is not understood" in recorder.stories()[0]["text"]
+        assert json.loads(json.dumps(recorder.data()))["snapshot"] is None
 
 
 async def test_who_waits_is_woken_by_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:

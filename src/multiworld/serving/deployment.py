@@ -12,13 +12,18 @@ from ..channel.base import Payload
 from .control.actions import FleetEvent
 from .control.controller import Controller
 from .front import Front
+from .gateway.served import Metric
 from .graph import Batch
+from .metrics import request_metrics
 
 __all__ = ["Deployment"]
 
 
 class Deployment:
-    """Made by ``Pipeline.deploy``. All on its event loop."""
+    """Made by ``Pipeline.deploy``. All on its event loop.
+
+    ``multiworld.serving.gateway.Gateway`` puts it behind HTTP.
+    """
 
     def __init__(self, name: str, controller: Controller, front: Front) -> None:
         self.name = name
@@ -89,3 +94,7 @@ class Deployment:
     def status(self) -> dict[str, Any]:
         """Return how all stands, as JSON."""
         return {**self._controller.status(), "requests": self._front.statistics()}
+
+    def metrics(self) -> Mapping[str, Metric | float]:
+        """Return what Prometheus is to see: of the requests of this process."""
+        return request_metrics(self._front.statistics())

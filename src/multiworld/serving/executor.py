@@ -230,6 +230,8 @@ class Executor:
             with torch.inference_mode():
                 result = self.work(*arguments)
                 if inspect.isawaitable(result):
+                    if inspect.iscoroutine(result):
+                        result.close()  # else it would be warned of that nobody awaited it
                     raise TypeError("the work returned an awaitable; declare it with 'async def'")
                 payload = checked_result(result, is_ours=is_nobodys_else(result))
             return self._split(payload, rows, len(jobs)), time.perf_counter() - began

@@ -26,11 +26,9 @@ class Finished:
         if len(self._attempts) > self._num_remembered:
             self._attempts.popitem(last=False)
 
-    def cancel(self, id_: bytes) -> bool:
-        """Nobody wants it, whatever comes; return False if that was known."""
-        is_news = self._attempts.get(id_, 0) < EVERY_ATTEMPT
+    def cancel(self, id_: bytes) -> None:
+        """Nobody wants it, whatever comes."""
         self.add(id_, EVERY_ATTEMPT)
-        return is_news
 
     def covers(self, id_: bytes, attempt: int) -> bool:
         """Return whether this attempt has ended."""

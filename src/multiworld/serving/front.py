@@ -220,6 +220,10 @@ class Front:
     def go_ahead(self, edge: Edge, ids: Iterable[bytes]) -> None:
         """Of replicas only."""
 
+    def asked(self, ids: Iterable[bytes]) -> None:
+        """Parts that came late, of requests that have been answered, are called off."""
+        self.node.cancel(id_ for id_ in ids if id_.startswith(self._salt) and self.requests.get(id_) is None)
+
     def dropped(self, ids: Iterable[bytes]) -> None:
         """Of replicas only."""
 

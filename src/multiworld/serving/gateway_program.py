@@ -19,6 +19,7 @@ from .control_line import ControlLine
 from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric
 from .member import GatewayMember, place_of
+from .metrics import request_metrics
 from .requests import Admission
 
 __all__ = ["GatewayService", "main"]
@@ -77,24 +78,7 @@ class GatewayService:
 
     def metrics(self) -> Mapping[str, Metric | float]:
         """Counts and latencies of this gateway's requests."""
-        counts = self._front.statistics()
-        quantiles = [({"quantile": text}, counts[f"p{text[2:]}_s"]) for text in ("0.50", "0.95", "0.99")]
-        outcomes = [({"outcome": name}, float(counts[name])) for name in ("answered", "failed", "refused")]
-        return {
-            "requests_total": Metric(kind="counter", help="Requests by how they ended.", samples=outcomes),
-            "requests_retried_total": Metric(
-                kind="counter", help="Requests that were sent again.", samples=[({}, float(counts["retried"]))]
-            ),
-            "requests_replayed_total": Metric(
-                kind="counter",
-                help="Requests that went to another first replica.",
-                samples=[({}, float(counts["replayed"]))],
-            ),
-            "requests_open": Metric(kind="gauge", help="Requests without an answer.", samples=[({}, counts["open"])]),
-            "request_latency_seconds": Metric(
-                kind="gauge", help="Quantiles of the last answers' latencies.", samples=quantiles
-            ),
-        }
+        return request_metrics(self._front.statistics())
 
 
 async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:

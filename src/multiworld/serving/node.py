@@ -44,6 +44,9 @@ class NodeOwner(Protocol):
     def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
         """Give up what that edge brought of these, unless it was begun; return what was given up."""
 
+    def asked(self, ids: Iterable[bytes]) -> None:
+        """Further down, parts of these wait for their other parts: does anybody wait for the answers?"""
+
     def go_ahead(self, edge: Edge, ids: Iterable[bytes]) -> None:
         """That sender knows that these are about to be executed alone."""
 
@@ -195,6 +198,13 @@ class Node:
                     if edge.is_upstream and edge.stage == stage:
                         edge.say(Kind.CANCEL, passed_on)
 
+    def ask(self, ids: Iterable[bytes]) -> None:
+        """Have the gateways cancel those of these that they have answered."""
+        ids = list(ids)
+        for edge in self.edges.values() if ids else ():
+            if not edge.is_upstream:
+                edge.say(Kind.ASK, ids)
+
     def _drop(self, stage: str, id_: bytes) -> bool:
         if self._items[stage].pop(id_, None) is None:
             return False
@@ -269,6 +279,8 @@ class Node:
                 edge.say(Kind.GO, ids)
         elif kind == Kind.GO:
             self._owner.go_ahead(edge, ids)
+        elif kind == Kind.ASK:
+            self._owner.asked(ids)
         elif kind == Kind.DROP:
             self._owner.dropped(ids)
         elif kind == Kind.RECALL:

@@ -40,8 +40,9 @@ _PADDING = bytes(ALIGNMENT)
 class Kind(IntEnum):
     """What a record says.
 
-    ITEM, ERROR, CANCEL (nobody wants it any more, here and further down), DROP (another replica has done it), RECALL
-    (give it back unless it was begun) and GO go downstream, the others come back.
+    Downstream go ITEM, ERROR, CANCEL (nobody wants it any more, here and further down), DROP (another replica has done
+    it), RECALL (give it back unless it was begun) and GO. The others come back; ASK goes up to the gateways: does
+    anybody wait for these?
     """
 
     ITEM = 1
@@ -55,6 +56,7 @@ class Kind(IntEnum):
     DROP = 9
     RECALL = 10
     RETURNED = 11
+    ASK = 12
 
 
 class Note(NamedTuple):

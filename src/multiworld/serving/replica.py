@@ -30,16 +30,17 @@ QUEUE_S = 0.05  # how much work each sender may have waiting here
 MIN_WINDOW, MAX_WINDOW = 4, 256
 MERGING_WINDOW = 1 << 16  # see Custody
 GO_AHEAD_S = 1.0
+ASK_S = 0.3  # a part whose other parts come later than that may have come too late itself
 GRANT_EVERY_S = 0.1
 
 
 class _Open:
     """A request that this replica has accepted, until its result has been accepted."""
 
-    __slots__ = ("arrived_at", "attempt", "inputs", "result_for", "senders", "taken")
+    __slots__ = ("arrived_at", "ask_at", "attempt", "inputs", "result_for", "senders", "taken")
 
     def __init__(self, attempt: int, now: float) -> None:
-        self.attempt, self.arrived_at = attempt, now
+        self.attempt, self.arrived_at, self.ask_at = attempt, now, now + ASK_S
         self.inputs: dict[str, Item] = {}
         self.senders: list[Edge] = []
         self.taken = False
@@ -75,6 +76,9 @@ class Replica:
         self._finished = Finished()
         self._deaf: set[Edge] = set()
         """Senders that did not say in time that a request may be executed."""
+        self._relayed: set[bytes] = set()
+        self._relayed_up: set[bytes] = set()
+        """Cancellations and questions of the last moment: they come from several sides, and go on once."""
         self._asked: bytes | None = None
         self._awaited: set[Edge] = set()
         self._may_go = asyncio.Event()
@@ -186,12 +190,18 @@ class Replica:
             self._may_go.set()
 
     def cancelled(self, ids: Iterable[bytes]) -> None:
-        news = [id_ for id_ in ids if self._finished.cancel(id_)]
+        news = [id_ for id_ in ids if id_ not in self._relayed]
+        self._relayed.update(news)
         for id_ in news:
+            self._finished.cancel(id_)
             self.executor.drop(id_)
             self._release(id_)
-        if news:
-            self.node.cancel(news)
+        self.node.cancel(news)
+
+    def asked(self, ids: Iterable[bytes]) -> None:
+        news = [id_ for id_ in ids if id_ not in self._relayed_up]
+        self._relayed_up.update(news)
+        self.node.ask(news)
 
     def dropped(self, ids: Iterable[bytes]) -> None:
         for id_ in ids:
@@ -292,8 +302,19 @@ class Replica:
     async def _tend(self) -> None:
         while True:
             await asyncio.sleep(GRANT_EVERY_S)
-            if not self._merges:
+            self._relayed.clear()
+            self._relayed_up.clear()
+            if self._merges:
+                self._ask_about_parts(time.monotonic())
+            else:
                 self._grant()
+
+    def _ask_about_parts(self, now: float) -> None:
+        """A part of what was joined and answered elsewhere would wait for ever."""
+        late = [id_ for id_, request in self._open.items() if not request.taken and now >= request.ask_at]
+        for id_ in late:
+            self._open[id_].ask_at = now + (now - self._open[id_].arrived_at)
+        self.node.ask(late)
 
     def _grant(self) -> None:
         """Let each sender have as much here as ``QUEUE_S`` of work, and enough for two batches."""

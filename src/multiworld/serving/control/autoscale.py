@@ -60,7 +60,10 @@ class Autoscaling:
 
     def _wanted(self, fleet: Fleet, now: float) -> list[ScaleDecision]:
         wanted = []
-        for decision in self._scaler.decide(now):
+        decisions = self._scaler.decide(now)
+        if any(_now(member.stats, "open") for member in fleet.of_stage(GATEWAY)):
+            decisions += self._scaler.wake(now=now)  # it may wait behind a stage that has replicas
+        for decision in decisions:
             if fleet.scaling_suspended(decision.stage, now):
                 self._scaler.set(decision.stage, fleet.plans[decision.stage].desired, now=now)
             else:

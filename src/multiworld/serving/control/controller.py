@@ -274,12 +274,14 @@ class Controller:
             self._do(self._fleet.host_lost(host.name, time.monotonic()))
 
     async def _tick(self) -> None:
+        began = False  # before all has come up once, nothing is idle
         scale_at = 0.0
         while True:
             await asyncio.sleep(IDLE_TICK_S if self._fleet.settled else BUSY_TICK_S)
             now = time.monotonic()
             self._do(self._fleet.tick(now))
-            if self._scaling is not None and now >= scale_at and not self._fleet.stopping:
+            began = began or not self._fleet.missing()
+            if began and self._scaling is not None and now >= scale_at and not self._fleet.stopping:
                 scale_at = now + SCALE_EVERY_S
                 for wish in self._scaling.decide(self._fleet, now):
                     self._do(self._fleet.scale(wish.stage, wish.new, now, reason=wish.reason))

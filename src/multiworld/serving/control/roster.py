@@ -118,7 +118,8 @@ class Roster:
         """Return which stages have no replica that takes requests, and what is known of why; empty if all have."""
         parts = []
         for name, plan in self.plans.items():
-            if self.num_open(name):
+            sleeps = not plan.desired and not self.graph.stages[name].fewest  # a request wakes it
+            if self.num_open(name) or sleeps:
                 continue
             states = ", ".join(f"{member.id} is {member.state.value}" for member in self.of_stage(name))
             reason = plan.waits_for or states or ("it is scaled to 0" if not plan.desired else "none is started yet")

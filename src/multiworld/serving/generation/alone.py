@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-
 from ...channel.base import Payload
 from .stage import GenerationStage
 
@@ -29,7 +27,6 @@ class Alone:
         key: str | None = None,
     ) -> Payload:
         """Answer one request at once."""
-        with torch.inference_mode():
-            for stage in self.stages:
-                payload = stage.forward(payload)
+        for stage in self.stages:
+            payload = stage.forward(payload)
         return payload

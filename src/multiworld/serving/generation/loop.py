@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from ...channel.base import Payload
-from ..errors import BadRequestError, DeadlineExceededError, OverloadedError, ServingError, StateLostError
+from ..errors import (
+    BadRequestError,
+    DeadlineExceededError,
+    OverloadedError,
+    RequestLostError,
+    ServingError,
+    StateLostError,
+)
 from .cache import Step
 from .message import SEQUENCE_BYTES, pack
 from .question import Question
@@ -44,13 +51,14 @@ class Infers(Protocol):
 class _Run:
     """One sequence on its way: all its tokens, and how many of them the stages have states of."""
 
-    __slots__ = ("attempt", "deadline", "key", "num_known", "sequence", "timeout_s", "tokens")
+    __slots__ = ("attempt", "deadline", "is_begun", "key", "num_known", "sequence", "timeout_s", "tokens")
 
     def __init__(self, tokens: Sequence[int], key: str | None, timeout_s: float, now: float) -> None:
         self.tokens = list(tokens)
         self.sequence = os.urandom(SEQUENCE_BYTES)
         self.key = self.sequence.hex() if key is None else key
         self.attempt = self.num_known = 0
+        self.is_begun = False
         self.timeout_s, self.deadline = timeout_s, now + timeout_s
 
     def remaining_s(self, now: float) -> float:
@@ -110,8 +118,10 @@ class Generator:
         self._is_closed = True
         if self._forgetting:
             await asyncio.wait(self._forgetting, timeout=CLOSE_S)
-        for task in self._forgetting:
+        left = list(self._forgetting)
+        for task in left:
             task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def generate(
         self,
@@ -200,8 +210,27 @@ class Generator:
 
     def metrics(self) -> Mapping[str, Any]:
         """As that which serves it, and the counts of generations."""
-        metrics = getattr(self._served, "metrics", dict)
-        return {**metrics(), **{f"generation_{name}": float(value) for name, value in self.statistics().items()}}
+        from ..gateway.served import Metric  # a gateway asks; without one, what it is made of need not be installed
+
+        metrics, counts = getattr(self._served, "metrics", dict), self.statistics()
+        return {
+            **metrics(),
+            "generations_running": float(counts["running"]),
+            "generations_waiting": float(counts["waiting"]),
+            "generations_total": Metric(
+                kind="counter",
+                help="Generations by how they ended.",
+                samples=[({"outcome": outcome}, float(counts[outcome])) for outcome in ("done", "failed")],
+            ),
+            "generation_tokens_total": Metric(
+                kind="counter", help="Tokens generated.", samples=[({}, float(counts["tokens"]))]
+            ),
+            "generation_replays_total": Metric(
+                kind="counter",
+                help="Sequences sent again because a state was lost.",
+                samples=[({}, float(counts["replays"]))],
+            ),
+        }
 
     def statistics(self) -> dict[str, int]:
         """Return counts since the start, and depths now. ``replays``: how often a sequence was sent again."""
@@ -244,7 +273,7 @@ class Generator:
         while True:
             try:
                 return await self._advance(run)
-            except StateLostError:
+            except (StateLostError, RequestLostError):  # a step may be taken twice, whatever the stages are declared
                 num_lost += 1
                 if num_lost > self._max_replays:
                     raise
@@ -258,6 +287,7 @@ class Generator:
         """Send what the stages do not know yet: one token, or all of them in pieces."""
         while True:
             piece = run.tokens[run.num_known : run.num_known + self._chunk_tokens]
+            run.is_begun = True
             step = Step(run.sequence, run.attempt, run.num_known, len(piece))
             answer = await self._served.infer(
                 pack(step, torch.tensor(piece)), timeout_s=run.remaining_s(self._now()), key=run.key
@@ -267,7 +297,7 @@ class Generator:
                 return _rows_of(answer)
 
     def _forget(self, run: _Run) -> None:
-        if run.num_known and not self._is_closed:
+        if run.is_begun and not self._is_closed:
             task = asyncio.get_running_loop().create_task(self._free(run))
             self._forgetting.add(task)
             task.add_done_callback(self._forgetting.discard)

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ...channel.base import Payload
@@ -87,7 +88,9 @@ class GenerationStage(nn.Module):
             indices.append(index)
             steps.append(step)
             rows.append(part)
-        for index, result in zip(indices, self._take(steps, rows), strict=True):
+        with torch.inference_mode():
+            taken = self._take(steps, rows)
+        for index, result in zip(indices, taken, strict=True):
             results[index] = result
         return results
 

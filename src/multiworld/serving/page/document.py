@@ -31,6 +31,7 @@ REPLICAS = (
     *("Replica", "State", "#Pid", "Host", "#Version", "#Queue", "#In hand", "#Window", "#Rate", "#Service"),
     *("#Busy", "#Done", "#Failed", "#Held", "#Age"),
 )
+HOSTS = ("Host", "Address", "State", "#Members", "#Capacity")
 GATEWAYS = ("Gateway", "State", "#Pid", "Host", "#Open", "#Waiting", "#Rate", "#p50", "#p95", "#p99")
 
 
@@ -97,6 +98,7 @@ DOCUMENT = f"""<!doctype html>
 <section class="card"><h2>Stages</h2>{_table("stages", STAGES, "stages")}</section>
 <section class="card"><h2>Replicas</h2>{_table("replicas", REPLICAS, "replicas")}</section>
 <section class="card"><h2>Gateways</h2>{_table("gateways", GATEWAYS, "gateways")}</section>
+<section class="card"><h2>Hosts</h2>{_table("hosts", HOSTS, "hosts")}</section>
 </div>
 <section class="card">
 <h2>What happened</h2>

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,7 +22,7 @@ __all__ = ["Recorder"]
 
 LOOK_S, IDLE_LOOK_S = 0.25, 1.0
 POINT_S = 1.0
-SOURCE_S = 5.0  # for the controller to answer
+SOURCE_S = 3.0  # for the controller to answer
 MAX_STORIES = 500
 
 
@@ -55,11 +55,15 @@ class Recorder:
 
     async def __aenter__(self) -> Recorder:
         await self._look()
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    def start(self) -> None:
+        """Begin to look, without waiting for anything."""
+        self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def aclose(self) -> None:
         """Stop looking; whoever waits sees ``closed``. Idempotent."""
@@ -104,8 +108,8 @@ class Recorder:
 
     async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S if self._watchers else IDLE_LOOK_S)
             await self._look()
+            await asyncio.sleep(LOOK_S if self._watchers else IDLE_LOOK_S)
 
     async def _look(self) -> None:
         try:
@@ -115,11 +119,18 @@ class Recorder:
         except (MultiworldError, OSError) as error:
             self._silent(str(error) or type(error).__name__)
         else:
-            for event in events:
-                self._last_at = max(self._last_at, event["at"])
-                self._happened(event)
-            self._answered()
+            self._take(status, events)
+
+    def _take(self, status: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> None:
+        for event in events:
+            self._last_at = max(self._last_at, event["at"])
+            self._happened(event)
+        try:
             self._show(status)
+        except (KeyError, TypeError, ValueError) as error:  # of a controller of another version
+            self._silent(f"what it says is not understood: {error!r}")
+        else:
+            self._answered()
 
     async def _ask(self) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
         status = await self._source.status()

@@ -193,6 +193,11 @@ function showTables() {
     tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [count(each.open_requests), "n"],
     [count(each.waiting), "n"], [rate(each.rate), "n"], [time(each.p50_s), "n"], [time(each.p95_s), "n"],
     [time(each.p99_s), "n"]]]));
+  const members = [...snapshot.replicas, ...snapshot.gateways];
+  table("hosts", snapshot.hosts.map(each => [each.name, [[each.name], [each.address],
+    each.live ? ["● connected", "good"] : ["✕ lost", "bad"],
+    [count(members.filter(one => one.host === each.name).length), "n"],
+    [each.capacity ? count(each.capacity) : "–", "n"]]]));
 }
 
 // ---- totals and curves

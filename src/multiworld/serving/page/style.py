@@ -65,6 +65,7 @@ h2 { font-size: 12px; text-transform: uppercase; letter-spacing: .06em; color: v
 .legend { color: var(--soft); font-size: 12px; margin-top: 10px; display: flex; flex-wrap: wrap; gap: 2px 16px; }
 .legend svg { width: 30px; height: 8px; margin-right: 5px; vertical-align: middle; }
 .columns { display: grid; grid-template-columns: minmax(0, 1fr) minmax(300px, 400px); gap: 10px; align-items: start; }
+.columns > section { position: sticky; top: 10px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-size: 12px; font-weight: 600; color: var(--soft); padding: 0 12px 6px 0;
   white-space: nowrap; }
@@ -80,6 +81,7 @@ td.note { white-space: normal; min-width: 100px; color: var(--warn); }
 #filters { display: flex; flex-wrap: wrap; gap: 2px 12px; margin-bottom: 8px; font-size: 12px; }
 #filters label { white-space: nowrap; } #filters input { margin: 0 4px 0 0; vertical-align: -2px; }
 #events { list-style: none; margin: 0; padding: 0; height: 560px; overflow-y: auto; }
+#events:empty::before { content: "Nothing has happened yet."; color: var(--soft); }
 #events li { position: relative; padding: 0 0 10px 20px; overflow-wrap: anywhere; }
 #events li::before { content: "○"; position: absolute; left: 2px; color: var(--idle); font-size: 12px; }
 #events li.bad::before { content: "▲"; color: var(--bad); }
@@ -88,7 +90,8 @@ td.note { white-space: normal; min-width: 100px; color: var(--warn); }
 #events li.calm::before { content: "■"; color: var(--calm); }
 #events time { display: block; color: var(--soft); font-size: 11px; font-variant-numeric: tabular-nums; }
 #events pre { font-size: 11px; overflow-x: auto; margin: 4px 0 0; }
-@media (max-width: 1000px) { .columns { display: block; } .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); } }
+@media (max-width: 1000px) { .columns { display: block; }
+  .columns > section { position: static; } .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); } }
 @media (max-width: 560px) { .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   main, header { padding-left: 10px; padding-right: 10px; } .card { padding: 10px; } #banner { min-height: 56px; }
   #link { width: 100%; margin-left: 0; } }

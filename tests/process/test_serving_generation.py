@@ -1,0 +1,91 @@
+"""Generations over real replicas, one of which is killed while it holds their states: every text is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from multiworld.serving import Batch, Pipeline, Stage
+from multiworld.serving.deployment import Deployment
+from multiworld.serving.generation import Alone, Generator
+from multiworld.serving.generation.gpt import Gpt, GptConfig, GptStage
+from multiworld.testing.deadlines import scaled
+
+pytestmark = pytest.mark.process
+
+CONFIG = GptConfig(vocabulary=64, context=128, width=32, heads=2, layers=3)
+NEW_TOKENS = 60
+PROMPTS = [list(range(number, number + 5)) for number in range(8)]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_gpt.py"
+
+
+def make_stages() -> list[GptStage]:
+    torch.manual_seed(0)
+    return Gpt(CONFIG).eval().stages((1, 1, 1), capacity_tokens=2000)
+
+
+async def generate(generator: Generator, number: int, told: asyncio.Queue[int] | None = None) -> list[int]:
+    tokens: list[int] = []
+    async for token in generator.generate(
+        PROMPTS[number],
+        max_new_tokens=NEW_TOKENS,
+        temperature=float(number % 2),
+        seed=number,
+        timeout_s=scaled(30.0),
+    ):
+        tokens.append(token)
+        if told is not None:
+            told.put_nowait(number)
+    return tokens
+
+
+async def kill_the_middle(served: Deployment, told: asyncio.Queue[int]) -> None:
+    """Kill one replica after a third of the tokens; the other one after two thirds."""
+    for share in (1, 2):
+        for _ in range(len(PROMPTS) * NEW_TOKENS // 3):
+            await told.get()
+        victim = next(
+            replica
+            for replica in served.replicas
+            if replica["stage"] == "blocks" and replica["id"] == f"blocks-{share}"
+        )
+        os.kill(victim["pid"], signal.SIGKILL)
+
+
+async def test_no_text_changes_when_replicas_are_killed_in_the_middle_of_eight_generations() -> None:
+    alone = Generator(Alone(make_stages()))
+    expected = [await generate(alone, number) for number in range(8)]
+    batch = Batch(max_size=16)
+    first, blocks, last = make_stages()
+    stages = [
+        Stage("first", first, batch=batch),
+        Stage("blocks", blocks, replicas=2, batch=batch),
+        Stage("last", last, batch=batch),
+    ]
+    told: asyncio.Queue[int] = asyncio.Queue()
+    async with Pipeline(stages, policy="sticky").deploy() as served, Generator(served) as generator:
+        killing = asyncio.create_task(kill_the_middle(served, told))
+        texts = await asyncio.gather(*(generate(generator, number, told) for number in range(8)))
+        await killing
+        assert texts == expected
+        assert generator.statistics()["done"] == 8
+        assert generator.statistics()["replays"] > 0
+
+
+@pytest.mark.timeout(scaled(120.0))
+def test_the_example_writes_the_same_text_when_a_replica_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLE), "def ", "--kill", "--steps", "2", "--tokens", "80"]
+    result = subprocess.run(
+        [*command, "--weights", str(tmp_path / "gpt.pt")], capture_output=True, text=True, timeout=scaled(100.0)
+    )
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"states were lost [1-9]\d* times: True", result.stdout), result.stdout
+    assert "the same text in one process: True" in result.stdout

@@ -1,0 +1,177 @@
+"""What becomes of a stage's work: batches, errors of user code, memory that is used again, jobs executed alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from multiworld.serving.executor import Executor, Job, describe_error
+from multiworld.serving.graph import Batch
+from multiworld.serving.packets import Item, Kind
+from multiworld.serving.results import checked_result, is_nobodys_else
+
+
+def job(number: int, payload: Any, *, alone: bool = False) -> Job:
+    id_ = number.to_bytes(16, "little")
+    return Job(id_, [Item(Kind.ITEM, id_, 1).carry(payload)], alone=alone)
+
+
+class Bench:
+    """An executor whose results are collected."""
+
+    def __init__(self, work: Callable[..., Any], batch: Batch | None = None) -> None:
+        self.results: dict[int, Any] = {}
+        self.announced: list[int] = []
+        self._came = asyncio.Event()
+        self.executor = Executor(
+            work,
+            batch=batch,
+            before_alone=self._announce,
+            after_alone=lambda: self.announced.append(0),
+            on_done=self._done,
+        )
+
+    async def _announce(self, job: Job) -> None:
+        self.announced.append(int.from_bytes(job.id, "little"))
+
+    def _done(self, job: Job, result: Any) -> None:
+        self.results[int.from_bytes(job.id, "little")] = result
+        self._came.set()
+
+    async def run(self, *jobs: Job) -> list[Any]:
+        for one in jobs:
+            self.executor.submit(one)
+        while len(self.results) < len(jobs):
+            self._came.clear()
+            await asyncio.wait_for(self._came.wait(), 5)
+        self.executor.close()
+        return [self.results[number] for number in sorted(self.results)]
+
+
+async def test_requests_of_one_kind_are_executed_together_and_split_again() -> None:
+    calls: list[int] = []
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        return x * 2
+
+    results = await Bench(work, Batch(max_size=8, max_wait_s=0.01)).run(
+        job(1, torch.ones(2, 3)), job(2, torch.ones(1, 3) * 5), job(3, torch.ones(1, 4)), job(4, torch.tensor(7.0))
+    )
+    assert [result.tolist() for result in results] == [[[2.0] * 3] * 2, [[10.0] * 3], [[2.0] * 4], 14.0]
+    assert 3 in calls
+
+
+async def test_one_bad_request_spoils_no_other_of_its_batch() -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        if (x < 0).any():
+            raise ValueError("negative")
+        return x
+
+    results = await Bench(work, Batch(max_size=8, max_wait_s=0.01)).run(
+        *(job(number, torch.tensor([float(number - 3)])) for number in range(1, 6))
+    )
+    assert [isinstance(result, ValueError) for result in results] == [True, True, False, False, False]
+
+
+async def test_results_in_memory_that_the_work_uses_again_stay_as_they_were() -> None:
+    for size in (4, 100_000):
+        buffer = torch.empty(size)
+        results = await Bench(lambda x, buffer=buffer: buffer.copy_(x)).run(
+            *(job(number, torch.full((size,), float(number))) for number in range(1, 5))
+        )
+        assert [float(result[-1]) for result in results] == [1.0, 2.0, 3.0, 4.0]
+
+
+async def test_whatever_user_code_raises_or_returns_is_an_error_of_its_request_alone() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def raising(error: BaseException) -> Any:
+        raise error
+
+    wishes: list[Callable[[], Any]] = [
+        lambda: raising(Odd()),
+        lambda: raising(SystemExit(1)),
+        lambda: raising(StopIteration()),
+        lambda: "text",
+        lambda: [1],
+        lambda: {1: torch.ones(1)},
+        lambda: torch.ones(2, 2).to_sparse(),
+        lambda: torch.empty(2, device="meta"),
+        lambda: {"\udc80": torch.ones(1)},
+        lambda: asyncio.sleep(0),
+        lambda: None,
+        lambda: torch.ones(1),
+    ]
+    results = await Bench(lambda x: wishes[int(x)]()).run(
+        *(job(number, torch.tensor(number)) for number in range(len(wishes)))
+    )
+    assert [isinstance(result, Exception) for result in results] == [True] * (len(wishes) - 1) + [False]
+    assert all(len(describe_error(result)) < 5000 for result in results[:-1])
+
+
+async def test_work_that_cancels_itself_fails_and_the_next_is_executed() -> None:
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        if x < 0:
+            raise asyncio.CancelledError
+        return x
+
+    first, second = await Bench(work).run(job(1, torch.tensor(-1)), job(2, torch.tensor(1)))
+    assert isinstance(first, RuntimeError)
+    assert second == 1
+
+
+async def test_a_suspected_request_is_announced_and_executed_when_nothing_else_is() -> None:
+    running: set[int] = set()
+    beside: list[set[int]] = []
+
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        running.add(int(x))
+        await asyncio.sleep(0.01)
+        if int(x) == 3:
+            beside.append(set(running))
+        running.discard(int(x))
+        return x
+
+    bench = Bench(work)
+    await bench.run(*(job(number, torch.tensor(number), alone=number == 3) for number in range(1, 6)))
+    assert beside == [{3}]
+    assert bench.announced == [3, 0]
+
+
+async def test_a_job_that_waits_can_be_dropped() -> None:
+    bench = Bench(lambda x: x, Batch(max_size=8, max_wait_s=5.0))
+    bench.executor.submit(job(1, torch.ones(1)))
+    assert bench.executor.drop((1).to_bytes(16, "little"))
+    assert not bench.executor.drop((1).to_bytes(16, "little"))
+    bench.executor.close()
+
+
+def test_conjugates_and_views_are_made_what_they_look_like() -> None:
+    value = torch.tensor([1 + 2j])
+    assert checked_result(value.conj(), is_ours=True).resolve_conj().view(torch.float32).tolist() == [1.0, -2.0]  # type: ignore[union-attr]
+    assert not checked_result(value.conj(), is_ours=True).is_conj()  # type: ignore[union-attr]
+
+
+def test_memory_that_somebody_else_may_change_is_told_from_memory_of_ones_own() -> None:
+    kept = torch.ones(100_000)
+    kept_dict = {"a": torch.ones(10)}
+
+    def told(make: Callable[[], Any]) -> bool:
+        result = make()
+        return is_nobodys_else(result)
+
+    assert told(lambda: torch.ones(5))
+    assert told(lambda: {"a": torch.ones(5), "b": torch.ones(5)})
+    assert told(lambda: [torch.ones(5), torch.ones(5)])
+    assert not told(lambda: kept)
+    assert not told(lambda: kept.view(-1))
+    assert not told(lambda: kept[5:])
+    assert not told(lambda: torch.from_numpy(kept.numpy()))
+    assert not told(lambda: (torch.ones(5), kept))
+    assert not told(lambda: kept_dict)
