@@ -8,16 +8,15 @@ handles; payloads are NumPy arrays.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import ray
-from ray import serve
 
 from .faults import until
 from .proc import command_of, descendants
@@ -26,6 +25,11 @@ from .system import Shape
 
 __all__ = ["RaySystem", "deploy"]
 
+# Only the peer's interpreter has these.
+ray, serve, exceptions, responses = (
+    cast("Any", importlib.import_module(name))
+    for name in ("ray", "ray.serve", "ray.serve.exceptions", "starlette.responses")
+)
 NUM_SAMPLES = 32
 ROWS, WIDTH = 4, 64
 NUM_CPUS = 8  # of which Ray believes that it has them: as many replicas as a scenario needs
@@ -55,10 +59,8 @@ class Mul:
         return (await self.add.remote(x)) * 2
 
     async def __call__(self, request: Any) -> Any:
-        from starlette.responses import Response
-
         x = np.frombuffer(await request.body(), np.float32)
-        return Response((await self.infer(x)).tobytes(), media_type="application/octet-stream")
+        return responses.Response((await self.infer(x)).tobytes(), media_type="application/octet-stream")
 
 
 class Dense:
@@ -94,9 +96,7 @@ class RaySystem:
 
     @property
     def refusals(self) -> tuple[type[Exception], ...]:
-        from ray.serve.exceptions import BackPressureError
-
-        return (BackPressureError,)
+        return (exceptions.BackPressureError,)
 
     async def infer(self, payload: Any, *, request_id: str | None, timeout_s: float) -> Any:
         answer = await asyncio.wait_for(_asked(self._handle, payload), timeout_s)

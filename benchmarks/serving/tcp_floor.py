@@ -1,7 +1,7 @@
 """The floor: the same two trivial stages over raw TCP, in asyncio streams or with blocking sockets, and nothing else.
 
-``python -m benchmarks.serving.tcp_floor KIND closed OPTIONS``. Each process prints where it listens and sends to the next:
-messages of four bytes of length and that many of float32. No fault is survived, no message is answered for.
+``python -m benchmarks.serving.tcp_floor KIND closed OPTIONS``. Each process prints where it listens, and sends to the
+next: messages of four bytes of length and that many of float32. No fault is survived, no message is answered for.
 """
 
 from __future__ import annotations

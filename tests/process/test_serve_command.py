@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -81,6 +82,12 @@ class Deployment:
         status: dict[str, Any] = json.loads(done.stdout)
         return status
 
+    def is_whole(self) -> bool:
+        """Whether the controller answers, and has all its members."""
+        done = self.command("status", "--json")
+        status = json.loads(done.stdout) if done.returncode == 0 else {"ready": False}
+        return bool(status["ready"]) and not status["resuming"]
+
     def infer(self, numbers: list[float]) -> list[float]:
         request = urllib.request.Request(
             f"{self.url}/infer", json.dumps({"inputs": numbers}).encode(), {"content-type": "application/json"}
@@ -134,13 +141,21 @@ def test_a_killed_controller_is_followed_by_one_that_takes_over(deployment: Depl
     before = {replica["id"]: replica["pid"] for replica in deployment.status()["replicas"]}
     os.kill(_pid_of(deployment, "controller"), signal.SIGKILL)
     assert deployment.infer([1, 2]) == [4, 6]
-
-    def is_whole() -> bool:
-        done = deployment.command("status", "--json")
-        return done.returncode == 0 and bool(json.loads(done.stdout)["ready"])
-
-    assert wait_until(is_whole, 20), deployment.output
+    assert wait_until(deployment.is_whole, 20), deployment.output
     assert {replica["id"]: replica["pid"] for replica in deployment.status()["replicas"]} == before
+
+
+def test_a_controller_that_was_stopped_takes_its_members_back(deployment: Deployment) -> None:
+    before = {replica["id"]: replica["pid"] for replica in deployment.status()["replicas"]}
+    controller = _pid_of(deployment, "controller")
+    os.kill(controller, signal.SIGSTOP)
+    time.sleep(3.5)  # longer than the lease, in which the others give it up
+    assert deployment.infer([1, 2]) == [4, 6]
+    os.kill(controller, signal.SIGCONT)
+    time.sleep(1.0)
+    assert wait_until(deployment.is_whole, 20), deployment.output
+    assert {replica["id"]: replica["pid"] for replica in deployment.status()["replicas"]} == before
+    assert deployment.infer([1, 2]) == [4, 6]
 
 
 def test_a_killed_gateway_answers_again_at_the_same_port(deployment: Deployment) -> None:

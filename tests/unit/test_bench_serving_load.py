@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +45,7 @@ class Service:
 
 
 def asking(service: Service, **options: Any) -> Load:
-    return Load(service, **options)  # type: ignore[arg-type]  # what a load does not use is missing
+    return Load(service, **options)
 
 
 async def ask(load: Load, number: int) -> None:
@@ -90,22 +91,23 @@ async def test_a_closed_loop_asks_one_after_the_other() -> None:
 
 
 async def test_an_open_loop_does_not_wait_for_answers_and_counts_latency_from_when_each_was_due() -> None:
-    release = asyncio.Event()
+    release, issued = asyncio.Event(), asyncio.Event()
 
     class Slow(Service):
         async def infer(self, payload: int, *, request_id: str | None, timeout_s: float) -> int:
+            if payload == 5:
+                issued.set()
             await release.wait()
             return payload + 1
 
     load, stop = asking(Slow()), asyncio.Event()
     task = asyncio.ensure_future(load.open(1000.0, stop))
-    while load.num_issued < 5:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(issued.wait(), 10)
     assert load.num_open >= 5
     stop.set()
     release.set()
     await task
     assert load.num_open == 0
     dues = [each.began_at for each in sorted(load.answers, key=lambda each: each.number)]
-    gaps = [after - before for before, after in zip(dues, dues[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(dues)]
     assert gaps == pytest.approx([0.001] * len(gaps))

@@ -18,6 +18,7 @@ Serve a pipeline: TARGET is app.py:pipeline, package.module:pipeline, or a YAML 
 with it; open requests are answered first. Of a pipeline that is up:
 
   multiworld serve status                 how it stands
+  multiworld serve watch                  the same, live; in a browser: /page
   multiworld serve scale STAGE N          have N replicas of a stage
   multiworld serve drain REPLICA          let a replica finish and end; another takes its place first
   multiworld serve update STAGE FILE      give a stage the weights that torch.save wrote to a file
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run one of them and return the exit status: 0, 1 if it failed, 2 for a command that makes no sense."""
     if arguments and arguments[0] in VERBS:
         return _asked(arguments[0], VERBS[arguments[0]], arguments[1:])
+    if arguments and arguments[0] == "watch":
+        return _watch(arguments[1:])
     if arguments and arguments[0] == "join":
         from ..serving.hosts.__main__ import main as join
 
@@ -71,6 +74,22 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--hosts", type=int, default=1, help="wait for so many before replicas are placed (default: 1)")
     parser.add_argument("--log-dir", default="", help="a folder for one log file per process")
     return parser
+
+
+def _watch(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="multiworld serve watch", allow_abbrev=False)
+    parser.add_argument("--name", help="which deployment, if several run on this host")
+    options = parser.parse_args(arguments)
+    from ..serving.hosts import find_deployment
+    from ..serving.view import watch
+
+    try:
+        record = find_deployment(options.name)
+        watch(record.address, record.token)
+    except DeploymentError as error:
+        print(f"multiworld serve watch: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _pair(text: str) -> tuple[str, int]:

@@ -88,6 +88,11 @@ class Executor:
         return self._batch
 
     @property
+    def concurrency(self) -> int:
+        """How many calls may be under way at once."""
+        return MAX_CONCURRENT if self._is_async else 1
+
+    @property
     def num_waiting(self) -> int:
         return len(self._queue)
 
@@ -159,7 +164,7 @@ class Executor:
             self._go_on_soon()
 
     def _has_room(self) -> bool:
-        return not self._alone and self._executing < (MAX_CONCURRENT if self._is_async else 1)
+        return not self._alone and self._executing < self.concurrency
 
     def _execute(self, jobs: list[Job]) -> None:
         for job in jobs:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..channel.base import Payload
+from ..elastic.page.access import is_loopback
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .control_line import ControlLine
@@ -20,6 +21,7 @@ from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric
 from .member import GatewayMember, place_of
 from .metrics import request_metrics
+from .page import PREFIX, ControllerSource, PageApp, Recorder
 from .requests import Admission
 
 __all__ = ["GatewayService", "main"]
@@ -95,17 +97,24 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
         line = ControlLine(manager, place.member, place.store, hello=member.hello, on_message=member.obey)
         member.line = line
         running = asyncio.ensure_future(line.run())
-        http = Gateway(GatewayService(blueprint.name, member), GatewayOptions(**arguments["http"]))
+        options_of_http = GatewayOptions(**arguments["http"])
+        host, port = arguments["controller"]
+        recorder = Recorder(ControllerSource((host, port), arguments["token"]))
+        page = PageApp(recorder, token=arguments["token"], is_open=not is_loopback(options_of_http.host))
+        http = Gateway(GatewayService(blueprint.name, member), options_of_http, mounts={PREFIX: page})
+        recorder.start()
         stopping = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
         announcing = asyncio.ensure_future(_announce(blueprint.name, member, await http.start()))
         try:
             await _first(stopping.wait(), member.left.wait())
+            await recorder.aclose()  # whoever follows the page would be waited for
             await http.stop(STOP_S)
             await line.flush(LAST_WORDS_S)
         finally:
             for task in (announcing, running):
                 task.cancel()
+            await recorder.aclose()
             member.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
@@ -124,4 +133,4 @@ async def _announce(name: str, member: GatewayMember, address: tuple[str, int]) 
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     while not member.ready:  # noqa: ASYNC110 - told a moment later does no harm
         await asyncio.sleep(READY_POLL_S)
-    logger.warning("%s answers at http://%s:%d (how to ask: /docs)", name, host, address[1])
+    logger.warning("%s answers at http://%s:%d (how to ask: /docs, how it stands: /page)", name, host, address[1])

@@ -317,12 +317,14 @@ class Replica:
         self.node.ask(late)
 
     def _grant(self) -> None:
-        """Let each sender have as much here as ``QUEUE_S`` of work, and enough for two batches."""
+        """Let each sender have as much here as ``QUEUE_S`` of work, and enough for two batches, or all calls."""
         service_s = self.executor.service_s
         if not service_s:
             return
         batch = self.executor.batch
         least = max(MIN_WINDOW, 2 * batch.max_size if batch is not None else 0)
+        if self.executor.concurrency > 1:
+            least = max(least, self.executor.concurrency)
         window = min(max(math.ceil(QUEUE_S / service_s), least), MAX_WINDOW)
         if abs(window - self.node.window) > 0.25 * self.node.window:
             self.node.grant(window)

@@ -51,6 +51,8 @@ BUSY_TICK_S, IDLE_TICK_S = 0.05, 1.0
 SCALE_EVERY_S = 1.0
 STATE_FILE = "controller.json"
 STOP_MARGIN_S = 2.0
+AWAY_SHARE = 0.6  # of the lease, after which others may have given this process up
+AWAY_S = 2.0  # within it, all is told that happened while this process was away
 GATEWAYS_SHARE = 2 / 3
 LOOPBACK = ("127.0.0.1", "::1", "")
 
@@ -94,6 +96,8 @@ class Controller:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
         self._stepped = asyncio.Event()
+        self._looked_at = time.monotonic()
+        self._away_until = 0.0
 
     async def start(self) -> None:
         """Serve the store, let hosts in, and begin. Raises StoreError, OSError, ValueError."""
@@ -247,6 +251,10 @@ class Controller:
         self._do(self._fleet.heard(member, message, time.monotonic()))
 
     def member_lost(self, member: str, why: str, died: bool) -> None:
+        now = time.monotonic()
+        self._notice_absence(now)
+        if now < self._away_until:
+            self._fleet.await_back(member, now)
         self._do(self._fleet.lost(member, why, time.monotonic(), died=died))
 
     def _host_came(self, host: HostPort) -> None:
@@ -273,12 +281,21 @@ class Controller:
             del self._hosts[host.name]
             self._do(self._fleet.host_lost(host.name, time.monotonic()))
 
+    def _notice_absence(self, now: float) -> None:
+        """This process was stopped, or starved: then it was given up by others, who live."""
+        if now - self._looked_at > AWAY_SHARE * self.spec.lease_s:
+            logger.warning("this controller was away for %.1f s; its members are awaited back", now - self._looked_at)
+            self._away_until = now + AWAY_S
+        self._looked_at = now
+
     async def _tick(self) -> None:
+        idle_s = min(IDLE_TICK_S, self.spec.lease_s / 4)
         began = False  # before all has come up once, nothing is idle
         scale_at = 0.0
         while True:
-            await asyncio.sleep(IDLE_TICK_S if self._fleet.settled else BUSY_TICK_S)
+            await asyncio.sleep(idle_s if self._fleet.settled else BUSY_TICK_S)
             now = time.monotonic()
+            self._notice_absence(now)
             self._do(self._fleet.tick(now))
             began = began or not self._fleet.missing()
             if began and self._scaling is not None and now >= scale_at and not self._fleet.stopping:

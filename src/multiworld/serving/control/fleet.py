@@ -145,6 +145,12 @@ class Fleet(Staffing):
             return self._left(found) + self._step(now)
         return self._lose(found, why, now, blame=died, died=died) + self._step(now)
 
+    def await_back(self, member: str, now: float) -> None:
+        """The world with a member broke because this process was away: it serves on, and will say hello again."""
+        found = self.members.get(member)
+        if found is not None and found.host and found.attached:
+            found.attached, found.awaited, found.since = False, True, now
+
     # ---- orders
 
     def scale(self, stage: str, replicas: int, now: float, *, reason: str = "ordered") -> list[Action]:
@@ -262,6 +268,8 @@ class Fleet(Staffing):
     # ---- what members say
 
     def _hello(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+        if member.awaited and member.state is not MemberState.STARTING:
+            return self._back(member, message, now)
         if member.attached or member.state is not MemberState.STARTING:
             return []
         member.attached, member.awaited = True, False
@@ -281,6 +289,19 @@ class Fleet(Staffing):
             return [Send(member=member.id, message={"do": "drain"})]
         member.go(MemberState.READY if state == "ready" or member.was_ready else MemberState.CONNECTING, now)
         return []
+
+    def _back(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+        """It was here before, and we were away; some of what it said meanwhile is lost."""
+        member.attached, member.awaited = True, False
+        self.wiring.adopt(member.id, message.get("edges") or (), self.members, now)
+        if member.state is MemberState.LOADING:
+            if message.get("state") == "starting":
+                return self._load(member)
+            member.donor = None
+            member.go(MemberState.CONNECTING, now)
+        if member.state is MemberState.DRAINING:
+            return [Send(member=member.id, message={"do": "drain"})]
+        return [self._readiness(member, self.missing())] if member.is_gateway and not self.resuming else []
 
     def _loaded(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         if member.state is not MemberState.LOADING:

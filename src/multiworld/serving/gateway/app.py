@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ServingError
 from .about import About
 from .answers import error_answer
-from .asgi import Receive, Scope, Send
+from .asgi import App, Receive, Scope, Send
 from .body import HeldBytes
 from .exchange import Answer, Exchange
 from .inference import Inference
@@ -31,9 +31,10 @@ UNKNOWN = "unknown"
 
 
 class Application:
-    """Answers requests by asking ``served``."""
+    """Answers requests by asking ``served``; ``mounts``: what answers below some other paths, such as ``/page``."""
 
-    def __init__(self, served: Served, options: GatewayOptions) -> None:
+    def __init__(self, served: Served, options: GatewayOptions, mounts: Mapping[str, App] | None = None) -> None:
+        self._mounts = dict(mounts or {})
         self.counts = HttpCounts()
         self.is_stopping = False
         """Set by who stops it: it is not ready any more, and every answer is its connection's last."""
@@ -52,6 +53,10 @@ class Application:
         """Answer one request."""
         if scope["type"] != "http":
             raise NotImplementedError(f"no {scope['type']} is served")
+        mounted = self._mounts.get("/" + scope["path"].lstrip("/").partition("/")[0])
+        if mounted is not None:
+            await mounted(scope, receive, send)
+            return
         exchange = Exchange(scope, receive, send, options=self._options, held=self._held)
         self._open.add(exchange)
         try:

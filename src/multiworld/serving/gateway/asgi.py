@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["Message", "Receive", "Scope", "Send"]
+__all__ = ["App", "Message", "Receive", "Scope", "Send"]
 
 Scope = Any  # each server has types of its own for these
 Message = Any
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from .app import Application
+from .asgi import App
 from .connection import HttpConnection
 from .options import GatewayOptions
 from .served import Served
@@ -25,9 +27,12 @@ class Gateway:
     No thread, process, signal handler or logging set-up; idle, it does nothing at all.
     """
 
-    def __init__(self, served: Served, options: GatewayOptions | None = None) -> None:
+    def __init__(
+        self, served: Served, options: GatewayOptions | None = None, *, mounts: Mapping[str, App] | None = None
+    ) -> None:
+        """``mounts``: what answers below other paths; whoever gave them ends their streams before ``stop``."""
         self._options = options or GatewayOptions()
-        self._app = Application(served, self._options)
+        self._app = Application(served, self._options, mounts)
         self._app.num_connections = lambda: len(self._state.connections)
         self._state = ServerState()
         self._server: asyncio.AbstractServer | None = None

@@ -4,68 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...channel.base import Payload
-from ..errors import (
-    BadRequestError,
-    DeadlineExceededError,
-    OverloadedError,
-    RequestLostError,
-    ServingError,
-    StateLostError,
-)
-from .cache import Step
-from .message import SEQUENCE_BYTES, pack
+from ..errors import DeadlineExceededError, OverloadedError, ServingError
 from .question import Question
+from .run import Infers, Run
 from .sampling import Sampling
 from .turns import Turns
 
-__all__ = ["Generator", "Infers"]
+__all__ = ["Generator"]
 
-FORGET_S = 5.0
 CLOSE_S = 1.0
 RETRY_AFTER_S = 1.0
-
-
-class Infers(Protocol):
-    """A deployment, a gateway's view of one, or stages in this process."""
-
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> Payload:
-        """Answer one request; see ``Deployment.infer``."""
-
-
-class _Run:
-    """One sequence on its way: all its tokens, and how many of them the stages have states of."""
-
-    __slots__ = ("attempt", "deadline", "is_begun", "key", "num_known", "sequence", "timeout_s", "tokens")
-
-    def __init__(self, tokens: Sequence[int], key: str | None, timeout_s: float, now: float) -> None:
-        self.tokens = list(tokens)
-        self.sequence = os.urandom(SEQUENCE_BYTES)
-        self.key = self.sequence.hex() if key is None else key
-        self.attempt = self.num_known = 0
-        self.is_begun = False
-        self.timeout_s, self.deadline = timeout_s, now + timeout_s
-
-    def remaining_s(self, now: float) -> float:
-        """Return how much time is left; DeadlineExceededError for none."""
-        if now >= self.deadline:
-            raise DeadlineExceededError(self.timeout_s, f"token {len(self.tokens)}")
-        return self.deadline - now
 
 
 class Generator:
@@ -146,11 +101,19 @@ class Generator:
         sampling = Sampling(temperature=temperature, seed=seed, top_k=top_k)
         if not tokens or max_new_tokens < 1:
             raise ValueError(f"expected tokens to go on from and max_new_tokens >= 1, got {max_new_tokens}")
-        run = _Run(tokens, key, self._timeout_s if timeout_s is None else timeout_s, self._now())
+        run = Run(
+            self._served,
+            tokens,
+            key=key,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            chunk_tokens=self._chunk_tokens,
+            max_replays=self._max_replays,
+            on_replay=self._count_replay,
+        )
         await self._enter(run)
         try:
             for _ in range(max_new_tokens):
-                token = sampling.choose(await self._logits(run), len(run.tokens))
+                token = sampling.choose(await run.logits(), len(run.tokens))
                 if token in stop:
                     break
                 run.tokens.append(token)
@@ -257,62 +220,21 @@ class Generator:
             key=key,
         )
 
-    async def _enter(self, run: _Run) -> None:
+    async def _enter(self, run: Run) -> None:
         if self._is_closed:
             raise ServingError("this generator is closed")
         if self._turns.num_waiting >= self._max_waiting:
             raise OverloadedError(self._turns.num_waiting, RETRY_AFTER_S)
         try:
-            await self._turns.enter(run.remaining_s(self._now()))
+            await self._turns.enter(run.remaining_s())
         except asyncio.TimeoutError:
             raise DeadlineExceededError(run.timeout_s, "the queue for a turn") from None
 
-    async def _logits(self, run: _Run) -> Tensor:
-        """Return the logits of the next token, whatever it takes."""
-        num_lost = 0
-        while True:
-            try:
-                return await self._advance(run)
-            except (StateLostError, RequestLostError):  # a step may be taken twice, whatever the stages are declared
-                num_lost += 1
-                if num_lost > self._max_replays:
-                    raise
-                self.num_replays += 1
-                run.attempt += 1
-                run.num_known = 0
-            except OverloadedError as error:  # what was begun goes before what is new, so it is only a matter of time
-                await asyncio.sleep(min(error.retry_after_s, run.remaining_s(self._now())))
+    def _count_replay(self) -> None:
+        self.num_replays += 1
 
-    async def _advance(self, run: _Run) -> Tensor:
-        """Send what the stages do not know yet: one token, or all of them in pieces."""
-        while True:
-            piece = run.tokens[run.num_known : run.num_known + self._chunk_tokens]
-            run.is_begun = True
-            step = Step(run.sequence, run.attempt, run.num_known, len(piece))
-            answer = await self._served.infer(
-                pack(step, torch.tensor(piece)), timeout_s=run.remaining_s(self._now()), key=run.key
-            )
-            run.num_known += len(piece)
-            if run.num_known == len(run.tokens):
-                return _rows_of(answer)
-
-    def _forget(self, run: _Run) -> None:
+    def _forget(self, run: Run) -> None:
         if run.is_begun and not self._is_closed:
-            task = asyncio.get_running_loop().create_task(self._free(run))
+            task = asyncio.get_running_loop().create_task(run.free())
             self._forgetting.add(task)
             task.add_done_callback(self._forgetting.discard)
-
-    async def _free(self, run: _Run) -> None:
-        """Tell the stages; one that does not hear it frees the state when it is idle for long, or needs the room."""
-        farewell = pack(Step(run.sequence, run.attempt, 0, 0), torch.empty(0, dtype=torch.int64), is_last=True)
-        with contextlib.suppress(ServingError):
-            await self._served.infer(farewell, timeout_s=FORGET_S, key=run.key)
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
-
-
-def _rows_of(answer: Payload) -> Tensor:
-    if not isinstance(answer, dict) or "rows" not in answer:
-        raise BadRequestError("", "this pipeline does not generate: its last stage is no GenerationStage")
-    return answer["rows"]

@@ -1,0 +1,116 @@
+"""One sequence on its way through a pipeline: what is sent of it, and what again when the state of it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...channel.base import Payload
+from ..errors import (
+    BadRequestError,
+    DeadlineExceededError,
+    OverloadedError,
+    RequestLostError,
+    ServingError,
+    StateLostError,
+)
+from .cache import Step
+from .message import SEQUENCE_BYTES, pack
+
+__all__ = ["Infers", "Run"]
+
+FREE_S = 5.0
+
+
+class Infers(Protocol):
+    """A deployment, a gateway's view of one, or stages in this process."""
+
+    async def infer(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> Payload:
+        """Answer one request; see ``Deployment.infer``."""
+
+
+class Run:
+    """``tokens``: all so far; whoever asks for logits appends to them. ``is_begun``: stages may have states of it."""
+
+    def __init__(
+        self,
+        served: Infers,
+        tokens: Sequence[int],
+        *,
+        key: str | None,
+        timeout_s: float,
+        chunk_tokens: int,
+        max_replays: int,
+        on_replay: Callable[[], None],
+    ) -> None:
+        """``timeout_s``: from now on. ``on_replay`` is called each time when the sequence is sent again."""
+        self.tokens = list(tokens)
+        self.timeout_s = timeout_s
+        self.is_begun = False
+        self._served, self._chunk_tokens, self._max_replays = served, chunk_tokens, max_replays
+        self._on_replay = on_replay
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + timeout_s
+        self._sequence = os.urandom(SEQUENCE_BYTES)
+        self._key = self._sequence.hex() if key is None else key
+        self._attempt = self._num_known = 0
+
+    def remaining_s(self) -> float:
+        """Return how much time is left; DeadlineExceededError for none."""
+        left_s = self._deadline - self._loop.time()
+        if left_s <= 0:
+            raise DeadlineExceededError(self.timeout_s, f"token {len(self.tokens)}")
+        return left_s
+
+    async def logits(self) -> Tensor:
+        """Return the logits ``[vocabulary]`` of the next token, whatever it takes. Raises a ServingError."""
+        num_lost = 0
+        while True:
+            try:
+                return await self._advance()
+            except (StateLostError, RequestLostError):  # a step may be taken twice, whatever the stages are declared
+                num_lost += 1
+                if num_lost > self._max_replays:
+                    raise
+                self._on_replay()
+                self._attempt += 1
+                self._num_known = 0
+            except OverloadedError as error:  # what was begun goes before what is new, so it is only a matter of time
+                await asyncio.sleep(min(error.retry_after_s, self.remaining_s()))
+
+    async def free(self) -> None:
+        """Tell the stages that it is over; one that does not hear it frees the state when it has been idle for long."""
+        farewell = pack(Step(self._sequence, self._attempt, 0, 0), torch.empty(0, dtype=torch.int64), is_last=True)
+        with contextlib.suppress(ServingError):
+            await self._served.infer(farewell, timeout_s=FREE_S, key=self._key)
+
+    async def _advance(self) -> Tensor:
+        """Send what the stages do not know yet: one token, or all of them in pieces."""
+        while True:
+            piece = self.tokens[self._num_known : self._num_known + self._chunk_tokens]
+            step = Step(self._sequence, self._attempt, self._num_known, len(piece))
+            left_s = self.remaining_s()
+            self.is_begun = True
+            answer = await self._served.infer(pack(step, torch.tensor(piece)), timeout_s=left_s, key=self._key)
+            self._num_known += len(piece)
+            if self._num_known == len(self.tokens):
+                return _rows_of(answer)
+
+
+def _rows_of(answer: Payload) -> Tensor:
+    if not isinstance(answer, dict) or "rows" not in answer:
+        raise BadRequestError("", "this pipeline does not generate: its last stage is no GenerationStage")
+    return answer["rows"]

@@ -1,0 +1,287 @@
+"""Requests through whole pipelines of fakes: what becomes of them when members come, go and die at bad moments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from multiworld.serving.errors import DeadlineExceededError, PoisonedRequestError, RequestLostError, ServingError
+from multiworld.serving.graph import Stage
+from tests.unit.serving_wires import Plant
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y
+
+
+def tensor(number: float) -> torch.Tensor:
+    return torch.tensor([float(number)])
+
+
+@asynccontextmanager
+async def plant(stages: Iterable[Stage], *names: str) -> AsyncIterator[Plant]:
+    made = Plant(stages)
+    try:
+        for name in names:
+            await made.add(name)
+        yield made
+    finally:
+        await made.aclose()
+
+
+MERGING = [
+    Stage("a", double),
+    Stage("b", double, inputs=("a",)),
+    Stage("m", add, inputs=("b", "input")),
+]
+
+
+async def test_requests_go_through_and_all_credit_comes_back() -> None:
+    async with plant([Stage("a", double, replicas=2), Stage("b", double)], "b-1", "a-1", "a-2") as p:
+        answers = await asyncio.gather(*(p.front.infer(tensor(number)) for number in range(200)))
+        assert [float(answer) for answer in answers] == [4.0 * number for number in range(200)]
+        await p.wait_idle()
+
+
+async def test_several_outputs_and_skips_make_one_answer() -> None:
+    stages = [Stage("a", double), Stage("b", double), Stage("c", add, inputs=("a", "input"))]
+    async with plant(stages, "b-1", "c-1", "a-1") as p:
+        answer = await p.front.infer(tensor(1))
+        assert isinstance(answer, dict)
+        assert {name: float(value) for name, value in answer.items()} == {"b": 4.0, "c": 3.0}
+        await p.wait_idle()
+
+
+async def test_a_branch_may_be_slow_and_the_other_waits_for_it() -> None:
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0.6)
+        return x * 2
+
+    async with plant(MERGING, "m-1", "m-2", "a-1") as p:
+        await p.add("b-1", slow)
+        began = asyncio.get_running_loop().time()
+        for _ in range(2):
+            answers = await asyncio.gather(*(p.front.infer(tensor(number)) for number in range(60)))
+            assert [float(answer) for answer in answers] == [5.0 * number for number in range(60)]
+            if p.replicas["b-1"].node.window < 60:  # so far nobody knew how many it does at once
+                await asyncio.sleep(0.2)
+        assert p.replicas["b-1"].node.window >= 60
+        assert asyncio.get_running_loop().time() - began < 5
+        assert p.front.requests.num_retried == 0
+        await p.wait_idle()
+
+
+async def test_parts_meet_though_senders_learn_of_replicas_at_different_times() -> None:
+    async with plant(MERGING, "m-1", "a-1", "b-1") as p:
+        await p.add("m-2", opened=False)
+        p.replicas["m-2"].node.open("gateway-1")
+        p.open("m-2", only="gateway-1")
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number))) for number in range(100)]
+        await asyncio.wait(asking, timeout=0.1)
+        assert not all(task.done() for task in asking), "the test is to show something"
+        p.open("m-2", only="b-1")
+        assert [float(answer) for answer in await asyncio.gather(*asking)] == [5.0 * number for number in range(100)]
+        p.close("m-1", only="b-1")
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number))) for number in range(100)]
+        await asyncio.wait(asking, timeout=0.1)
+        p.close("m-1", only="gateway-1")
+        await asyncio.gather(*asking)
+        await asyncio.wait_for(p.replicas["m-1"].wait_idle(), 2)
+        await p.wait_idle()
+
+
+async def test_a_deadline_in_the_middle_of_branches_leaves_nothing_behind() -> None:
+    async def never(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(60)
+        return x
+
+    stages = [Stage("a", double), Stage("b", never, inputs=("a",)), Stage("c", never, inputs=("a",))]
+    async with plant([*stages, Stage("m", add, inputs=("b", "c"))], "m-1", "b-1", "c-1", "a-1") as p:
+        with pytest.raises(DeadlineExceededError):
+            await p.front.infer(tensor(1), timeout_s=0.1)
+        await p.wait_idle()
+
+
+async def test_cancellation_reaches_the_last_stage_though_the_first_has_long_forgotten() -> None:
+    cancelled = asyncio.Event()
+
+    async def never(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(60)
+        return x
+
+    async with plant([Stage("a", double), Stage("b", double), Stage("c", double)], "b-1", "a-1") as p:
+        last = await p.add("c-1", never)
+        asking = asyncio.ensure_future(p.front.infer(tensor(1)))
+        while not last.executor.num_executing:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert not p.front.node.custody["a"], "the first stage has released it"
+        asking.cancel()
+        await p.wait_idle()
+        assert not cancelled.is_set()
+
+
+async def test_who_waits_for_the_same_request_is_not_failed_by_another_who_gives_up() -> None:
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0.3)
+        return x
+
+    async with plant([Stage("a", slow)], "a-1") as p:
+        first = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x"))
+        await asyncio.sleep(0.05)
+        second = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x"))
+        third = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x", timeout_s=0.1))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        with pytest.raises(DeadlineExceededError):
+            await third
+        assert float(await second) == 1.0  # type: ignore[arg-type]
+        assert p.replicas["a-1"].executor.num_arrived == 1
+        last = asyncio.ensure_future(p.front.infer(tensor(1), request_id="y"))
+        await asyncio.sleep(0.05)
+        last.cancel()
+        await p.wait_idle()
+
+
+async def test_of_several_senders_only_those_of_the_poison_lose_anything() -> None:
+    """Each death is one of the only replica of b, with requests of both replicas of a in hand."""
+    async with plant([Stage("a", double), Stage("b", double)], "a-1", "a-2") as p:
+        deaths = 0
+        died = asyncio.Event()
+
+        def deadly(name: str) -> Any:
+            async def work(x: torch.Tensor) -> torch.Tensor:
+                nonlocal deaths
+                if float(x) < 0 and name in p.replicas:
+                    deaths += 1
+                    p.kill(name)
+                    died.set()
+                    await asyncio.sleep(60)
+                await asyncio.sleep(0.002)
+                return x * 2
+
+            return work
+
+        await p.add("b-1", deadly("b-1"))
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in (-1, *range(1, 40))]
+        for number in range(2, 5):
+            waiting = asyncio.ensure_future(died.wait())
+            await asyncio.wait([waiting, *asking[:1]], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if asking[0].done():
+                break
+            died.clear()
+            await asyncio.sleep(0.4)  # longer than a gateway waits before it sends again what may be lost
+            await p.add(f"b-{number}", deadly(f"b-{number}"))
+        poisoned, *answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert isinstance(poisoned, PoisonedRequestError), poisoned
+        if not p.replicas.keys() & {"b-2", "b-3", "b-4"}:
+            await p.add("b-9", deadly("b-9"))
+        assert [float(answer) for answer in answers] == [4.0 * number for number in range(1, 40)]  # type: ignore[arg-type]
+        assert deaths == 2
+        await p.wait_idle()
+
+
+async def test_innocents_survive_any_number_of_deaths_that_are_not_their_doing() -> None:
+    async with plant([Stage("a", double), Stage("b", double)], "a-1") as p:
+
+        async def stuck(x: torch.Tensor) -> torch.Tensor:
+            await asyncio.sleep(60)
+            return x
+
+        await p.add("b-1", stuck)
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in range(8)]
+        await asyncio.sleep(0.05)
+        p.kill("b-1")
+        for number in range(2, 6):
+            await p.add(f"b-{number}", stuck, opened=False)
+            p.replicas[f"b-{number}"].node.open("gateway-1")
+            p.replicas[f"b-{number}"]._awaited.clear()
+            p.open(f"b-{number}", only="a-1")
+            p.kill(f"b-{number}")
+            await asyncio.sleep(0.01)
+        await p.add("b-9")
+        assert [float(answer) for answer in await asyncio.gather(*asking)] == [4.0 * number for number in range(8)]
+        await p.wait_idle()
+
+
+async def test_what_two_lost_replicas_in_a_row_had_is_sent_again_from_the_start() -> None:
+    async def stuck(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(60)
+        return x
+
+    async with plant([Stage("a", double), Stage("b", double), Stage("c", double)], "b-1", "a-1") as p:
+        await p.add("c-1", stuck)
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10)]
+        await asyncio.sleep(0.1)
+        p.kill("b-1")
+        p.kill("c-1")
+        await p.add("c-2")
+        await p.add("b-2")
+        assert [float(answer) for answer in await asyncio.gather(*asking)] == [8.0 * number for number in range(10)]
+        assert p.front.requests.num_retried >= 10
+        await p.wait_idle()
+
+
+async def test_a_stage_that_is_not_idempotent_is_not_asked_twice_and_a_slow_first_answer_still_counts() -> None:
+    executed: list[float] = []
+
+    async def once(x: torch.Tensor) -> torch.Tensor:
+        executed.append(float(x))
+        await asyncio.sleep(0.05)
+        return x
+
+    stages = [Stage("a", double, replicas=2), Stage("b", once, idempotent=False)]
+    async with plant(stages, "b-1", "b-2", "a-1") as p:
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10)]
+        await asyncio.sleep(0.01)
+        await p.add("a-2")
+        p.kill("a-1")  # what it has passed on comes a second time from a-2
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert [float(answer) for answer in answers] == [2.0 * number for number in range(10)]  # type: ignore[arg-type]
+        assert len(executed) == 10
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10, 20)]
+        await asyncio.sleep(0.01)
+        p.kill("b-1")
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        lost = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert lost
+        assert all(isinstance(error, RequestLostError) for error in lost)
+        assert len(executed) == len(set(executed)) == 20
+        await p.wait_idle()
+
+
+async def test_an_error_in_one_branch_ends_the_request_and_leaves_nothing_of_the_other() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no")
+
+    stages = [Stage("a", double), Stage("b", fails, inputs=("a",)), Stage("c", double, inputs=("a",))]
+    async with plant([*stages, Stage("m", add, inputs=("b", "c"))], "m-1", "b-1", "c-1", "a-1") as p:
+        for _ in range(3):
+            with pytest.raises(ServingError, match="stage 'b' failed"):
+                await p.front.infer(tensor(1))
+        await p.wait_idle()
+
+
+async def test_the_end_of_a_gateway_ends_what_is_waited_for_and_what_waits_for_it() -> None:
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0.1)
+        return x
+
+    async with plant([Stage("a", slow)], "a-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1)))
+        await asyncio.sleep(0.05)
+        await p.front.aclose()
+        with pytest.raises(ServingError):
+            await asking
+        p.replicas["a-1"].node.lost("gateway-1")
+        await asyncio.wait_for(p.replicas["a-1"].wait_idle(), 2)
