@@ -46,7 +46,7 @@ def test_packets_bring_what_was_put_in(contents: list[tuple[bytes, object, int, 
             (t.dtype, t.shape, t.tolist()) for t in tensors_of(payload)
         ]
         if isinstance(payload, dict):
-            assert list(got.payload) == list(payload)  # type: ignore[arg-type]
+            assert list(got.payload) == list(payload)
 
 
 def tensors_of(payload: object) -> list[torch.Tensor]:

@@ -23,6 +23,11 @@ def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x + y
 
 
+def value(answer: object) -> float:
+    assert isinstance(answer, torch.Tensor), answer
+    return float(answer)
+
+
 def tensor(number: float) -> torch.Tensor:
     return torch.tensor([float(number)])
 
@@ -48,7 +53,7 @@ MERGING = [
 async def test_requests_go_through_and_all_credit_comes_back() -> None:
     async with plant([Stage("a", double, replicas=2), Stage("b", double)], "b-1", "a-1", "a-2") as p:
         answers = await asyncio.gather(*(p.front.infer(tensor(number)) for number in range(200)))
-        assert [float(answer) for answer in answers] == [4.0 * number for number in range(200)]
+        assert [value(answer) for answer in answers] == [4.0 * number for number in range(200)]
         await p.wait_idle()
 
 
@@ -71,7 +76,7 @@ async def test_a_branch_may_be_slow_and_the_other_waits_for_it() -> None:
         began = asyncio.get_running_loop().time()
         for _ in range(2):
             answers = await asyncio.gather(*(p.front.infer(tensor(number)) for number in range(60)))
-            assert [float(answer) for answer in answers] == [5.0 * number for number in range(60)]
+            assert [value(answer) for answer in answers] == [5.0 * number for number in range(60)]
             if p.replicas["b-1"].node.window < 60:  # so far nobody knew how many it does at once
                 await asyncio.sleep(0.2)
         assert p.replicas["b-1"].node.window >= 60
@@ -89,7 +94,7 @@ async def test_parts_meet_though_senders_learn_of_replicas_at_different_times() 
         await asyncio.wait(asking, timeout=0.1)
         assert not all(task.done() for task in asking), "the test is to show something"
         p.open("m-2", only="b-1")
-        assert [float(answer) for answer in await asyncio.gather(*asking)] == [5.0 * number for number in range(100)]
+        assert [value(answer) for answer in await asyncio.gather(*asking)] == [5.0 * number for number in range(100)]
         p.close("m-1", only="b-1")
         asking = [asyncio.ensure_future(p.front.infer(tensor(number))) for number in range(100)]
         await asyncio.wait(asking, timeout=0.1)
@@ -144,7 +149,7 @@ async def test_who_waits_for_the_same_request_is_not_failed_by_another_who_gives
         first.cancel()
         with pytest.raises(DeadlineExceededError):
             await third
-        assert float(await second) == 1.0  # type: ignore[arg-type]
+        assert value(await second) == 1.0
         assert p.replicas["a-1"].executor.num_arrived == 1
         last = asyncio.ensure_future(p.front.infer(tensor(1), request_id="y"))
         await asyncio.sleep(0.05)
@@ -186,7 +191,7 @@ async def test_of_several_senders_only_those_of_the_poison_lose_anything() -> No
         assert isinstance(poisoned, PoisonedRequestError), poisoned
         if not p.replicas.keys() & {"b-2", "b-3", "b-4"}:
             await p.add("b-9", deadly("b-9"))
-        assert [float(answer) for answer in answers] == [4.0 * number for number in range(1, 40)]  # type: ignore[arg-type]
+        assert [value(answer) for answer in answers] == [4.0 * number for number in range(1, 40)]
         assert deaths == 2
         await p.wait_idle()
 
@@ -210,7 +215,7 @@ async def test_innocents_survive_any_number_of_deaths_that_are_not_their_doing()
             p.kill(f"b-{number}")
             await asyncio.sleep(0.01)
         await p.add("b-9")
-        assert [float(answer) for answer in await asyncio.gather(*asking)] == [4.0 * number for number in range(8)]
+        assert [value(answer) for answer in await asyncio.gather(*asking)] == [4.0 * number for number in range(8)]
         await p.wait_idle()
 
 
@@ -227,7 +232,7 @@ async def test_what_two_lost_replicas_in_a_row_had_is_sent_again_from_the_start(
         p.kill("c-1")
         await p.add("c-2")
         await p.add("b-2")
-        assert [float(answer) for answer in await asyncio.gather(*asking)] == [8.0 * number for number in range(10)]
+        assert [value(answer) for answer in await asyncio.gather(*asking)] == [8.0 * number for number in range(10)]
         assert p.front.requests.num_retried >= 10
         await p.wait_idle()
 
@@ -247,7 +252,7 @@ async def test_a_stage_that_is_not_idempotent_is_not_asked_twice_and_a_slow_firs
         await p.add("a-2")
         p.kill("a-1")  # what it has passed on comes a second time from a-2
         answers = await asyncio.gather(*asking, return_exceptions=True)
-        assert [float(answer) for answer in answers] == [2.0 * number for number in range(10)]  # type: ignore[arg-type]
+        assert [value(answer) for answer in answers] == [2.0 * number for number in range(10)]
         assert len(executed) == 10
         asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10, 20)]
         await asyncio.sleep(0.01)

@@ -1,0 +1,97 @@
+"""What replicas are given to run: written, read, loaded, and fetched from another host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from multiworld.serving.blueprint import Blueprint, load_work
+from multiworld.serving.errors import DeploymentError
+from multiworld.serving.files import fetch_files, list_files, read_piece
+from multiworld.serving.graph import Stage
+from multiworld.serving.weights import put_weights, weights_of
+
+
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+class Made:
+    """Made in the replica, and set up there."""
+
+    def __init__(self) -> None:
+        self.is_set_up = False
+
+    async def setup(self) -> None:
+        self.is_set_up = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+
+STAGES = (Stage("function", double), Stage("module", nn.Dropout()), Stage("made", Made), Stage("named", "math:sqrt"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Blueprint.of("test", STAGES, {"policy": "random"}, in_main=False).write(tmp_path)
+    return tmp_path
+
+
+async def test_each_kind_of_work_is_loaded_ready_for_use(folder: Path) -> None:
+    blueprint = Blueprint.read(folder)
+    assert (blueprint.name, blueprint.options) == ("test", {"policy": "random"})
+    works = {stage.name: await load_work(stage, folder) for stage in blueprint.graph}
+    assert works["function"](torch.ones(1)).tolist() == [2.0]
+    assert not works["module"].training  # type: ignore[attr-defined]
+    assert works["made"].is_set_up  # type: ignore[attr-defined]
+    assert works["named"](4) == 2
+
+
+def test_only_the_user_can_read_them(folder: Path) -> None:
+    assert {path.stat().st_mode & 0o077 for path in folder.rglob("*.pickle")} == {0}
+
+
+def test_a_work_that_cannot_cross_says_how_it_could(tmp_path: Path) -> None:
+    stage = Stage("local", lambda x: x)
+    with pytest.raises(DeploymentError, match=r"stage 'local': its work cannot be sent .* at the top level"):
+        Blueprint.of("test", [stage], {}).write(tmp_path)
+
+
+async def test_another_host_fetches_what_its_stage_needs(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    there = tmp_path_factory.mktemp("there")
+
+    def ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if request["ask"] == "files":
+            return {"files": list_files(folder)}
+        return {"piece": read_piece(folder, request["name"], request["offset"])}
+
+    fetch_files(there, "function", ask)
+    assert {path.name for path in there.rglob("*.pickle")} == {"pipeline.pickle", "function.pickle"}
+    work = await load_work(Blueprint.read(there).graph.stages["function"], there)
+    assert work(torch.ones(1)).tolist() == [2.0]
+
+
+@pytest.mark.parametrize("name", ["../secret", "controller.json", "/etc/passwd"])
+def test_no_other_file_is_given_away(folder: Path, name: str) -> None:
+    (folder / "controller.json").write_text("secret")
+    with pytest.raises(ValueError, match="no file of this deployment"):
+        read_piece(folder, name, 0)
+
+
+def test_weights_are_put_whole_or_refused() -> None:
+    module = nn.Linear(2, 1)
+    put_weights(module, {"bias": torch.tensor([7.0])})
+    assert weights_of(module)["bias"].tolist() == [7.0]
+    with pytest.raises(RuntimeError, match="does not have: nonsense"):
+        put_weights(module, {"nonsense": torch.ones(1)})
+    with pytest.raises(TypeError, match="takes no weights"):
+        put_weights(functools.partial(double), {"a": torch.ones(1)})
