@@ -87,15 +87,19 @@ def pipeline_of(model: Gpt) -> mw.serving.Pipeline:
     )
 
 
-def kill_one_of_the_middle(served: mw.serving.Deployment) -> None:
-    replica = next(replica for replica in served.replicas if replica["stage"] == "blocks" and replica["open"])
-    os.kill(replica["pid"], signal.SIGKILL)
-    print(f"«{replica['id']} killed»", end="", flush=True)
+def kill_one_of_the_middle(served: mw.serving.Deployment, killed: set[str]) -> None:
+    """Kill a replica, not one of those that were killed before."""
+    for replica in served.replicas:
+        if replica["stage"] == "blocks" and replica["open"] and replica["id"] not in killed:
+            os.kill(replica["pid"], signal.SIGKILL)
+            killed.add(replica["id"])
+            print(f"«{replica['id']} killed»", end="", flush=True)
+            return
 
 
 async def write(generator: Generator, arguments: argparse.Namespace, served: mw.serving.Deployment | None) -> bytes:
     """Print a text as it comes, and return it. ``served``: kill replicas of it until a state is lost."""
-    text = bytearray(arguments.prompt.encode())
+    text, killed = bytearray(arguments.prompt.encode()), set[str]()
     print(arguments.prompt, end="", flush=True)
     tokens = generator.generate(
         list(text), max_new_tokens=arguments.tokens, temperature=arguments.temperature, seed=arguments.seed
@@ -103,9 +107,9 @@ async def write(generator: Generator, arguments: argparse.Namespace, served: mw.
     async for token in tokens:
         text.append(token)
         print(chr(token), end="", flush=True)
-        written = len(text) - len(arguments.prompt)
-        if served is not None and not generator.num_replays and written % (arguments.tokens // 4) == 0:
-            kill_one_of_the_middle(served)
+        written = len(text) - len(arguments.prompt.encode())
+        if served is not None and not generator.num_replays and written % max(1, arguments.tokens // 4) == 0:
+            kill_one_of_the_middle(served, killed)
     print()
     return bytes(text)
 

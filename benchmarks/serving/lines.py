@@ -10,7 +10,9 @@ from statistics import median
 from multiworld.bench.bounds import Bound
 from multiworld.bench.report import Line
 from multiworld.bench.samples import Pairs
+from multiworld.testing import Network, hosts_available
 
+from .cut import far_host
 from .sides import ASYNCIO_FLOOR, BLOCKING_FLOOR, OURS, RAY, RAY_TUNED, peers
 from .trials import COUNTS, Trials
 
@@ -230,6 +232,44 @@ def readiness(options: argparse.Namespace) -> list[Line]:
     return [known, worst, *trials.counts(())]
 
 
+def network_cut(options: argparse.Namespace) -> list[Line]:
+    name = "network cut between two hosts"
+    if reason := hosts_available():
+        return [Line.not_measured(name, reason)]
+    trials = Trials(name, "cut", [OURS], timeout_s=ROUND_S)
+    for _ in range(options.alternations):
+        with Network(2) as network:
+            near, far = network.hosts
+            command, environment = far_host(near.address, far.address)
+            far.popen(*command, env=environment)
+            trials.sides = [OURS.inside(near.netns, {"MULTIWORLD_TOKEN": environment["MULTIWORLD_TOKEN"]})]
+            trials.run({"service_s": SERVICE_S, "far": far.address, "address": near.address}, 1)
+    blip = Bound.at_most(LEASE_S + 0.5 + SERVICE_S)
+    return [
+        *trials.counts(),
+        trials.line("longest answer", "worst_s", "s", blip),
+        trials.line("longest time without an answer", "silent_s", "s", blip),
+        trials.line("until replaced", "replaced_s", "s"),
+    ]
+
+
+def command(options: argparse.Namespace) -> list[Line]:
+    lines: list[Line] = []
+    for what in ("gateway", "controller"):
+        trials = Trials(f"{what} killed", "lose", [OURS], timeout_s=ROUND_S)
+        trials.run({"what": what}, options.alternations)
+        lines += trials.counts(("lost", "wrong"))
+        refused = trials.line("answers other than 200", "answers_refused", "", Bound.at_most(0), reduce=max)
+        lines += [
+            refused,
+            trials.line("until all run again", "whole_s", "s"),
+            trials.line("longest answer, retries included", "worst_s", "s"),
+            trials.line("then a replica killed, until all run again", "whole_s_replica", "s"),
+            trials.line("then a replica killed, longest answer", "worst_s_replica", "s", Bound.at_most(1.5)),
+        ]
+    return lines
+
+
 def soak(options: argparse.Namespace) -> list[Line]:
     minutes = options.soak_minutes
     trials = Trials(f"{minutes:g} minutes of faults", "soak", [OURS], timeout_s=180 + 120 * minutes)
@@ -258,7 +298,9 @@ LINES: dict[str, tuple[str, Measure]] = {
     "burst": ("200 requests at once for two replicas", burst),
     "slow": ("one of three replicas 4 times slower, at 70 % of capacity", slow),
     "readiness": ("the last replica of a stage killed, and slow to come back", readiness),
+    "cut": ("the network cut between two hosts, each with a replica (needs root)", network_cut),
     "http": ("two trivial stages over HTTP", http),
+    "command": ("a gateway, or the controller, of multiworld serve killed while clients ask over HTTP", command),
     "soak": ("a fault or a change every 20 s, from a seeded plan", soak),
 }
 NOT_ALTERNATED: Sequence[str] = ("kill", "stop", "only", "several", "overload", "idle", "readiness", "soak")

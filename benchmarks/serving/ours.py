@@ -7,6 +7,7 @@ import copy
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from multiworld.serving import Deployment, OverloadedError, Pipeline, Stage
+from multiworld.serving import Cluster, Deployment, OverloadedError, Pipeline, Stage
 from multiworld.serving.gateway import Gateway, GatewayOptions, Metric
 
 from .proc import descendants
@@ -33,6 +34,7 @@ ROWS = 4
 CHAIN_MODULE_S = 0.005
 SLOW_FACTOR = 4.0
 LEASE_S = 2.0
+TOKEN = "MULTIWORLD_TOKEN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,10 @@ class OurSystem:
 
     def pids(self, stage: str) -> list[int]:
         return [each["pid"] for each in self._of(stage) if each["pid"]]
+
+    def pids_at(self, stage: str, address: str) -> list[int]:
+        """Return those of its replicas that are on one host."""
+        return [each["pid"] for each in self._of(stage) if each["address"] == address]
 
     def is_whole(self, stage: str, replicas: int, without: Collection[int] = ()) -> bool:
         of_stage = self._of(stage)
@@ -120,7 +126,8 @@ async def deploy(shape: Shape) -> AsyncIterator[OurSystem]:
     folder = tempfile.mkdtemp(prefix="multiworld-bench-")
     try:
         model = MODELS[shape.graph](shape, folder)
-        async with Pipeline(model.stages, name=shape.graph, lease_s=LEASE_S).deploy() as served:
+        pipeline = Pipeline(model.stages, name=shape.graph, lease_s=LEASE_S)
+        async with pipeline.deploy(_cluster(shape)) as served:
             system = OurSystem(served, model)
             if not shape.has_http:
                 yield system
@@ -131,6 +138,12 @@ async def deploy(shape: Shape) -> AsyncIterator[OurSystem]:
                 yield system
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cluster(shape: Shape) -> Cluster:
+    if not shape.far:
+        return Cluster()
+    return Cluster(address=(shape.address, shape.port), token=os.environ[TOKEN], num_hosts=2)
 
 
 def _trivial(shape: Shape, _: str) -> Model:
@@ -152,11 +165,12 @@ def _rhombus(shape: Shape, folder: str) -> Model:
         y = head(x)
         return rhombus_tail(_without_service(left)(y), _without_service(right)(y))
 
+    here = (socket.gethostname(),) if shape.far else ()
     stages = [
-        Stage("head", head),
+        Stage("head", head, hosts=here),
         Stage("left", left, inputs=("head",), replicas=shape.replicas, max_replicas=shape.max_replicas),
-        Stage("right", right, inputs=("head",)),
-        Stage("tail", rhombus_tail, inputs=("left", "right")),
+        Stage("right", right, inputs=("head",), hosts=here),
+        Stage("tail", rhombus_tail, inputs=("left", "right"), hosts=here),
     ]
     return Model(stages=stages, whole=whole, inputs=_rows(), modules={"head": head, "left": left, "right": right})
 

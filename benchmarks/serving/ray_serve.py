@@ -119,6 +119,9 @@ class RaySystem:
         name = f"ray::ServeReplica:{APPLICATION}:{stage}"
         return [pid for pid in self.processes() if command_of(pid).split(".")[0].strip() == name]
 
+    def pids_at(self, stage: str, address: str) -> list[int]:
+        raise NotImplementedError("it is compared on one host only")
+
     def url(self) -> str:
         return f"http://{LOCAL}:{self._shape.port}/"
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from . import changes, faults, idleness, pressure, soak, traffic, web
+from . import changes, command, cut, faults, idleness, pressure, soak, traffic, web
 from .system import Deployer
 
 __all__ = ["SCENARIOS", "run_side"]
@@ -33,6 +33,8 @@ SCENARIOS: dict[str, Scenario] = {
     "idle": idleness.idle,
     "soak": soak.soak,
     "http": web.http,
+    "cut": cut.cut,
+    "lose": command.lose,
 }
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,11 @@ class Side:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     is_quiet: bool = False
+
+    def inside(self, netns: str, environment: Mapping[str, str]) -> Side:
+        """Return the same side on a simulated host."""
+        command = ("ip", "netns", "exec", netns, *self.command)
+        return replace(self, command=command, environment={**self.environment, **environment})
 
     def run(self, scenario: str, options: Mapping[str, Any], timeout_s: float) -> dict[str, float]:
         """Return the figures; SideFailed if there are none in time. Nothing of it is left afterwards."""

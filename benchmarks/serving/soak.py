@@ -39,7 +39,7 @@ def plan(seed: int, number: int) -> list[str]:
 async def soak(deploy: Deployer, options: Mapping[str, Any]) -> dict[str, float]:
     """``throughput``: right answers per second over those asked for, with everything that happened.
 
-    ``grown_…``: how much all processes together hold at the end beyond what they held after the first events.
+    ``grown_…``: how much all its processes together hold at the end beyond what they held after the first events.
     """
     outcomes: dict[str, float] = {}
     hangs = 0
@@ -63,7 +63,7 @@ async def soak(deploy: Deployer, options: Mapping[str, Any]) -> dict[str, float]
                     hangs += 1
                     print(f"  not whole again after {event}", flush=True)
                 await asyncio.sleep(max(SETTLE_S, due - time.perf_counter()))
-                pids = [os.getpid(), *system.processes()]
+                pids = system.processes()  # without this one, which keeps what became of each request
                 held.append({name: float(read(pids)) for name, read in HELD.items()})
                 print(f"  {number + 1}/{len(events)} {event}: {_shown(load, held[-1])}", flush=True)
             ended = time.perf_counter()

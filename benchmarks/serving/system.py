@@ -18,7 +18,8 @@ class Shape:
     ``chain`` (three modules of a few milliseconds), ``slow`` (one stage, ``left``, one of whose replicas is 4 times
     slower) or ``heavy`` (one stage, ``left``, of ``weights_bytes``). ``replicas``: of ``left``. ``service_s``: how long
     ``left`` (and twice as long as ``right``) takes for a request. ``setup_s``: how long replicas of ``left`` other than
-    the first ones are set up. ``port``: for HTTP.
+    the first ones are set up. ``far``: the address of another host, on which half of them run; ``address``: this one's.
+    ``port``: for HTTP, or for the other host.
     """
 
     graph: str = "trivial"
@@ -28,6 +29,8 @@ class Shape:
     service_s: float = 0.005
     weights_bytes: int = 50_000_000
     setup_s: float = 0.0
+    far: str = ""
+    address: str = ""
     has_http: bool = False
     port: int = 0
 
@@ -59,6 +62,9 @@ class System(Protocol):
 
     def pids(self, stage: str) -> list[int]:
         """Return the processes of a stage's replicas, also of those that only come up."""
+
+    def pids_at(self, stage: str, address: str) -> list[int]:
+        """Return those of a stage's replicas that are on the host of that address."""
 
     def is_whole(self, stage: str, replicas: int, without: Collection[int] = ()) -> bool:
         """Whether that many replicas take requests, and none of those processes is among the stage's."""

@@ -39,7 +39,7 @@ class Trials:
             found: dict[str, dict[str, float]] = {}
             for side in self.sides:
                 began = time.monotonic()
-                asked = options if side is OURS else {**options, **(peer_options or {})}
+                asked = options if side.name == OURS.name else {**options, **(peer_options or {})}
                 try:
                     found[side.name] = side.run(self._scenario, {**asked, "round": number}, self.timeout_s)
                 except SideFailed as error:

@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 
 from .system import Deployer, Shape
 
-__all__ = ["http"]
+__all__ = ["free_port", "http"]
 
 CLIENT = "benchmarks.serving.http_client"
 
 
 async def http(deploy: Deployer, options: Mapping[str, Any]) -> dict[str, float]:
     """Raw float32 bodies of one size on 16 connections: ``rate``, ``p50_s``, ``lost``."""
-    async with deploy(Shape(graph="trivial", size_bytes=options["size_bytes"], has_http=True, port=_free_port())) as it:
+    async with deploy(Shape(graph="trivial", size_bytes=options["size_bytes"], has_http=True, port=free_port())) as it:
         url = urlsplit(it.url())
         arguments = (str(url.hostname), str(url.port), url.path, json.dumps(dict(options)))
         process = await asyncio.create_subprocess_exec(
@@ -29,7 +29,8 @@ async def http(deploy: Deployer, options: Mapping[str, Any]) -> dict[str, float]
         return dict(json.loads(out))
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens at now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

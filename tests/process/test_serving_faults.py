@@ -110,6 +110,7 @@ class Load:
         while True:
             x = torch.tensor([float(next(self._numbers)), 2.0])
             asking = asyncio.create_task(self._served.infer(x, timeout_s=random_.uniform(0.001, 0.1)))
+            asking.add_done_callback(lambda task: task.cancelled() or task.exception())
             await asyncio.wait([asking], timeout=random_.uniform(0.001, 0.1))
             asking.cancel()
             with contextlib.suppress(DeadlineExceededError, StageUnavailableError, asyncio.CancelledError):

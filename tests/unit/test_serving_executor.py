@@ -144,6 +144,28 @@ async def test_a_suspected_request_is_announced_and_executed_when_nothing_else_i
     assert bench.announced == [3, 0]
 
 
+async def test_a_coroutine_that_nobody_waits_for_any_more_is_cancelled() -> None:
+    cancelled: list[int] = []
+
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        try:
+            await asyncio.sleep(60 if x < 0 else 0.02)
+        except asyncio.CancelledError:
+            cancelled.append(int(x))
+            raise
+        return x
+
+    bench = Bench(work)
+    bench.executor.submit(job(7, torch.tensor(-7)))
+    await asyncio.sleep(0.01)
+    assert bench.executor.is_executing((7).to_bytes(16, "little"))
+    assert bench.executor.drop((7).to_bytes(16, "little"))
+    assert await bench.run(job(1, torch.tensor(1))) == [torch.tensor(1)]
+    assert cancelled == [-7]
+    assert not bench.executor.is_executing((7).to_bytes(16, "little"))
+    assert (bench.executor.num_done, bench.executor.num_failed, bench.executor.num_executing) == (1, 0, 0)
+
+
 async def test_a_job_that_waits_can_be_dropped() -> None:
     bench = Bench(lambda x: x, Batch(max_size=8, max_wait_s=5.0))
     bench.executor.submit(job(1, torch.ones(1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -120,7 +121,10 @@ async def test_cancellation_reaches_the_last_stage_though_the_first_has_long_for
     cancelled = asyncio.Event()
 
     async def never(x: torch.Tensor) -> torch.Tensor:
-        await asyncio.sleep(60)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
         return x
 
     async with plant([Stage("a", double), Stage("b", double), Stage("c", double)], "b-1", "a-1") as p:
@@ -132,7 +136,7 @@ async def test_cancellation_reaches_the_last_stage_though_the_first_has_long_for
         assert not p.front.node.custody["a"], "the first stage has released it"
         asking.cancel()
         await p.wait_idle()
-        assert not cancelled.is_set()
+        await asyncio.wait_for(cancelled.wait(), 1)
 
 
 async def test_who_waits_for_the_same_request_is_not_failed_by_another_who_gives_up() -> None:
@@ -154,6 +158,31 @@ async def test_who_waits_for_the_same_request_is_not_failed_by_another_who_gives
         last = asyncio.ensure_future(p.front.infer(tensor(1), request_id="y"))
         await asyncio.sleep(0.05)
         last.cancel()
+        await p.wait_idle()
+
+
+async def test_a_replica_whose_thread_hangs_gets_nothing_more_while_others_answer() -> None:
+    free = threading.Event()
+    hung: list[float] = []
+
+    def hangs(x: torch.Tensor) -> torch.Tensor:
+        hung.append(float(x))
+        free.wait(20)
+        return x * 2
+
+    async with plant([Stage("a", double, replicas=2)]) as p:
+        await p.add("a-1", hangs)
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=0.6))
+        await asyncio.sleep(0.02)
+        await p.add("a-2")
+        for number in range(60):
+            assert value(await p.front.infer(tensor(number), timeout_s=5)) == 2.0 * number
+            await asyncio.sleep(0.01)
+        assert value(await asking) == 2.0, "it was tried elsewhere"
+        assert p.front.node.custody["a"].suspects() == ("a-1",)
+        assert hung[0] == 1.0
+        assert len(hung) == 1
+        free.set()
         await p.wait_idle()
 
 

@@ -73,6 +73,10 @@ class Executor:
         self._timer: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
+        self._calls: dict[bytes, asyncio.Task[None]] = {}
+        """Of coroutines that execute one job."""
+        self._called_off: set[bytes] = set()
+        self._ids_executing: set[bytes] = set()
         self._executing = 0
         self._alone = False
         self._quiet = asyncio.Event()
@@ -109,12 +113,20 @@ class Executor:
         self._go_on_soon()
 
     def drop(self, id_: bytes) -> bool:
-        """Forget a job that waits; return whether it did. One that is being executed is executed."""
+        """Forget a job that waits, or cancel the coroutine that executes it; False for one that is on a thread."""
+        call = self._calls.get(id_)
+        if call is not None:
+            self._called_off.add(id_)
+            call.cancel()
+            return True
         job = self._jobs.get(id_)
         if job is None or not self._queue.drop(job):
             return False
         del self._jobs[id_]
         return True
+
+    def is_executing(self, id_: bytes) -> bool:
+        return id_ in self._ids_executing
 
     def go_on(self) -> None:
         """Execute now what would be executed in the next turn of the loop."""
@@ -175,6 +187,9 @@ class Executor:
         self._executing += 1
         self._alone = jobs[0].alone
         task = self._loop.create_task(self._execute_beside(jobs))
+        self._ids_executing.update(job.id for job in jobs)
+        if self._is_async and len(jobs) == 1:
+            self._calls[jobs[0].id] = task
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -194,12 +209,18 @@ class Executor:
                 result, took_s = await self._loop.run_in_executor(self._thread, self._call, jobs)
         finally:
             self._executing -= 1
+            self._ids_executing.difference_update(job.id for job in jobs)
+            self._calls.pop(jobs[0].id, None)
             self._alone = self._alone and not alone
             self._quiet.set()
             if alone:
                 self._after_alone()
+            if not self._closed:
+                self._go_on_soon()
+        if jobs[0].id in self._called_off:
+            self._called_off.discard(jobs[0].id)
+            return
         self._finish(jobs, result, took_s)
-        self._go_on_soon()
 
     def _finish(self, jobs: list[Job], result: Results | Exception, took_s: float) -> None:
         self.busy_s += took_s
@@ -253,7 +274,7 @@ class Executor:
             payload = checked_result(result, is_ours=is_nobodys_else(result))
             return self._split(payload, rows, len(jobs)), time.perf_counter() - began
         except asyncio.CancelledError:
-            if self._closed:
+            if self._closed or jobs[0].id in self._called_off:
                 raise
             return RuntimeError("the work was cancelled by its own code"), time.perf_counter() - began
         except SystemExit as error:  # as above

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from ..errors import MultiworldError
+from ..errors import MultiworldError, WorldClosedError
 from ..world.manager import WorldManager
 from .custody import Custody, Loss, Refusal
 from .edge import Edge
@@ -86,6 +86,7 @@ class Node:
         """By peer, and whether we are upstream of it."""
         self._granted: dict[str, int] = {}
         self._gone: set[str] = set()
+        self._over = False
         self._window = FIRST_WINDOW
         self._checking = asyncio.get_running_loop().create_task(self._check_often())
 
@@ -93,10 +94,7 @@ class Node:
 
     async def connect(self, peer: str, stage: str, *, is_upstream: bool) -> Edge:
         """Form the edge with a peer and return it. Raises MultiworldError. A former edge with that peer is replaced."""
-        former = self.edges.pop((peer, is_upstream), None)
-        if former is not None:
-            former.abort()
-            self._edge_lost(former)
+        self._give_up_edge(peer, is_upstream)
         member = self.place.member
         world = await self._manager.join(
             edge_world(member, peer) if is_upstream else edge_world(peer, member),
@@ -106,11 +104,21 @@ class Node:
             timeout_s=CONNECT_S,
         )
         self._gone.discard(peer)
+        self._give_up_edge(peer, is_upstream)  # of a second order that was carried out meanwhile
+        if self._over:
+            world.abort()
+            raise WorldClosedError(world.name, world.generation)
         edge = self.edges[(peer, is_upstream)] = Edge(self, world, peer, stage)
         edge.start()
         if not is_upstream:
             self._grant_to(edge)
         return edge
+
+    def _give_up_edge(self, peer: str, is_upstream: bool) -> None:
+        former = self.edges.pop((peer, is_upstream), None)
+        if former is not None:
+            former.abort()
+            self._edge_lost(former)
 
     def open(self, peer: str) -> None:
         """From now on route to that peer. Unknown ones are ignored: the edge has just broken."""
@@ -371,6 +379,7 @@ class Node:
 
     async def aclose(self) -> None:
         """Leave all edges gracefully."""
+        self._over = True
         self._checking.cancel()
         edges = list(self.edges.values())
         self.edges.clear()
@@ -378,6 +387,7 @@ class Node:
             await asyncio.gather(*(edge.aclose() for edge in edges))
 
     def abort(self) -> None:
+        self._over = True
         self._checking.cancel()
         edges = list(self.edges.values())
         self.edges.clear()

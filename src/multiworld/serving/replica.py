@@ -37,13 +37,14 @@ GRANT_EVERY_S = 0.1
 class _Open:
     """A request that this replica has accepted, until its result has been accepted."""
 
-    __slots__ = ("arrived_at", "ask_at", "attempt", "inputs", "result_for", "senders", "taken")
+    __slots__ = ("arrived_at", "ask_at", "attempt", "inputs", "is_off", "result_for", "senders", "taken")
 
     def __init__(self, attempt: int, now: float) -> None:
         self.attempt, self.arrived_at, self.ask_at = attempt, now, now + ASK_S
         self.inputs: dict[str, Item] = {}
         self.senders: list[Edge] = []
         self.taken = False
+        self.is_off = False
         self.result_for: set[str] = set()
         """The stages that have not accepted the result yet."""
 
@@ -194,8 +195,10 @@ class Replica:
         self._relayed.update(news)
         for id_ in news:
             self._finished.cancel(id_)
-            self.executor.drop(id_)
-            self._release(id_)
+            if self.executor.drop(id_) or not self.executor.is_executing(id_):
+                self._release(id_)
+            elif id_ in self._open:  # a thread cannot be stopped: until it is done, this replica has no room for more
+                self._open[id_].is_off = True
         self.node.cancel(news)
 
     def asked(self, ids: Iterable[bytes]) -> None:
@@ -225,6 +228,9 @@ class Replica:
     def _done(self, job: Job, result: Payload | Exception) -> None:
         request = self._open.get(job.id)
         if request is None:  # given up meanwhile
+            return
+        if request.is_off:
+            self._release(job.id)
             return
         first = job.inputs[0]
         if isinstance(result, ServingError):
