@@ -30,12 +30,13 @@ EXPECTED = {
 }
 LAUNCHED = "elastic_worlds.py"
 LAUNCHED_TRAININGS = {"train_ddp.py", "train_ddp_worlds.py"}  # run by tests/process/test_launched_training.py
+GENERATION = "serve_gpt.py"  # run by tests/process/test_serving_generation.py
 
 pytestmark = pytest.mark.process
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in FOLDER.glob("*.py")} == {*EXPECTED, LAUNCHED, *LAUNCHED_TRAININGS}
+    assert {path.name for path in FOLDER.glob("*.py")} == {*EXPECTED, LAUNCHED, *LAUNCHED_TRAININGS, GENERATION}
 
 
 def test_the_example_for_the_launcher_loses_no_step_when_a_worker_is_killed() -> None:

@@ -435,3 +435,15 @@ def test_scaling_is_suspended_while_something_is_under_way() -> None:
     assert simulation.fleet.scaling_suspended("a", simulation.now) == ""
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
     assert "version 2" in simulation.fleet.scaling_suspended("a", simulation.now)
+
+
+@pytest.mark.parametrize("stats", [{"executing_s": 2.5}, {"executing_s": 0.0}])
+def test_a_replica_whose_work_hangs_is_replaced(stats: dict[str, float]) -> None:
+    """It says so, or says nothing any more because the work holds all of it."""
+    simulation = SimulatedFleet(Graph([Stage("a", "m:a", limit_s=2.0)]))
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.heard("a-1", {"event": "stats", **stats}, simulation.now))
+    simulation.run(1.0)
+    assert ("a-1" not in simulation.fleet.members) == (stats["executing_s"] > 2.0)
+    simulation.run(6.0)
+    assert list(simulation.fleet.members) == ["gateway-1", "a-2"]

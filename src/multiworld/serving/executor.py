@@ -76,7 +76,7 @@ class Executor:
         self._calls: dict[bytes, asyncio.Task[None]] = {}
         """Of coroutines that execute one job."""
         self._called_off: set[bytes] = set()
-        self._ids_executing: set[bytes] = set()
+        self._began: dict[bytes, float] = {}  # of what is being executed, the oldest first
         self._executing = 0
         self._alone = False
         self._quiet = asyncio.Event()
@@ -126,7 +126,11 @@ class Executor:
         return True
 
     def is_executing(self, id_: bytes) -> bool:
-        return id_ in self._ids_executing
+        return id_ in self._began
+
+    def executing_s(self, now: float) -> float:
+        """Return how long the oldest execution under way has taken."""
+        return now - next(iter(self._began.values())) if self._began else 0.0
 
     def go_on(self) -> None:
         """Execute now what would be executed in the next turn of the loop."""
@@ -187,7 +191,7 @@ class Executor:
         self._executing += 1
         self._alone = jobs[0].alone
         task = self._loop.create_task(self._execute_beside(jobs))
-        self._ids_executing.update(job.id for job in jobs)
+        self._began.update(dict.fromkeys((job.id for job in jobs), time.monotonic()))
         if self._is_async and len(jobs) == 1:
             self._calls[jobs[0].id] = task
         self._running.add(task)
@@ -205,11 +209,17 @@ class Executor:
                 result, took_s = await self._call_async(jobs)
             else:
                 if self._thread is None:
-                    self._thread = ThreadPoolExecutor(1, thread_name_prefix="multiworld-stage")
+                    self._thread = ThreadPoolExecutor(
+                        1,
+                        thread_name_prefix="multiworld-stage",
+                        initializer=torch.set_num_threads,  # it counts for the thread that calls it
+                        initargs=(torch.get_num_threads(),),
+                    )
                 result, took_s = await self._loop.run_in_executor(self._thread, self._call, jobs)
         finally:
             self._executing -= 1
-            self._ids_executing.difference_update(job.id for job in jobs)
+            for job in jobs:
+                self._began.pop(job.id, None)
             self._calls.pop(jobs[0].id, None)
             self._alone = self._alone and not alone
             self._quiet.set()

@@ -18,7 +18,8 @@ from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .control_line import ControlLine
 from .front import Front
-from .gateway import Gateway, GatewayOptions, Metric
+from .gateway import Gateway, GatewayOptions, Metric, Served
+from .generation import Generator
 from .member import GatewayMember, place_of
 from .metrics import request_metrics
 from .page import PREFIX, ControllerSource, PageApp, Recorder
@@ -101,7 +102,9 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
         host, port = arguments["controller"]
         recorder = Recorder(ControllerSource((host, port), arguments["token"]))
         page = PageApp(recorder, token=arguments["token"], is_open=not is_loopback(options_of_http.host))
-        http = Gateway(GatewayService(blueprint.name, member), options_of_http, mounts={PREFIX: page})
+        service: Served = GatewayService(blueprint.name, member)
+        generator = None if options.get("generation") is None else Generator(service, **options["generation"])
+        http = Gateway(generator or service, options_of_http, mounts={PREFIX: page})
         recorder.start()
         stopping = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
@@ -110,6 +113,8 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
             await _first(stopping.wait(), member.left.wait())
             await recorder.aclose()  # whoever follows the page would be waited for
             await http.stop(STOP_S)
+            if generator is not None:
+                await generator.aclose()
             await line.flush(LAST_WORDS_S)
         finally:
             for task in (announcing, running):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,8 @@ class Stage:
 
     ``replicas`` run at first; an autoscaler stays between ``min_replicas`` and ``max_replicas`` (default: ``replicas``,
     so it does nothing). ``idempotent=False``: after a loss a request that may have been executed is not executed again,
-    and ends in RequestLostError. ``hosts``: the only hosts on which replicas may run; default: any.
+    and ends in RequestLostError. ``hosts``: the only hosts on which replicas may run; default: any. ``limit_s``: a work
+    that has not returned for so long hangs, and its replica is replaced; None: it may take any time.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Stage:
     idempotent: bool = True
     device: str = "cpu"
     hosts: tuple[str, ...] = ()
+    limit_s: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or self.name in (INPUT, GATEWAY):
@@ -83,6 +86,8 @@ class Stage:
                 f"stage {self.name!r}: expected 0 <= min_replicas <= replicas <= max_replicas <= {MAX_REPLICAS}, got "
                 f"min_replicas={low}, replicas={self.replicas}, max_replicas={high}"
             )
+        if self.limit_s is not None and not (isinstance(self.limit_s, (int, float)) and 0 < self.limit_s < math.inf):
+            raise ValueError(f"stage {self.name!r}: limit_s must be a positive number of seconds, got {self.limit_s!r}")
         if self.replicas < 1:
             raise ValueError(f"stage {self.name!r}: replicas must be at least 1, got {self.replicas}")
 

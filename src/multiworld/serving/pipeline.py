@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,7 +60,8 @@ class Pipeline:
     ``policy``: how a replica is chosen (``shortest-queue``, ``round-robin``, ``random``, ``power-of-two``,
     ``sticky``). ``lease_s``: how long a silent process is waited for. ``autoscaling``: how the number of replicas
     follows the load, within each stage's bounds; None: it does not. ``preload``: modules that the host process imports
-    before it starts replicas. Raises ValueError or TypeError for what cannot be a pipeline.
+    before it starts replicas. ``generation``: the stages keep state per sequence, and ``multiworld serve`` answers
+    through a ``generation.Generator`` with these arguments. Raises ValueError or TypeError for what cannot be a pipeline.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Pipeline:
         admission: Admission | None = None,
         autoscaling: ScalingPolicy | None = None,
         preload: Sequence[str] = (),
+        generation: Mapping[str, Any] | None = None,
     ) -> None:
         self.graph = Graph(stages)
         make_policy(policy, lambda _: 0)
@@ -82,6 +84,9 @@ class Pipeline:
         self.name, self.policy, self.lease_s, self.timeout_s = name, policy, lease_s, timeout_s
         self.admission = Admission() if admission is None else admission
         self.autoscaling, self.preload = autoscaling, tuple(preload)
+        if generation is not None and policy != "sticky":
+            raise ValueError(f'a pipeline that generates needs policy="sticky", got {policy!r}')
+        self.generation = None if generation is None else dict(generation)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' '.join(self.graph.order)}>"
@@ -129,11 +134,17 @@ class Pipeline:
             admission=self.admission,
             autoscaling=self.autoscaling,
             preload=self.preload,
+            generation=self.generation,
         )
 
     def blueprint(self, *, in_main: bool = True) -> Blueprint:
         """Return what the processes of a deployment need to know. ``in_main``: works may be of ``__main__``."""
-        options = {"policy": self.policy, "timeout_s": self.timeout_s, "admission": asdict(self.admission)}
+        options = {
+            "policy": self.policy,
+            "timeout_s": self.timeout_s,
+            "admission": asdict(self.admission),
+            "generation": self.generation,
+        }
         return Blueprint.of(self.name, self.stages, options, in_main=in_main)
 
     @asynccontextmanager

@@ -15,7 +15,14 @@ from ..world.manager import WorldManager
 from .answers import DOUBTFUL, fields_of
 from .custody import Refusal
 from .edge import Edge
-from .errors import BadRequestError, PoisonedRequestError, RequestLostError, ServingError, StageFailedError
+from .errors import (
+    BadRequestError,
+    PoisonedRequestError,
+    RequestLostError,
+    ServingError,
+    StageFailedError,
+    StateLostError,
+)
 from .executor import Executor, Job, describe_error
 from .finished import Finished
 from .graph import GATEWAY, INPUT, Batch
@@ -117,6 +124,7 @@ class Replica:
         return {
             "queue": executor.num_waiting,
             "executing": executor.num_executing,
+            "executing_s": executor.executing_s(time.monotonic()),
             "in_flight": len(self._open),
             "arrived": executor.num_arrived,
             "done": executor.num_done,
@@ -250,6 +258,8 @@ class Replica:
     def _fail(self, request: _Open, item: Item, error: ServingError) -> None:
         if isinstance(error, BadRequestError) and not error.stage:
             error = BadRequestError(self.stage.name, error.reason)
+        elif isinstance(error, StateLostError):
+            error = StateLostError(self.stage.name, error.sequence)
         try:
             failed = item.successor().carry_error(fields_of(error))
         except (TypeError, ValueError):  # the user's code raised one of ours, with something in it that is no JSON

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import tempfile
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ def main(arguments: dict[str, Any]) -> None:
     controller (where that listens), whom the files are asked of where the folder is not.
     """
     torch.set_grad_enabled(False)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with contextlib.ExitStack() as stack:
         folder = Path(arguments["folder"])
         if not folder.is_dir():  # this is another host than the controller's

@@ -340,6 +340,7 @@ class Fleet(Staffing):
 
     def _stats(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         member.stats = {key: value for key, value in message.items() if key != "event"}
+        member.heard_at = now
         return []
 
     # ---- the step: compare what is wanted with what is there
@@ -372,6 +373,8 @@ class Fleet(Staffing):
                 if waited > self._lease_s + RETURN_S:
                     why = "it did not come back to the controller, which was started again"
                     actions += self._lose(member, why, now, blame=False)
+            elif not member.is_gateway and member.hangs(limit_s := self.graph.stages[member.stage].limit_s, now):
+                actions += self._lose(member, f"its work has not returned within {limit_s:g} s", now)
             elif member.state is MemberState.STARTING and member.host and waited > START_S:
                 actions += self._lose(member, f"it said nothing within {START_S:g} s of its start", now)
             elif member.state is MemberState.LOADING and waited > LOAD_S:

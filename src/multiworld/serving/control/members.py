@@ -41,6 +41,8 @@ COUNTED = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, Me
 SENDING = (MemberState.CONNECTING, MemberState.READY, MemberState.DRAINING)
 TAKING = (MemberState.CONNECTING, MemberState.READY)
 
+SILENCE_S = 3.0  # beyond its limit: a work that keeps its replica from saying anything
+
 
 def member_id(stage: str, number: int) -> str:
     """Return the name of a member; numbers are never used twice in a deployment."""
@@ -80,6 +82,8 @@ class Member:
     retiring: str = ""
     """Why it is to go once it has been replaced; empty: it is not."""
     stats: dict[str, Any] = field(default_factory=dict)
+    heard_at: float = 0.0
+    """When it said its stats last."""
 
     @property
     def is_gateway(self) -> bool:
@@ -109,6 +113,12 @@ class Member:
         self.state, self.since = state, now
         if state is MemberState.READY:
             self.ready_at = now
+
+    def hangs(self, limit_s: float | None, now: float) -> bool:
+        """Whether its work has not returned for longer than it may take."""
+        if limit_s is None or not self.attached or not self.stats:
+            return False
+        return float(self.stats.get("executing_s", 0.0)) > limit_s or now - self.heard_at > limit_s + SILENCE_S
 
     def died_young(self, now: float) -> bool:
         """Whether its end is one of a crash loop's: it did not come to serve, or not for long, and did no work."""

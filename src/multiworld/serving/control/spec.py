@@ -84,6 +84,7 @@ def _stage_fields(stage: Stage) -> dict[str, Any]:
         "max_replicas": stage.max_replicas,
         "batch": None if stage.batch is None else asdict(stage.batch),
         "hosts": stage.hosts,
+        "limit_s": stage.limit_s,
     }
 
 
