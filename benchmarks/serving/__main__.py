@@ -14,7 +14,7 @@ from multiworld.bench.record import append_record
 from multiworld.bench.report import Line, Report, Section
 from multiworld.bench.table import report_text
 
-from .lines import LINES, NOT_ALTERNATED
+from .lines import BESIDE, LINES, NOT_ALTERNATED
 from .sides import RAY_TUNED
 
 RESULTS = Path(__file__).parents[1] / "RESULTS.md"
@@ -48,7 +48,7 @@ def _measure(name: str, options: argparse.Namespace) -> Section:
         about=f"{about[0].upper()}{about[1:]}{times}.",
         took_s=time.monotonic() - began,
         lines=lines,
-        reference=RAY_TUNED,
+        reference=BESIDE.get(name, RAY_TUNED),
     )
 
 

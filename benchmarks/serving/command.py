@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .faults import until
@@ -125,7 +126,7 @@ async def lose(_: Deployer, options: Mapping[str, Any]) -> dict[str, float]:
             pid = await served.victim(what)
             at = time.perf_counter()
             os.kill(pid, signal.SIGKILL)
-            await until(lambda pid=pid: not exists(pid))
+            await until(partial(_is_gone, pid))
             suffix = "" if what == options["what"] else "_replica"
             found[f"whole_s{suffix}"] = await _until_whole(served, pid)
             await asyncio.sleep(max(0.0, at + AFTER_S - time.perf_counter()))
@@ -156,6 +157,10 @@ def _status(name: str) -> dict[str, Any]:
     except errors.DeploymentError:
         return {"ready": False, "gateways": [], "replicas": []}
     return dict(answer["status"])
+
+
+def _is_gone(pid: int) -> bool:
+    return not exists(pid)
 
 
 async def _until_whole(served: Served, without: int) -> float:

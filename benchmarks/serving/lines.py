@@ -16,7 +16,7 @@ from .cut import far_host
 from .sides import ASYNCIO_FLOOR, BLOCKING_FLOOR, OURS, RAY, RAY_TUNED, peers
 from .trials import COUNTS, Trials
 
-__all__ = ["LINES", "NOT_ALTERNATED"]
+__all__ = ["BESIDE", "LINES", "NOT_ALTERNATED"]
 
 KB4, MB4 = 4096, 4 << 20
 SERVICE_S = 0.005
@@ -141,14 +141,19 @@ def changes(options: argparse.Namespace) -> list[Line]:
 
 
 def _beside_before(trials: Trials, name: str, key: str) -> Line:
-    """Return the line of a latency whose reference is our own before the change."""
-    own = [found[OURS.name] for found in trials.rounds if OURS.name in found]
-    if not own:
-        return Line.not_measured(f"{trials.name}: {name}, p99", "no round of ours succeeded")
-    rows = [(found[key] * MS, found["p99_s_before"] * MS) for found in own]
-    return Line.of_pairs(
-        f"{trials.name}: {name}, p99 beside that before", "ms", Pairs.of(rows), Bound.ratio_at_most(2.0)
-    )
+    """Return the line of a latency over what it was before the change, ours and the peer's."""
+
+    def ratio(side: str) -> float | None:
+        found = [each[side][key] / each[side]["p99_s_before"] for each in trials.rounds if side in each]
+        return median(found) if found else None
+
+    line = f"{trials.name}: {name}, p99 over that before"
+    value = ratio(OURS.name)
+    if value is None:
+        return Line.not_measured(line, "no round of ours succeeded")
+    shown = {"before, ms": "p99_s_before", "during, ms": key}
+    details = {text: median(trials.values(each)) * MS for text, each in shown.items()}
+    return Line(name=line, unit="", value=value, reference=ratio(RAY_TUNED), bound=Bound.at_most(2.0), details=details)
 
 
 def overload(options: argparse.Namespace) -> list[Line]:
@@ -270,6 +275,12 @@ def command(options: argparse.Namespace) -> list[Line]:
     return lines
 
 
+def bad_input(_: argparse.Namespace) -> list[Line]:
+    trials = Trials("bad input", "bad", [OURS], timeout_s=ROUND_S)
+    trials.run({}, 1)
+    return trials.counts(("unclear", "harmed"))
+
+
 def soak(options: argparse.Namespace) -> list[Line]:
     minutes = options.soak_minutes
     trials = Trials(f"{minutes:g} minutes of faults", "soak", [OURS], timeout_s=180 + 120 * minutes)
@@ -301,6 +312,8 @@ LINES: dict[str, tuple[str, Measure]] = {
     "cut": ("the network cut between two hosts, each with a replica (needs root)", network_cut),
     "http": ("two trivial stages over HTTP", http),
     "command": ("a gateway, or the controller, of multiworld serve killed while clients ask over HTTP", command),
+    "bad": ("bad input over HTTP, and a good request after each", bad_input),
     "soak": ("a fault or a change every 20 s, from a seeded plan", soak),
 }
-NOT_ALTERNATED: Sequence[str] = ("kill", "stop", "only", "several", "overload", "idle", "readiness", "soak")
+BESIDE = {"added": "one process", "trivial": f"{RAY_TUNED}, or as named"}
+NOT_ALTERNATED: Sequence[str] = ("kill", "stop", "only", "several", "overload", "idle", "readiness", "bad", "soak")

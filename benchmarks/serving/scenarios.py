@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from . import changes, command, cut, faults, idleness, pressure, soak, traffic, web
+from . import bad_input, changes, command, cut, faults, idleness, pressure, soak, traffic, web
 from .system import Deployer
 
 __all__ = ["SCENARIOS", "run_side"]
@@ -35,6 +35,7 @@ SCENARIOS: dict[str, Scenario] = {
     "http": web.http,
     "cut": cut.cut,
     "lose": command.lose,
+    "bad": bad_input.bad_input,
 }
 
 

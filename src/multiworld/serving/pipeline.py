@@ -61,7 +61,9 @@ class Pipeline:
     ``sticky``). ``lease_s``: how long a silent process is waited for. ``autoscaling``: how the number of replicas
     follows the load, within each stage's bounds; None: it does not. ``preload``: modules that the host process imports
     before it starts replicas. ``generation``: the stages keep state per sequence, and ``multiworld serve`` answers
-    through a ``generation.Generator`` with these arguments. Raises ValueError or TypeError for what cannot be a pipeline.
+    through a ``generation.Generator`` with these arguments.
+
+    Raises ValueError or TypeError for what cannot be a pipeline.
     """
 
     def __init__(
