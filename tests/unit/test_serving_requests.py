@@ -105,3 +105,10 @@ def test_quantiles_are_of_the_last_answers() -> None:
         requests.latencies.add(float(number))
     assert (requests.latencies.quantile(0.5), requests.latencies.quantile(0.99)) == (50.0, 99.0)
     assert requests.patience_s == 4 * 99.0
+
+
+def test_nothing_is_taken_in_while_the_first_that_waits_has_waited_for_long() -> None:
+    requests = Requests(Admission(max_wait_s=1.0))
+    assert requests.retry_after_s(1, now=5.0, waited_s=0.9) is None
+    assert requests.retry_after_s(1, now=5.0, waited_s=1.1) == 1.0
+    assert requests.num_refused == 1

@@ -233,6 +233,13 @@ class Custody:
         """Items that no replica holds, those counted that wait for credit."""
         return sum(item.is_waiting for item in self._items.values())
 
+    def waited_s(self, now: float) -> float:
+        """Return how long the first item has waited that no replica has room for; 0 while there is no replica."""
+        if not self._waiting or not self.num_live:
+            return 0.0
+        item = self._items.get(self._waiting[0])
+        return now - item.put_at if item is not None and item.is_waiting else 0.0
+
     def put(
         self,
         key: bytes,

@@ -62,6 +62,7 @@ class Front:
         self._ids = itertools.count()
         self._salt = os.urandom(8)
         self._loop = asyncio.get_running_loop()
+        self._busy = asyncio.Event()
         self._tending = self._loop.create_task(self._tend())
         self._closed = False
         self._lost_at = -math.inf
@@ -147,7 +148,8 @@ class Front:
         item = Item(Kind.ITEM, id_, self.number, deadline).carry(_ready(payload))
         if key is not None:
             item.extra = {"key": key}
-        retry_after_s = self.requests.retry_after_s(item.size_bytes, now=now)
+        waited_s = max(self.node.custody[stage].waited_s(now) for stage in self._first)
+        retry_after_s = self.requests.retry_after_s(item.size_bytes, now=now, waited_s=waited_s)
         if retry_after_s is not None:
             raise OverloadedError(len(self.requests), retry_after_s)
         request = Open(
@@ -155,6 +157,7 @@ class Front:
         )
         request.chosen = chosen
         self.requests.open(request)
+        self._busy.set()
         return request
 
     def _send(self, request: Open) -> None:
@@ -257,6 +260,9 @@ class Front:
 
     async def _tend(self) -> None:
         while True:
+            if not len(self.requests):
+                self._busy.clear()
+                await self._busy.wait()
             await asyncio.sleep(TEND_S)
             now = time.monotonic()
             for request in self.requests.expired(now=now):

@@ -88,6 +88,7 @@ class Node:
         self._gone: set[str] = set()
         self._over = False
         self._window = FIRST_WINDOW
+        self._busy = asyncio.Event()
         self._checking = asyncio.get_running_loop().create_task(self._check_often())
 
     # ---- edges
@@ -180,6 +181,7 @@ class Node:
             self._owner.accepted(stage, [item.id])
             return
         self._items[stage][item.id] = item
+        self._busy.set()
         self.custody[stage].put(
             item.id,
             item.size_bytes,
@@ -346,6 +348,9 @@ class Node:
 
     async def _check_often(self) -> None:
         while True:
+            if not any(self.custody.values()):
+                self._busy.clear()
+                await self._busy.wait()
             await asyncio.sleep(CHECK_S)
             now = time.monotonic()
             for stage, custody in self.custody.items():

@@ -23,17 +23,19 @@ RECHECK_FACTOR = 4.0
 class Admission:
     """How much a gateway takes in before it says that it is overloaded, and how long it remembers answers.
 
-    ``max_open`` requests and ``max_bytes`` of inputs may be open. Answers of requests whose id a client chose are kept
+    ``max_open`` requests and ``max_bytes`` of inputs may be open, and none is taken in while the first of those that no
+    replica has room for has waited for ``max_wait_s``. Answers of requests whose id a client chose are kept
     for ``keep_s``, up to ``keep_bytes`` in all.
     """
 
     max_open: int = 1024
     max_bytes: int = 512 << 20
+    max_wait_s: float = 1.0
     keep_s: float = 60.0
     keep_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
-        for name in ("max_open", "max_bytes", "keep_s", "keep_bytes"):
+        for name in ("max_open", "max_bytes", "max_wait_s", "keep_s", "keep_bytes"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not value >= 0:
                 raise ValueError(f"{name} must be a number from 0, got {value!r}")
@@ -107,11 +109,14 @@ class Requests:
     def open_bytes(self) -> int:
         return self._open_bytes
 
-    def retry_after_s(self, size_bytes: int, *, now: float) -> float | None:
-        """Return None if there is room for one more request, else in how many seconds there should be."""
+    def retry_after_s(self, size_bytes: int, *, now: float, waited_s: float = 0.0) -> float | None:
+        """Return None if there is room for one more request, else in how many seconds there should be.
+
+        ``waited_s``: how long the first of those has waited that no replica has room for.
+        """
         admission = self.admission
         fits = self._open_bytes + size_bytes <= admission.max_bytes or not self._open
-        if len(self._open) < admission.max_open and fits:
+        if len(self._open) < admission.max_open and fits and waited_s <= admission.max_wait_s:
             return None
         self.num_refused += 1
         if len(self._rate) < 2:
