@@ -34,7 +34,8 @@ __all__ = ["Replica"]
 logger = logging.getLogger(__name__)
 
 QUEUE_S = 0.05  # how much work each sender may have waiting here
-MIN_WINDOW, MAX_WINDOW = 4, 256
+BLOCKED_S = 0.05  # a result that the next stage has had no room for so long
+MIN_WINDOW, MAX_WINDOW = 8, 256
 MERGING_WINDOW = 1 << 16  # see Custody
 GO_AHEAD_S = 1.0
 ASK_S = 0.3  # a part whose other parts come later than that may have come too late itself
@@ -342,6 +343,11 @@ class Replica:
         if self.executor.concurrency > 1:
             least = max(least, self.executor.concurrency)
         window = min(max(math.ceil(QUEUE_S / service_s), least), MAX_WINDOW)
+        now = time.monotonic()
+        if any(custody.waited_s(now) > BLOCKED_S for custody in self.node.custody.values()):
+            window = max(self.node.window // 2, least)  # what the next stage has no room for must not pile up here
+        else:
+            window = min(window, max(2 * self.node.window, least))
         if abs(window - self.node.window) > 0.25 * self.node.window:
             self.node.grant(window)
 

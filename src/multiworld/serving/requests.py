@@ -30,7 +30,7 @@ class Admission:
 
     max_open: int = 1024
     max_bytes: int = 512 << 20
-    max_wait_s: float = 1.0
+    max_wait_s: float = 0.5
     keep_s: float = 60.0
     keep_bytes: int = 64 << 20
 
