@@ -65,8 +65,9 @@ def test_plain_lines_come_when_something_changes_and_every_ten_seconds() -> None
     assert len(lines) == 4
 
 
-def test_a_terminal_is_redrawn_and_given_back() -> None:
+def test_a_terminal_is_redrawn_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
+    monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
     view = choose_view(out)
     assert isinstance(view, LiveView)
@@ -100,3 +101,8 @@ async def test_a_view_follows_a_deployment_to_its_end() -> None:
         await follow(recorder, Once(out))
     assert "host far is lost" in out.getvalue()
     assert "embed 1/1" in out.getvalue()
+
+
+def test_a_terminal_that_cannot_be_redrawn_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(choose_view(Terminal()), PlainView)

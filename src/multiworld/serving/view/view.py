@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -27,8 +28,9 @@ class View(Protocol):
 
 
 def choose_view(stream: TextIO | None = None) -> View:
-    """Return the live view if the stream is a terminal and rich is installed, else the plain one."""
+    """Return the live view if the stream is a terminal that can be redrawn, and there is rich; else the plain one."""
     stream = sys.stdout if stream is None else stream
-    if stream.isatty() and find_spec("rich") is not None:
+    can_redraw = os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    if stream.isatty() and can_redraw and find_spec("rich") is not None:
         return LiveView(stream)
     return PlainView(stream)
