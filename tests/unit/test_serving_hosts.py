@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from multiworld.elastic.logs.console import open_consoles
 from multiworld.elastic.logs.lines import Labeller
 from multiworld.errors import HandshakeError, ProtocolError
 from multiworld.serving.errors import DeploymentError
@@ -28,7 +29,7 @@ from multiworld.serving.hosts.greeting import AcceptorGreeting, DialerGreeting
 from multiworld.serving.hosts.lines import LineSplitter, to_line
 from multiworld.serving.hosts.log_file import LogFile
 from multiworld.serving.hosts.loop import HostLoop
-from multiworld.serving.hosts.lossy_console import open_lossy
+from multiworld.serving.hosts.lossy_console import LossyConsole
 from multiworld.serving.hosts.restarts import Restarts
 
 AT = ("127.0.0.1", 4711)
@@ -263,7 +264,7 @@ def test_console_that_nobody_reads_holds_up_nobody(no_leaks: None) -> None:
     read_fd, write_fd = os.pipe()
     loop = HostLoop()
     with open(write_fd, "w", encoding="utf-8") as stream:
-        console, same = open_lossy(loop, stream, stream)  # type: ignore[arg-type]
+        console, same = open_consoles(loop, stream, stream, LossyConsole)  # type: ignore[arg-type]
         assert console is same
         label, line = Labeller(b"[m] "), b"x" * 1023 + b"\n"
         for _ in range(3000):

@@ -8,7 +8,7 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from ...wire.progress import ProgressThread
 from .lines import Labeller
@@ -19,6 +19,9 @@ __all__ = ["Console", "open_consoles"]
 logger = logging.getLogger(__name__)
 
 FULL_BYTES = 1024 * 1024  # waiting for a slow reader; the streams that come here are not read meanwhile
+
+
+Kind = TypeVar("Kind", bound="Console")
 
 
 class Console:
@@ -146,10 +149,12 @@ class Console:
             callback()
 
 
-def open_consoles(thread: ProgressThread, out: TextIO | None, err: TextIO | None) -> tuple[Console, Console]:
+def open_consoles(
+    thread: ProgressThread, out: TextIO | None, err: TextIO | None, kind: type[Kind]
+) -> tuple[Kind, Kind]:
     """Return the consoles for stdout and stderr: one and the same if both lead to the same place."""
-    console = Console(thread, out)
-    return console, console if _same_place(out, err) else Console(thread, err)
+    console = kind(thread, out)
+    return console, console if _same_place(out, err) else kind(thread, err)
 
 
 def _same_place(out: TextIO | None, err: TextIO | None) -> bool:

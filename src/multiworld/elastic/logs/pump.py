@@ -130,7 +130,7 @@ class LogPump:
         self._template, self._role = options.prefix_template, role
         self._places = Places(options, role=role, run_id=run_id, num_workers=num_workers)
         self.thread = ProgressThread("multiworld-logs")
-        self.out, self.err = open_consoles(self.thread, console_out or sys.stdout, console_err or sys.stderr)
+        self.out, self.err = open_consoles(self.thread, console_out or sys.stdout, console_err or sys.stderr, Console)
         self.followers: list[Callable[[bytes], None]] = []
         self._streams: set[WorkerStreams] = set()
         self._closed = False

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from typing import TextIO
-
 from ...elastic.logs.console import FULL_BYTES, Console
 from ...elastic.logs.lines import Labeller
-from ...elastic.logs.outlet import find_descriptor
-from ...wire.progress import ProgressThread
 
-__all__ = ["LossyConsole", "open_lossy"]
+__all__ = ["LossyConsole"]
 
 
 class LossyConsole(Console):
@@ -36,17 +31,3 @@ class LossyConsole(Console):
             self._num_dropped = 0
             self._write(note)
         super().show(source, text)
-
-
-def open_lossy(thread: ProgressThread, out: TextIO | None, err: TextIO | None) -> tuple[LossyConsole, LossyConsole]:
-    """Return the consoles for stdout and stderr: one and the same if both lead to the same place."""
-    console = LossyConsole(thread, out)
-    return console, console if _same_place(out, err) else LossyConsole(thread, err)
-
-
-def _same_place(out: TextIO | None, err: TextIO | None) -> bool:
-    descriptors = [find_descriptor(stream) for stream in (out, err)]
-    if None in descriptors:
-        return out is err
-    first, second = (os.fstat(descriptor) for descriptor in descriptors if descriptor is not None)
-    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

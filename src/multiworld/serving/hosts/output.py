@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import cast
 
+from ...elastic.logs.console import open_consoles
 from ...elastic.logs.lines import Labeller
 from ...elastic.logs.places import Route
 from ...elastic.logs.stream import OutputStream
 from ...wire.progress import ProgressThread
 from .log_file import LogFile
 from .loop import HostLoop
-from .lossy_console import open_lossy
+from .lossy_console import LossyConsole
 
 __all__ = ["LAST_LINES", "MemberOutput", "Outputs"]
 
@@ -25,7 +26,7 @@ class Outputs:
 
     def __init__(self, loop: HostLoop, folder: Path | None) -> None:
         self.loop = cast(ProgressThread, loop)  # these parts use only what both have
-        self.out, self.err = open_lossy(self.loop, sys.stdout, sys.stderr)
+        self.out, self.err = open_consoles(self.loop, sys.stdout, sys.stderr, LossyConsole)
         self._folder = folder
         self._own_label = Labeller(b"[host] ")
 
