@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from multiworld.testing import scaled, wait_until
-from multiworld.wire import loop_reader, watch
+from multiworld.wire import watch
 from multiworld.wire.frames import Header
 from multiworld.wire.loop_reader import LoopReader
 from multiworld.wire.operation import Operation
@@ -25,7 +25,7 @@ EVER_S = 3600.0
 @pytest.fixture
 def pair(no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """Once a message came, it counts as quick for ever; nobody patrols."""
-    monkeypatch.setattr(loop_reader, "HOT_S", EVER_S)
+    monkeypatch.setattr(watch, "HOT_S", EVER_S)
     monkeypatch.setattr(watch, "PATROL_S", EVER_S)
     with connected_pair() as pair:
         yield pair
@@ -60,6 +60,20 @@ async def let_the_loop_read(pair: Pair, reader: LoopReader) -> list[int]:
     pair.left.send(message(b"", 0))
     await received(pair, 1)
     assert pair.right.watch_from(reader) is not None
+    return threads_of(pair)
+
+
+async def let_it_be_kept(pair: Pair, reader: LoopReader, seq: int = 0) -> list[int]:
+    """As ``let_the_loop_read``, for a loop that always listens."""
+    come = len(pair.right_sink.frames)
+    pair.left.send(message(b"", seq))
+    await received(pair, come + 1)
+    pair.right.keep_with(reader)
+    assert pair.right._watch._watcher is reader
+    return threads_of(pair)
+
+
+def threads_of(pair: Pair) -> list[int]:
     threads: list[int] = []
 
     def on_frame(_: Header) -> None:
@@ -156,6 +170,35 @@ async def test_what_a_busy_loop_leaves_lying_is_read_by_the_progress_thread(
     for seq in range(1, 4):
         pair.left.send(message(b"", seq))
         assert wait_until(partial(reached, threads, seq), timeout_s=20), "nobody reads while the loop is busy"
+    assert threading.get_ident() not in threads
+
+
+async def test_a_loop_that_always_listens_reads_until_nothing_has_come_for_long(
+    pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "HOT_S", 0.0)
+    monkeypatch.setattr(watch, "KEPT_S", 0.2)
+    monkeypatch.setattr(watch, "KEPT_PATROL_S", 0.01)
+    threads = await let_it_be_kept(pair, reader)
+    for seq in range(1, 4):
+        await asyncio.sleep(0.02)  # longer than a connection is hot that is not kept
+        pair.left.send(message(b"", seq))
+        await until(partial(reached, threads, seq))
+    assert set(threads) == {threading.get_ident()}
+    await until(lambda: pair.right._watch._watcher is None)
+    pair.left.send(message(b"", 4))
+    await received(pair, 5)
+    assert threads[-1] != threading.get_ident(), "the progress thread took it back"
+    await let_it_be_kept(pair, reader, seq=5)
+
+
+async def test_what_comes_while_a_loop_that_listens_is_busy_is_read_by_the_progress_thread(
+    pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "KEPT_PATROL_S", 0.001)
+    threads = await let_it_be_kept(pair, reader)
+    pair.left.send(message(b"", 1))
+    assert wait_until(partial(reached, threads, 1), timeout_s=20), "nobody reads while the loop is busy"
     assert threading.get_ident() not in threads
 
 

@@ -205,6 +205,12 @@ class DataChannel(ABC):
         """
         return None
 
+    def keep_reading(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
+        """On that loop's thread, which always listens to the peer: let it read what comes itself, if that is possible.
+
+        Default: nothing.
+        """
+
     @abstractmethod
     def flush(self, timeout_s: float) -> Operation[None]:
         """Finish what was sent and tell the peers that no more comes (a graceful leave)."""

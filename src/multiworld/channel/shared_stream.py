@@ -139,8 +139,8 @@ class SharedStream(SharedSending):
             raise ProtocolError(f"piece {piece} of the shared memory instead of piece {self._reads.num_came}")
         message = Message(meta, size_bytes, header.flags & FLAG_COLLECTIVE)
         receive = self._meet_complete(header, message)
-        if receive is not None and receive.view is not None:
-            ring.read(self._peer_offsets.ring + offset, receive.view)
+        if receive is not None:
+            ring.read(self._peer_offsets.ring + offset, self._place_of(receive, message))
             self._was_read(size_bytes)
             self._received(receive, header, message)
         elif not self._wait_lying(header, message, offset):

@@ -46,10 +46,6 @@ def _fits(receive: Receive, message: Message) -> bool:
     return receive.meta == message.meta and (receive.view is None or len(receive.view) == message.size_bytes)
 
 
-def _takes_whole(receive: Receive, message: Message) -> bool:
-    return receive.meta == message.meta and receive.view is not None and len(receive.view) == message.size_bytes
-
-
 class MessageStream(StreamSending):
     """One peer's messages in both directions; a connection sink."""
 
@@ -192,9 +188,9 @@ class MessageStream(StreamSending):
         """
         message = Message(meta, len(payload), header.flags & FLAG_COLLECTIVE)
         receive = self._meet_complete(header, message)
-        if receive is None or receive.view is None:
+        if receive is None:
             return False
-        receive.view[:] = payload
+        self._place_of(receive, message)[:] = payload
         self._received(receive, header, message)
         self._act()
         return True
@@ -300,17 +296,37 @@ class MessageStream(StreamSending):
         return arrival
 
     def _meet_complete(self, header: Header, message: Message) -> Receive | None:
-        """A frame and its payload are here. Return the receive that takes that into its memory, if it is so simple."""
+        """A frame and its payload are here. Return the receive that takes that, if it is so simple."""
         if not is_eager(header):
             return None
         key = key_of(message.space, header.tag)
-        return self._inbox.arrive_complete(key, header.seq, message, message.size_bytes, _takes_whole)
+        return self._inbox.arrive_complete(key, header.seq, message, message.size_bytes, self._can_take)
+
+    def _can_take(self, receive: Receive, message: Message) -> bool:
+        """Whether a receive takes a message as it is; one of any payload gets a buffer, before anything is promised."""
+        if receive.view is not None:
+            return receive.meta == message.meta and len(receive.view) == message.size_bytes
+        if receive.meta is not None or not message.size_bytes:
+            return False
+        check_form(message)
+        message.buffer = self._allocate(message.size_bytes)
+        return True
 
     def _received(self, receive: Receive, header: Header, message: Message) -> None:
-        """A message that was complete is in the memory of its receive."""
+        """A message that was complete is where its receive has it."""
         self.messages_received += 1
         self.bytes_received += message.size_bytes
-        self._hand_over(receive, key_of(message.space, header.tag), header.seq, message, receive.source)
+        value: object = receive.source
+        if message.buffer is not None:
+            value = parse_layout(message.meta, message.size_bytes).build(message.buffer)
+        self._hand_over(receive, key_of(message.space, header.tag), header.seq, message, value)
+
+    def _place_of(self, receive: Receive, message: Message) -> memoryview:
+        """Return where a message is to be that this receive takes."""
+        if message.buffer is not None:
+            return memory_of(message.buffer)
+        assert receive.view is not None
+        return receive.view
 
     def _begin_payload(self, header: Header, meta: bytes, size_bytes: int) -> Arrival[Receive, Message]:
         """The payload of a message begins, with its header or behind its announcement."""

@@ -167,6 +167,9 @@ class StreamChannel(DataChannel):
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int | None) -> QuickWaits | None:
         return self._mesh.help_loop(self.context.loop.reader_for(loop), peer)
 
+    def keep_reading(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
+        self._mesh.stream(peer).connection.keep_with(self.context.loop.reader_for(loop))
+
     def flush(self, timeout_s: float) -> Operation[None]:
         return self._mesh.finish(timeout_s)
 

@@ -91,12 +91,24 @@ class Layout(NamedTuple):
 
     def build(self, buffer: Tensor) -> Payload:
         """Return the payload as views of ``buffer``, ``[size_bytes]`` uint8."""
+        if self.structure == SINGLE and self.size_bytes:  # mostly
+            dtype, shape = self.dtypes[0], self.shapes[0]
+            flat = buffer if dtype is torch.uint8 else buffer.view(dtype)
+            return flat if len(shape) == 1 else flat.view(shape)
         tensors = []
         for dtype, shape, offset in zip(self.dtypes, self.shapes, self.offsets, strict=True):
             size = _size(dtype, shape)
             flat = buffer[offset : offset + size].view(dtype) if size else buffer.new_empty(0, dtype=dtype)
             tensors.append(flat.view(shape))
         return self.of(tensors)
+
+    def at(self, memory: Tensor, offset: int) -> Payload:
+        """Return the payload as views of ``memory``, uint8, from a byte on; both are multiples of ``ALIGNMENT``."""
+        if self.structure != SINGLE or not self.size_bytes:
+            return self.build(memory[offset : offset + self.size_bytes])
+        dtype, shape = self.dtypes[0], self.shapes[0]
+        flat = memory.view(dtype)
+        return flat.as_strided(shape, _strides(shape), flat.storage_offset() + offset // dtype.itemsize)
 
     def of(self, tensors: list[Tensor]) -> Payload:
         """Return tensors that are as described in the structure that they were sent in."""
@@ -207,6 +219,12 @@ def _parse_tensor(meta: bytes, position: int) -> tuple[torch.dtype, tuple[int, .
     if math.prod(max(extent, 1) for extent in shape) > MAX_NUMEL:
         raise ProtocolError(f"a shape that no tensor has: {list(shape)}")
     return DTYPES[code], shape, position + 2 + 8 * num_dims
+
+
+@lru_cache(maxsize=1024)
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a contiguous tensor."""
+    return tuple(math.prod(max(extent, 1) for extent in shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _size(dtype: torch.dtype, shape: tuple[int, ...]) -> int:

@@ -404,6 +404,10 @@ class Connection:
         """
         return self._watch.watch_from(reader)
 
+    def keep_with(self, reader: LoopReader) -> None:
+        """On an asyncio loop's thread that always listens: let that loop read, unless nothing comes for long."""
+        self._watch.keep_with(reader)
+
     def read_for_loop(self) -> None:
         """On the asyncio loop's thread: the socket is readable."""
         self._watch.read_for_loop()

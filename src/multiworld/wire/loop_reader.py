@@ -11,16 +11,16 @@ import asyncio
 import logging
 import select
 import threading
-import time
 from contextlib import suppress
 from typing import Protocol
 
-__all__ = ["HOT_S", "PATROL_S", "LoopReader", "LoopWatched"]
+__all__ = ["HOT_S", "KEPT_PATROL_S", "KEPT_S", "PATROL_S", "LoopReader", "LoopWatched"]
 
 logger = logging.getLogger(__name__)
 
 HOT_S = 0.005
 PATROL_S = 0.001
+KEPT_S, KEPT_PATROL_S = 1.0, 0.02  # where nobody but the loop listens, and that always
 
 
 class LoopWatched(Protocol):
@@ -77,7 +77,3 @@ class LoopReader:
                 except Exception as error:  # as on the progress thread: one connection's defect is its own
                     logger.exception("connection handler %r failed; it is closed", connection)
                     connection.on_failure(error)
-
-
-def is_hot(heard_at: float) -> bool:
-    return time.monotonic() - heard_at < HOT_S

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .interest import READ_EVENTS, Interest
-from .loop_reader import PATROL_S, LoopReader, LoopWatched, is_hot
+from .loop_reader import HOT_S, KEPT_PATROL_S, KEPT_S, PATROL_S, LoopReader, LoopWatched
 from .operation import Operation
 from .polling import look, poller_of
 from .progress import ProgressThread
@@ -137,6 +137,7 @@ class Watch:
         self._heard_at = -math.inf  # when a small piece came last
         self._large = False  # the payload that it began, or that was coming
         self._loop_read_at = -math.inf
+        self._kept = False  # that loop always listens
         self._poller: select.poll | None = None
         # These are guarded by the interest's lock.
         self._watcher: object = None  # who waits on the socket instead of the progress thread: a thread's ident, a loop
@@ -222,7 +223,7 @@ class Watch:
         with self._interest.lock:
             if self._watcher != thread:
                 return
-            if not is_hot(self._heard_at):
+            if not self._is_hot():
                 self._interest.reading = READ_EVENTS
                 self._interest.update()
             elif not self._guarded:  # this thread will be back in a moment
@@ -232,7 +233,7 @@ class Watch:
 
     def _guard(self) -> None:
         """On the progress thread, now and then while a thread comes back again and again to read."""
-        again = is_hot(self._heard_at) and not self._large and not self._interest.over
+        again = self._is_hot() and not self._large and not self._interest.over
         with self._interest.lock:  # a thread that stops reading meanwhile must know whether anybody looks after it
             free = self._watcher is None
             self._guarded = again
@@ -256,19 +257,36 @@ class Watch:
 
         Return how the last waits for this peer went, if the loop reads.
         """
-        if self._watcher is None and not self._large and is_hot(self._heard_at):
+        if self._watcher is None and not self._large and self._is_hot():
             self._watch_from(reader)
         if self._loop_reader is not reader:
             return None
         self.read_for_loop()  # what is there already need not go through the loop's selector
         return self.quick_waits
 
+    def keep_with(self, reader: LoopReader) -> None:
+        """On an asyncio loop's thread that always listens: let that loop read from the next message on.
+
+        The progress thread takes the connection back only when nothing has come for long, or for a large payload; and
+        it looks after it more rarely: nobody but that loop waits for what comes.
+        """
+        self._kept = True
+        if self._watcher is None and not self._large and self._is_hot():
+            self._watch_from(reader)
+
+    def _is_hot(self) -> bool:
+        return time.monotonic() - self._heard_at < (KEPT_S if self._kept else HOT_S)
+
+    @property
+    def _patrol_s(self) -> float:
+        return KEPT_PATROL_S if self._kept else PATROL_S
+
     def _watch_from(self, reader: LoopReader) -> None:
         with self._interest.lock:
             if self._watcher is not None or self._interest.over:
                 return
             if not self._patrolled:
-                self._loop.call_later(PATROL_S, self._patrol)  # first: an interrupt can come at any of these steps
+                self._loop.call_later(self._patrol_s, self._patrol)  # first: an interrupt can come at any step
                 self._patrolled = True
             self._watcher = self._loop_reader = reader
             self._interest.reading = 0
@@ -290,13 +308,13 @@ class Watch:
                 return
         again = False
         try:
-            hot = is_hot(self._heard_at)
-            if hot and time.monotonic() - self._loop_read_at > PATROL_S and self._connection.is_awaited():
+            hot = self._is_hot()
+            if hot and time.monotonic() - self._loop_read_at > self._patrol_s and self._connection.is_awaited():
                 self._connection.read_available()  # what the loop was too busy to read
             again = hot and not self._large
         finally:
             if again:
-                self._loop.call_later(PATROL_S, self._patrol)
+                self._loop.call_later(self._patrol_s, self._patrol)
             else:
                 with self._interest.lock:  # before the loop may read again
                     self._patrolled = False

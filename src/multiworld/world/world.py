@@ -21,6 +21,7 @@ from ..wire.operation import Operation, pass_on, settler
 from ..wire.progress import ProgressThread
 from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking, while_blocked
 from .blocking import BlockingWorld
+from .delivery import Delivery
 from .operations import WorldOperations
 from .state import WorldChange, WorldState, advance, allows
 
@@ -145,6 +146,19 @@ class World(WorldOperations):
     async def recv_tensors(self, src: int, tag: int = 0, timeout_s: float | None = None) -> Payload:
         """Receive what ``send_tensors`` (or ``send``) sent, in new tensors."""
         return await self._wait(self.start_recv_tensors(src, tag, timeout_s), src)
+
+    def deliver(
+        self, src: int, deliver: Callable[[Payload], None], ended: Callable[[Exception], None], tag: int = 0
+    ) -> Delivery:
+        """Hand each payload that ``src`` sends with that tag to ``deliver``, in order, on the running event loop.
+
+        It is quicker than ``recv_tensors`` in a task. ``ended`` is called once, with the error that ended it: the
+        world's, or what ``deliver`` raised; not after ``stop`` of what is returned. Nobody else may receive there
+        meanwhile.
+        """
+        delivery = Delivery(self, src, tag, deliver, ended)
+        delivery.start()
+        return delivery
 
     # ---- collectives: torch.distributed's semantics, all ranks in the same order
 
@@ -306,6 +320,12 @@ class World(WorldOperations):
         waiter: Operation[WorldBrokenError] = Operation()  # of this caller alone, who may be interrupted
         pass_on(self._broken, waiter)
         return wait_blocking(waiter)
+
+    def keep_reading(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
+        """On that loop's thread: have it read what comes from the peer itself, for as long as something comes."""
+        channel = self._channel
+        if channel is not None:
+            channel.keep_reading(loop, peer)
 
     async def _wait(self, operation: Operation[T], peer: int | None = None) -> T:
         channel = self._channel
