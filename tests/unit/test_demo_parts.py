@@ -1,30 +1,40 @@
-"""The small parts of the main job: plan, answers, messages, options, and what the pipeline may import."""
+"""The small parts of the main job: plan, answers, options, stages."""
 
 from __future__ import annotations
 
-import ast
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-import multiworld.demo
 from multiworld.demo.answers import Checker
-from multiworld.demo.faults import plan_faults
+from multiworld.demo.faults import PlannedFault, plan_faults
+from multiworld.demo.model import build_model, predict
 from multiworld.demo.options import Options
-from multiworld.demo.protocol import Notice, Role
+from multiworld.demo.stages import make_pipeline, question
 
 
-def test_plan_depends_on_the_seed_and_keeps_its_order() -> None:
+def test_plan_depends_on_the_seed_and_has_its_kinds_in_any_order() -> None:
     first, second, other = (plan_faults(seconds=18, seed=seed) for seed in (1, 1, 2))
     assert first == second != other
-    assert [(fault.kind, fault.replica) for fault in first] == [("kill", "b1"), ("kill", "b2"), ("freeze", "b2")]
-    times = [fault.at_s for fault in first]
-    assert times == sorted(times)
-    assert min(times) > 0
-    assert max(times) < 18
+    for seed in range(20):
+        plan = plan_faults(seconds=18, seed=seed)
+        kinds = sorted((fault.kind, fault.stage) for fault in plan)
+        assert kinds[:2] == [("freeze", "b"), kinds[1]]
+        assert [kind for kind in kinds if kind == ("kill", "b")] == [("kill", "b")] * 2
+        assert sum(kind in [("kill", "a"), ("kill", "c")] for kind in kinds) == 1
+        times = [fault.at_s for fault in plan]
+        assert times == sorted(times)
+        assert 0 < min(times) <= max(times) < 18
+        assert all(fault.pick(["b-1", "b-2"]) in ("b-1", "b-2") for fault in plan)
+
+
+def test_a_fault_is_called_by_its_signal_and_its_victim() -> None:
+    freeze = PlannedFault(kind="freeze", stage="b", at_s=1.0, draw=0.99)
+    assert freeze.name(freeze.pick(["b-1", "b-2"])) == "SIGSTOP of b-2"
+    assert freeze.name() == "SIGSTOP of a replica of b"
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e9])
@@ -53,12 +63,15 @@ def test_checker_refuses_answers_and_references_of_the_wrong_shape() -> None:
         Checker([torch.zeros(2, 10)], [torch.zeros(2)]).check(0, torch.zeros(1, 10))
 
 
-def test_messages_survive_the_pipe() -> None:
-    role = Role(name="b1", number=3, store="tcp://h:1", backend="auto", token="t", lease_s=2.0, weights="/w")
-    assert Role.from_line(role.to_line()) == role
-    notice = Notice(kind="WorldBroken", at=1.5, world="a-b1", generation=2, error="PeerDiedError", text="line\nline")
-    assert "\n" not in notice.to_line()
-    assert Notice.from_line(notice.to_line().encode()) == notice
+def test_stages_in_a_row_give_the_answer_of_the_whole_model_and_say_where_it_was_made() -> None:
+    model = build_model(seed=1).eval()
+    images = torch.rand(5, 1, 8, 8)
+    message = question(images)
+    with torch.inference_mode():
+        for stage in make_pipeline(model, Options()).stages:
+            message = stage.work(message)
+    assert torch.equal(message["values"], predict(model, [images])[0])
+    assert message["route"].tolist() == [os.getpid()] * 3
 
 
 def test_command_line_help_needs_no_torch() -> None:
@@ -70,19 +83,3 @@ def test_command_line_help_needs_no_torch() -> None:
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert finished.returncode == 0, finished.stderr
     assert "--no-faults" in finished.stdout
-
-
-@pytest.mark.parametrize("name", ["pipeline", "front"])
-def test_the_pipeline_is_built_on_the_public_interface_only(name: str) -> None:
-    path = Path(multiworld.demo.__path__[0]) / f"{name}.py"
-    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
-    ours = {
-        alias.name
-        for node in imports
-        if isinstance(node, ast.Import)
-        for alias in node.names
-        if "multiworld" in alias.name
-    }
-    assert ours == {"multiworld"}
-    relative = {node.module for node in imports if isinstance(node, ast.ImportFrom) and node.level}
-    assert relative <= {"ledger", "pipeline"}

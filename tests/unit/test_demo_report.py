@@ -7,19 +7,19 @@ import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
-from multiworld.demo.display import PlainDisplay, Status, choose_display, sparkline
-from multiworld.demo.record import WorldView
+from multiworld.demo.display import PlainDisplay, ReplicaRow, Status, block, choose_display, sparkline
 from multiworld.demo.report import FaultReport, Report, Throughput
 
 FAULT = FaultReport(
-    name="SIGSTOP of b2",
+    name="SIGSTOP of b-2",
     detection_s=2.1,
     detection_limit_s=3.0,
     full_strength_s=2.4,
-    errors={"a": "PeerStoppedError", "c": "PeerStoppedError"},
+    errors={"a-1": "PeerStoppedError", "c-1": "PeerStoppedError"},
     must_be_fenced=True,
-    fenced_by="StaleGenerationError",
+    fenced_by="SIGKILL",
 )
 REPORT = Report(
     seed=0,
@@ -50,12 +50,12 @@ def test_a_perfect_run_holds() -> None:
 
 
 def test_a_fault_that_somebody_else_caused_must_only_be_mended() -> None:
-    strange = replace(FAULT, name="loss of b1", detection_s=9.0, detection_limit_s=None, must_be_fenced=False)
+    strange = replace(FAULT, name="loss of b-1", detection_s=9.0, detection_limit_s=None, must_be_fenced=False)
     report = replace(REPORT, faults=(strange, FAULT))
     assert report.holds
     names = [row.name for row in report.rows()]
-    assert "loss of b1: full strength after" in names
-    assert "loss of b1: detected after" not in names
+    assert "loss of b-1: full strength after" in names
+    assert "loss of b-1: detected after" not in names
     assert not replace(report, faults=(replace(strange, full_strength_s=None), FAULT)).holds
     assert not replace(report, faults=(strange,)).holds, "the planned one is missing"
 
@@ -69,8 +69,8 @@ def test_a_fault_that_somebody_else_caused_must_only_be_mended() -> None:
         {"accuracy": 0.98},
         {"predictions_different": 1},
         {"faults": ()},
-        {"worlds_broken_without_reason": ("a: front-a (generation 1): PeerDiedError",)},
-        {"error": "StepTimeoutError: first answers"},
+        {"worlds_broken_without_reason": ("a-1: world gateway-1 → a-1: PeerDiedError",)},
+        {"error": "first answers: not within 30 s"},
         {"images_sent": 0, "images_answered": 0},
         {"faults": (replace(FAULT, detection_s=None),)},
         {"faults": (replace(FAULT, detection_s=3.1),)},
@@ -111,15 +111,38 @@ def test_plain_display_prints_a_status_line_a_second_and_every_note() -> None:
                 throughput=[100.0],
                 num_answered=tick,
                 num_in_flight=1,
-                worlds={"a-b1": WorldView(1, "broken"), "a-b2": WorldView(1, "active")},
-                workers={},
+                worlds={("a-1", "b-1"): "broken", ("a-1", "b-2"): "active"},
+                replicas=[],
             )
         )
     display.note(9.0, "killed", alarming=True)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4
-    assert lines[0].endswith("a-b1 broken")
+    assert lines[0].endswith("a-1 → b-1 broken")
     assert lines[-1].endswith("! killed")
+
+
+STATUS = Status(
+    elapsed_s=3.0,
+    throughput=[10.0, 20.0],
+    num_answered=30,
+    num_in_flight=16,
+    worlds={("gateway-1", "a-1"): "active", ("a-1", "b-1"): "broken"},
+    replicas=[
+        ReplicaRow(name="b-1", pid=None, state="starting", num_images=0),
+        ReplicaRow(name="a-1", pid=7, state="ready", num_images=1234),
+    ],
+)
+
+
+def test_the_block_of_the_live_display_has_a_line_for_each_replica_and_world() -> None:
+    console = Console(width=100, file=io.StringIO())
+    console.print(block(STATUS, width=100))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "16 in flight" in lines[0]
+    assert lines[1].startswith("▅█")
+    assert lines[3].split() == ["a-1", "7", "ready", "1,234", "gateway-1", "→", "a-1", "active"]
+    assert lines[4].split() == ["b-1", "starting", "0", "a-1", "→", "b-1", "broken"]
 
 
 def test_sparkline_scales_to_the_largest_value() -> None:

@@ -8,30 +8,52 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from ..serving import GATEWAY
 from .report import Report, Row
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
-    from .record import WorldView
-
-__all__ = ["Display", "LiveDisplay", "PlainDisplay", "Status", "choose_display", "sparkline"]
+__all__ = ["Display", "LiveDisplay", "PlainDisplay", "ReplicaRow", "Status", "block", "choose_display", "sparkline"]
 
 BARS = "▁▂▃▄▅▆▇█"
-STATE_STYLES = {"active": "green", "broken": "bold red", "left": "dim"}
+STATE_STYLES = {
+    "active": "green",
+    "ready": "green",
+    "broken": "bold red",
+    "killed": "bold red",
+    "frozen": "bold blue",
+    "leaving": "dim",
+}
 PLAIN_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplicaRow:
+    """One replica as it stands; ``num_images`` went through it. ``pid`` is None until its process runs."""
+
+    name: str
+    pid: int | None
+    state: str
+    num_images: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status:
-    """One moment of the run. ``throughput`` holds images a second for each interval, oldest first."""
+    """One moment of the run.
+
+    ``throughput`` holds images a second for each interval, oldest first; ``worlds`` the state of each, by its upstream
+    and downstream member.
+    """
 
     elapsed_s: float
     throughput: Sequence[float]
     num_answered: int
     num_in_flight: int
-    worlds: Mapping[str, WorldView]
-    workers: Mapping[str, str]
+    worlds: Mapping[tuple[str, str], str]
+    replicas: Sequence[ReplicaRow]
 
 
 class Display(Protocol):
@@ -83,12 +105,16 @@ class PlainDisplay:
         self._print(f"{elapsed_s:7.2f} s  {'! ' if alarming else ''}{text}")
 
     def update(self, status: Status) -> None:
-        """Print one line a second."""
-        if status.elapsed_s < self._next_update_s:
+        """Print one line a second, once there is something to tell."""
+        if not status.worlds or status.elapsed_s < self._next_update_s:
             return
         self._next_update_s = status.elapsed_s + PLAIN_EVERY_S
         rate = status.throughput[-1] if status.throughput else 0.0
-        unwell = [f"{name} {view.state}" for name, view in status.worlds.items() if view.state != "active"]
+        unwell = [
+            f"{_edge(world)} {state}"
+            for world, state in sorted(status.worlds.items(), key=_in_order)
+            if state != "active"
+        ]
         worlds = ", ".join(unwell) or f"{len(status.worlds)} worlds active"
         self._print(f"{status.elapsed_s:7.2f} s  {rate:7,.0f} images/s  {status.num_answered:8,} answered  {worlds}")
 
@@ -129,7 +155,7 @@ class LiveDisplay:
 
     def update(self, status: Status) -> None:
         """Redraw the block."""
-        self._live.update(_block(status, width=self._console.width), refresh=True)
+        self._live.update(block(status, width=self._console.width), refresh=True)
 
     def finish(self, report: Report) -> None:
         """Replace the block by the final table."""
@@ -147,7 +173,8 @@ class LiveDisplay:
         self._console.print(Text(_conclusion(report), style="bold green" if report.holds else "bold red"))
 
 
-def _block(status: Status, *, width: int) -> RenderableType:
+def block(status: Status, *, width: int) -> RenderableType:
+    """Return what the live display draws: throughput, replicas and worlds."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -155,14 +182,47 @@ def _block(status: Status, *, width: int) -> RenderableType:
     rate = status.throughput[-1] if status.throughput else 0.0
     head = f"{status.elapsed_s:5.1f} s   {rate:7,.0f} images/s   {status.num_answered:,} answered   "
     bars = sparkline(status.throughput[-max(1, width - 2) :])
-    worlds = Table(box=None, padding=(0, 3, 0, 0))
-    for title in ("world", "generation", "state", "downstream process"):
-        worlds.add_column(title)
-    for name, view in sorted(status.worlds.items()):
-        downstream = status.workers.get(name.partition("-")[2], "")
-        state = Text(view.state, style=STATE_STYLES.get(view.state, "yellow"))
-        worlds.add_row(name, str(view.generation), state, downstream)
-    return Group(Text(head + f"{status.num_in_flight} in flight"), Text(bars, style="cyan"), worlds)
+    tables = Table.grid(padding=(0, 4, 0, 0))
+    tables.add_row(_replicas(status), _worlds(status))
+    return Group(Text(head + f"{status.num_in_flight} in flight"), Text(bars, style="cyan"), tables)
+
+
+def _replicas(status: Status) -> Table:
+    table = _table("replica", "pid", "state", "images")
+    for row in sorted(status.replicas, key=lambda row: row.name):
+        table.add_row(row.name, str(row.pid or ""), _state(row.state), f"{row.num_images:,}")
+    return table
+
+
+def _worlds(status: Status) -> Table:
+    table = _table("world", "state")
+    for world, state in sorted(status.worlds.items(), key=_in_order):
+        table.add_row(_edge(world), _state(state))
+    return table
+
+
+def _table(*titles: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in titles:
+        table.add_column(title, justify="right" if title == "images" else "left")
+    return table
+
+
+def _state(state: str) -> Text:
+    from rich.text import Text
+
+    return Text(state, style=STATE_STYLES.get(state, "yellow"))
+
+
+def _in_order(item: tuple[tuple[str, str], str]) -> tuple[bool, tuple[str, str]]:
+    """Sort worlds as requests pass them: what comes from the gateway first."""
+    return (not item[0][0].startswith(GATEWAY), item[0])
+
+
+def _edge(world: tuple[str, str]) -> str:
+    return " → ".join(world)
 
 
 def _verdict(row: Row) -> str:

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = ["MIN_CALM_S", "PlannedFault", "plan_faults"]
 
 MIN_CALM_S = 0.6
 """Load at full strength before each fault and after the last, so that each effect can be told apart."""
+SIGNALS = {"kill": "SIGKILL", "freeze": "SIGSTOP"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
-    """Do this to whichever process is that replica, ``at_s`` after the load began or later."""
+    """Do this to a replica of a stage, ``at_s`` after the load began or later; ``draw``, from 0 to 1, picks which."""
 
     kind: str
-    replica: str
+    stage: str
     at_s: float
+    draw: float
 
     @property
-    def name(self) -> str:
-        """What people call it."""
-        return {"kill": f"SIGKILL of {self.replica}", "freeze": f"SIGSTOP of {self.replica}"}[self.kind]
+    def freezes(self) -> bool:
+        return self.kind == "freeze"
+
+    def name(self, victim: str = "") -> str:
+        """Return what people call it; ``victim``: the replica, once it has been picked."""
+        return f"{SIGNALS[self.kind]} of {victim or f'a replica of {self.stage}'}"
+
+    def pick(self, replicas: Sequence[str]) -> str:
+        """Return one of these."""
+        return replicas[int(self.draw * len(replicas))]
 
 
 def plan_faults(*, seconds: float, seed: int) -> tuple[PlannedFault, ...]:
-    """Kill both replicas one after the other, then freeze the replacement of the second; moments vary with the seed."""
-    jitter = random.Random(seed)
-    kinds = (("kill", "b1"), ("kill", "b2"), ("freeze", "b2"))
-    share = seconds / (len(kinds) + 2)  # one share before the first fault, two after the last was injected
+    """Kill two replicas of b, freeze another, kill the only one of a or c; the seed varies order, moment and victim.
+
+    The load begins a share before the first fault, and goes on for two after the last: it may take one to be noticed.
+    """
+    draws = random.Random(seed)
+    faults = [("kill", "b"), ("kill", "b"), ("freeze", "b"), ("kill", draws.choice("ac"))]
+    draws.shuffle(faults)
+    share = seconds / (len(faults) + 2)
     return tuple(
-        PlannedFault(kind=kind, replica=replica, at_s=share * (index + jitter.uniform(-0.2, 0.2)))
-        for index, (kind, replica) in enumerate(kinds, start=1)
+        PlannedFault(kind=kind, stage=stage, at_s=share * (index + draws.uniform(-0.2, 0.2)), draw=draws.random())
+        for index, (kind, stage) in enumerate(faults, start=1)
     )

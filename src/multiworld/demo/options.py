@@ -9,7 +9,10 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``seconds`` is the length of the load; the faults stretch it when they need longer."""
+    """``seconds`` is the length of the load; the faults stretch it when they need longer.
+
+    ``window`` requests are open at a time; one that is not answered within ``request_limit_s`` is lost.
+    """
 
     seconds: float = 18.0
     seed: int = 0
@@ -18,7 +21,7 @@ class Options:
     lease_s: float = 2.0
     micro_batch_size: int = 16
     window: int = 16
-    replay_after_s: float = 10.0
+    request_limit_s: float = 30.0
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86_400:

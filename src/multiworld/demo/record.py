@@ -2,162 +2,161 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["Broken", "Fault", "Record", "WorldView"]
+from ..serving.control.actions import (
+    EdgeBroken,
+    EdgeLost,
+    EdgeOpened,
+    FleetEvent,
+    ProcessEnded,
+    ReplicaLeft,
+    ReplicaLost,
+    ReplicaReady,
+)
+
+__all__ = ["Fault", "Record", "ReplicaView"]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Fault:
     """One fault, injected or not. Times are seconds by the monotonic clock.
 
-    ``detected`` maps a neighbour to when it knew. ``at`` is when an unplanned one was first heard of: when it happened,
-    nobody knows.
+    ``detected`` maps a neighbor to when it told that their world had broken, ``lost_at`` is when the controller gave
+    the victim up. ``at`` is when an unplanned one was first heard of: when it happened, nobody knows.
     """
 
-    kind: str
-    replica: str
-    worker: int
+    name: str
+    member: str
+    stage: str
     at: float
-    generations: dict[str, int]
+    neighbors: set[str]
     planned: bool = True
+    freezes: bool = False
     detected: dict[str, float] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
-    replacement: int | None = None
+    lost_at: float | None = None
     full_strength_at: float | None = None
     fenced_by: str = ""
 
     @property
     def detection_s(self) -> float | None:
-        """The time until the last of the world mates knew; None while one does not."""
-        if len(self.detected) < len(self.generations):
+        """The time until the controller and the last of the neighbors knew; None while one does not."""
+        if self.lost_at is None or self.neighbors - self.detected.keys():
             return None
-        return max(self.detected.values()) - self.at
+        return max(self.lost_at, *self.detected.values(), self.at) - self.at
 
     @property
     def recovery_s(self) -> float | None:
-        """The time from the fault until the replacement gave its first answer."""
+        """The time from the fault until all replicas of the stage that are wanted had given answers."""
         return None if self.full_strength_at is None else self.full_strength_at - self.at
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A world that broke, as one of its members told it."""
+@dataclass(kw_only=True)
+class ReplicaView:
+    """A replica that takes requests, and how many images of the answers went through it."""
 
-    process: str
-    world: str
-    generation: int
-    error: str
-    text: str
+    member: str
+    stage: str
+    pid: int
+    num_images: int = 0
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return f"{self.member} (pid {self.pid})"
 
 
-@dataclass
-class WorldView:
-    """The newest generation of a world and whether it is active, broken or left."""
-
-    generation: int
-    state: str
+World = tuple[str, str]  # upstream, downstream
 
 
 class Record:
     """The facts, in the order in which the main job learns of them."""
 
-    def __init__(self) -> None:
-        self.worlds: dict[str, WorldView] = {}
+    def __init__(self, wanted: Mapping[str, int]) -> None:
+        """``wanted``: how many replicas each stage is to have, in the order in which requests pass the stages."""
+        self.replicas: dict[str, ReplicaView] = {}
+        self.worlds: dict[World, str] = {}
         self.faults: list[Fault] = []
-        self.broken_without_reason: list[Broken] = []
         self.answers: list[tuple[float, int]] = []  # (when, number of images), in order
-        self.deliveries: Counter[int] = Counter()  # request -> how often an answer was handed out
-        self.first_answer: dict[int, float] = {}  # worker -> when
-        self._joined: dict[int, dict[str, int]] = {}  # worker -> the newest generation that it told of, by world
-        self.num_replayed = 0
-        self._closing_at: float | None = None
+        self.crash = ""
+        """Which replica ended by itself, with what it wrote last; empty: none did."""
+        self._wanted = dict(wanted)
+        self._answering: dict[str, set[str]] = {stage: set() for stage in wanted}
+        self._gone: set[str] = set()
+        self._early: list[tuple[float, EdgeLost]] = []  # told of somebody who is not known to be lost
+        self._suspect: dict[World, str] = {}
+        self._closing = False
+        self._handlers: dict[type[FleetEvent], Callable[[Any, float], None]] = {
+            EdgeOpened: self._edge_opened,
+            EdgeLost: self._edge_lost,
+            EdgeBroken: self._edge_broken,
+            ReplicaLost: self._replica_lost,
+            ReplicaLeft: lambda event, at: self._forget(event.member),
+            ProcessEnded: self._process_ended,
+        }
 
-    def formed(self, world: str, generation: int, worker: int | None = None) -> None:
-        """Note that a world came to life, which each of its members tells: ``worker``, or the front."""
-        if worker is not None:
-            self._joined.setdefault(worker, {})[world] = generation
-        view = self.worlds.get(world)
-        if view is None or generation > view.generation:
-            self.worlds[world] = WorldView(generation, "active")
+    # ---- what happens
 
-    def left(self, world: str, generation: int) -> None:
-        """Note that a member left a world."""
-        self._set_state(world, generation, "left")
+    def happened(self, event: FleetEvent, *, at: float) -> None:
+        """Note an event of the deployment; of one that is being taken down no more than what it was."""
+        handle = self._handlers.get(type(event))
+        if handle is not None and not self._closing:
+            handle(event, at)
 
-    def closing(self, *, at: float) -> None:
-        """Note that the pipeline is being taken down: members that leave are no faults from now on. Idempotent."""
-        if self._closing_at is None:
-            self._closing_at = at
+    def closing(self) -> None:
+        """Note that the pipeline is about to be taken down: what ends from now on is no fault. Idempotent."""
+        self._closing = True
 
-    def inject(self, kind: str, replica: str, worker: int, worlds: Iterable[str], *, at: float) -> Fault:
-        """Note a fault that is about to be injected into a worker that belongs to these worlds."""
-        generations = {world: self.worlds[world].generation for world in worlds}
-        fault = Fault(kind=kind, replica=replica, worker=worker, at=at, generations=generations)
-        self.faults.append(fault)
+    def ready(self, event: ReplicaReady, pid: int) -> None:
+        """Note a replica that takes requests."""
+        if event.stage in self._wanted:
+            self.replicas[event.member] = ReplicaView(member=event.member, stage=event.stage, pid=pid)
+
+    def inject(self, name: str, member: str, *, freezes: bool = False, at: float) -> Fault:
+        """Note a fault that is about to be injected into a replica; one that is only frozen has to be fenced."""
+        fault = self._add_fault(name, member, at, planned=True)
+        fault.freezes = freezes
         return fault
 
-    def suffer(self, kind: str, role: str, worker: int, worlds: Mapping[str, int], *, at: float) -> Fault:
-        """Note a fault that nobody planned, in a worker that belongs to these worlds in these generations."""
-        fault = Fault(kind=kind, replica=role, worker=worker, at=at, generations=dict(worlds), planned=False)
-        self.faults.append(fault)
-        return fault
+    def answered(self, route: Sequence[int], num_images: int, *, at: float) -> list[Fault]:
+        """Note an answer, and return the faults that are mended by that.
 
-    def worlds_of(self, worker: int) -> Mapping[str, int]:
-        """Return the worlds that a worker has told to be in, with their generations."""
-        return self._joined.get(worker, {})
+        ``route``: the ids of the processes that it went through, one a stage.
+        """
+        self.answers.append((at, num_images))
+        by_pid = {view.pid: view for view in self.replicas.values()}
+        mended: list[Fault] = []
+        for pid in route:
+            view = by_pid.get(pid)
+            if view is not None:
+                view.num_images += num_images
+                mended += self._has_answered(view, at)
+        return mended
 
-    def fault_in(self, worker: int) -> Fault | None:
-        """Return the fault that befell a worker: one is the end of it."""
-        return next((fault for fault in self.faults if fault.worker == worker), None)
-
-    def last_fault_of(self, role: str) -> Fault | None:
-        """Return the newest fault in whoever played a role."""
-        return next((fault for fault in reversed(self.faults) if fault.replica == role), None)
+    # ---- what others may know
 
     @property
     def is_whole(self) -> bool:
-        """Whether whatever was lost has been replaced."""
-        return all(fault.full_strength_at is not None for fault in self.faults)
+        """Whether every stage has as many replicas as are wanted that have answered and that nothing has befallen."""
+        return all(len(self._answering[stage]) >= number for stage, number in self._wanted.items())
 
-    def reason_of(self, broken: Broken, *, at: float) -> Fault | None:
-        """Return the fault that is the reason of a broken world: the one in that very generation."""
-        for fault in self.faults:
-            if fault.generations.get(broken.world) == broken.generation and (fault.at <= at or not fault.planned):
-                return fault
-        return None
+    @property
+    def broken_without_reason(self) -> list[str]:
+        """The worlds that broke though both their members live on, each with what was told of it first."""
+        return [text for world, text in self._suspect.items() if not self._gone.intersection(world)]
 
-    def is_leaving(self, broken: Broken, *, at: float) -> bool:
-        """Whether the world only ends because the pipeline is being taken down."""
-        return self._closing_at is not None and at >= self._closing_at and broken.error == "PeerLeftError"
+    def fault_in(self, member: str) -> Fault | None:
+        """Return the fault that befell a replica: one is the end of it."""
+        return next((fault for fault in self.faults if fault.member == member), None)
 
-    def broke(self, broken: Broken, *, at: float) -> Fault | None:
-        """Note a broken world; return the fault that is the reason, or None.
-
-        A victim that wakes up and finds out that it was fenced is noted with its fault too.
-        """
-        leaving = self.is_leaving(broken, at=at)
-        self._set_state(broken.world, broken.generation, "left" if leaving else "broken")
-        fault = self.reason_of(broken, at=at)
-        if fault is None:
-            if not leaving:
-                self.broken_without_reason.append(broken)
-        elif broken.process == fault.replica:
-            fault.fenced_by = broken.error
-        else:
-            fault.at = min(fault.at, at)  # an unplanned one
-            fault.detected.setdefault(broken.process, at)
-            fault.errors.setdefault(broken.process, broken.error)
-        return fault
-
-    def answered(self, request: int, worker: int, num_images: int, *, replayed: bool, at: float) -> None:
-        """Note an answer that was handed out; ``replayed`` if more than one replica was asked for it."""
-        self.num_replayed += replayed
-        self.deliveries[request] += 1
-        self.answers.append((at, num_images))
-        self.first_answer.setdefault(worker, at)
+    def label(self, member: str) -> str:
+        """Return what people call a member."""
+        view = self.replicas.get(member)
+        return member if view is None else view.label
 
     def images_per_second(self, periods: Iterable[tuple[float, float]]) -> float | None:
         """Return the mean throughput over these periods, which may overlap; None when they are empty."""
@@ -171,7 +170,92 @@ class Record:
         num_images = sum(count for at, count in self.answers if any(start <= at < end for start, end in spans))
         return num_images / sum(end - start for start, end in spans)
 
-    def _set_state(self, world: str, generation: int, state: str) -> None:
-        view = self.worlds.get(world)
-        if view is not None and view.generation == generation:
-            view.state = state
+    # ---- events
+
+    def _edge_opened(self, event: EdgeOpened, at: float) -> None:
+        self.worlds[event.upstream, event.downstream] = "active"
+
+    def _edge_lost(self, event: EdgeLost, at: float) -> None:
+        world = (event.upstream, event.downstream)
+        self._set_broken(world)
+        peer = event.downstream if event.member == event.upstream else event.upstream
+        fault = self.fault_in(peer)
+        if fault is not None:
+            fault.at = fault.at if fault.planned else min(fault.at, at)
+            fault.detected.setdefault(event.member, at)
+            fault.errors.setdefault(event.member, event.error)
+        elif not self._gone.intersection(world):
+            self._early.append((at, event))
+            self._suspect.setdefault(world, f"{event.member}: {_name(world)}: {event.error}")
+
+    def _edge_broken(self, event: EdgeBroken, at: float) -> None:
+        world = (event.upstream, event.downstream)
+        self._set_broken(world)
+        self._suspect.setdefault(world, f"{_name(world)}: {event.error}")
+
+    def _replica_lost(self, event: ReplicaLost, at: float) -> None:
+        fault = self.fault_in(event.member)
+        if fault is None:
+            fault = self._add_fault(f"loss of {self.label(event.member)}", event.member, at, planned=False)
+        fault.lost_at = at
+        early, self._early = self._early, []
+        for told_at, told in early:
+            self._edge_lost(told, told_at)
+        self._forget(event.member)
+
+    def _process_ended(self, event: ProcessEnded, at: float) -> None:
+        fault = self.fault_in(event.member)
+        if event.returncode > 0:
+            self.crash = f"replica {event.member} ended with status {event.returncode}\n{event.last_lines}".rstrip()
+        elif fault is not None and fault.freezes:
+            fault.fenced_by = signal.Signals(-event.returncode).name
+
+    # ---- below
+
+    def _add_fault(self, name: str, member: str, at: float, *, planned: bool) -> Fault:
+        stage = self.replicas[member].stage if member in self.replicas else member.rpartition("-")[0]
+        neighbors = {end for world in self.worlds if member in world for end in world if end != member}
+        fault = Fault(name=name, member=member, stage=stage, at=at, neighbors=neighbors, planned=planned)
+        self.faults.append(fault)
+        self._gone.add(member)
+        self._answering.get(stage, set()).discard(member)
+        return fault
+
+    def _has_answered(self, view: ReplicaView, at: float) -> list[Fault]:
+        answering = self._answering[view.stage]
+        if view.member in self._gone or view.member in answering:
+            return []
+        answering.add(view.member)
+        if len(answering) < self._wanted[view.stage]:
+            return []
+        mended = [fault for fault in self.faults if fault.stage == view.stage and fault.full_strength_at is None]
+        for fault in mended:
+            fault.full_strength_at = at
+            self._drop_worlds(fault.member)
+        return mended
+
+    def _forget(self, member: str) -> None:
+        """It is gone: nobody waits for what it would tell, and its worlds are shown until it has been replaced."""
+        self._gone.add(member)
+        view = self.replicas.pop(member, None)
+        if view is not None:
+            self._answering[view.stage].discard(member)
+        for fault in self.faults:
+            fault.neighbors.discard(member)
+        if self.fault_in(member) is None:
+            self._drop_worlds(member)
+        for world in self.worlds:
+            if member in world:
+                self._set_broken(world)
+
+    def _drop_worlds(self, member: str) -> None:
+        for world in [world for world in self.worlds if member in world]:
+            del self.worlds[world]
+
+    def _set_broken(self, world: World) -> None:
+        if world in self.worlds:
+            self.worlds[world] = "broken"
+
+
+def _name(world: World) -> str:
+    return f"world {world[0]} → {world[1]}"

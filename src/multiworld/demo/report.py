@@ -27,10 +27,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultReport:
-    """One fault; times in seconds from the signal. ``errors`` maps each neighbour to the error it got.
+    """One fault; times in seconds from the signal. ``errors`` maps each neighbor to the error it got.
 
     Of one that somebody else caused nobody knows when that was: it has no ``detection_limit_s``, and its times begin
-    with the first that was heard of it.
+    with the first that was heard of it. ``fenced_by``: the signal that ended one that had only been stopped.
     """
 
     name: str
@@ -43,7 +43,7 @@ class FaultReport:
 
     @property
     def detected_in_time(self) -> bool:
-        """Whether every world mate knew within the limit."""
+        """Whether the controller and every neighbor knew within the limit."""
         if self.detection_limit_s is None:
             return True
         return self.detection_s is not None and self.detection_s <= self.detection_limit_s
@@ -109,8 +109,8 @@ class Report:
         yield Row(name="images answered", value=f"{answered:,}", holds=answered == self.images_sent and answered > 0)
         yield Row(name="lost", value=str(lost), holds=lost == 0)
         yield Row(name="duplicated", value=str(duplicated), holds=duplicated == 0)
-        yield Row(name="replayed on the other replica", value=f"{self.requests_replayed:,}")
-        yield Row(name="replayed by the front", value=f"{self.requests_replayed_by_front:,}")
+        yield Row(name="replayed on another replica", value=f"{self.requests_replayed:,}")
+        yield Row(name="replayed from the start", value=f"{self.requests_replayed_by_front:,}")
         yield Row(name="second answers discarded", value=f"{self.second_answers_discarded:,}")
         same = self.accuracy == self.accuracy_single_process
         yield Row(name="accuracy", value=f"{self.accuracy:.4f}")
@@ -128,8 +128,8 @@ class Report:
             holds = fault.full_strength_s is not None
             yield Row(name=f"{fault.name}: full strength after", value=recovered, holds=holds)
             if fault.must_be_fenced:
-                value = fault.fenced_by or "no error"
-                yield Row(name=f"{fault.name}: woken again, it got", value=value, holds=bool(fault.fenced_by))
+                value = fault.fenced_by or "it may go on"
+                yield Row(name=f"{fault.name}: fenced off by", value=value, holds=bool(fault.fenced_by))
         if self.faults_planned:
             num_injected = sum(fault.is_planned for fault in self.faults)
             all_done = num_injected == self.faults_planned

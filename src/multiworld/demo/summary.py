@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .report import DETECTION_SLACK_S, FaultReport, Report, Throughput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .answers import Checker
     from .faults import PlannedFault
@@ -25,10 +25,15 @@ def summarize(
     ledger: RequestLedger,
     checker: Checker | None,
     load: tuple[float, float] | None,
+    requests: Mapping[str, int],
     *,
     error: str,
 ) -> Report:
-    """Return the report. ``load`` is when the measured load began and ended, None if the run ended before that."""
+    """Return the report.
+
+    ``load`` is when the measured load began and ended, None if the run ended before that; ``requests`` is what the
+    deployment counted of them.
+    """
     images_of = (lambda request: 0) if checker is None else checker.images_in
     return Report(
         seed=options.seed,
@@ -37,40 +42,34 @@ def summarize(
         images_sent=sum(map(images_of, range(ledger.num_sent))),
         images_answered=0 if checker is None else checker.num_images,
         requests_sent=ledger.num_sent,
-        requests_answered=len(record.deliveries),
-        requests_lost=ledger.num_sent - len(record.deliveries),
-        requests_duplicated=sum(count - 1 for count in record.deliveries.values()),
-        requests_replayed=record.num_replayed,
-        requests_replayed_by_front=ledger.num_replayed,
-        second_answers_discarded=ledger.num_discarded,
+        requests_answered=ledger.num_answered,
+        requests_lost=ledger.num_open,
+        requests_duplicated=ledger.num_duplicated,
+        requests_replayed=requests.get("answers_replayed", 0),
+        requests_replayed_by_front=requests.get("retried", 0),
+        second_answers_discarded=requests.get("repeated", 0),
         accuracy=0.0 if checker is None else checker.accuracy,
         accuracy_single_process=0.0 if checker is None else checker.accuracy_single_process,
         predictions_different=0 if checker is None else checker.num_different,
         max_logit_difference=0.0 if checker is None else checker.max_logit_difference,
-        faults=tuple(_fault_reports(options, plan, record)),
+        faults=tuple(_fault_reports(options, record)),
         faults_planned=len(plan),
-        worlds_broken_without_reason=tuple(
-            f"{broken.process}: {broken.world} (generation {broken.generation}): {broken.error}"
-            for broken in record.broken_without_reason
-        ),
+        worlds_broken_without_reason=tuple(record.broken_without_reason),
         throughput=_throughput(record, load),
         error=error,
     )
 
 
-def _fault_reports(options: Options, plan: Sequence[PlannedFault], record: Record) -> Iterator[FaultReport]:
-    plans = iter(plan)  # a run that ended early injected fewer
+def _fault_reports(options: Options, record: Record) -> Iterator[FaultReport]:
     for fault in record.faults:
-        planned = next(plans) if fault.planned else None
-        freezes = planned is not None and planned.kind == "freeze"
-        limit_s = DETECTION_SLACK_S + (options.lease_s if freezes else 0.0)
+        limit_s = DETECTION_SLACK_S + (options.lease_s if fault.freezes else 0.0)
         yield FaultReport(
-            name=fault.kind,
+            name=fault.name,
             detection_s=fault.detection_s,
-            detection_limit_s=None if planned is None else limit_s,
+            detection_limit_s=limit_s if fault.planned else None,
             full_strength_s=fault.recovery_s,
             errors=dict(fault.errors),
-            must_be_fenced=freezes,
+            must_be_fenced=fault.freezes,
             fenced_by=fault.fenced_by,
         )
 

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from .data import load_digits, micro_batches
 from .model import build_model, predict, train
@@ -19,7 +20,7 @@ __all__ = ["Trained", "train_model"]
 class Trained:
     """The held-out images as micro-batches ``[batch, 1, 8, 8]`` with their labels and the whole model's logits."""
 
-    weights: dict[str, torch.Tensor]
+    model: nn.Sequential
     batches: list[torch.Tensor]
     labels: list[torch.Tensor]
     logits: list[torch.Tensor]
@@ -51,7 +52,7 @@ def _train(seed: int, micro_batch_size: int, cancelled: threading.Event) -> Trai
         if cancelled.is_set():
             raise RuntimeError(f"training was cancelled after epoch {epoch}, at a loss of {loss:.3f}")
 
-    torch.set_num_threads(1)  # the stages do the same: equal arithmetic, and a core each
+    torch.set_num_threads(1)  # the replicas do the same: equal arithmetic, and a core each
     digits = load_digits(seed=seed)
     model = build_model(seed=seed)
     began = time.monotonic()
@@ -59,6 +60,4 @@ def _train(seed: int, micro_batch_size: int, cancelled: threading.Event) -> Trai
     took_s = time.monotonic() - began
     batches = micro_batches(digits.held_out_images, micro_batch_size)
     labels = micro_batches(digits.held_out_labels, micro_batch_size)
-    return Trained(
-        weights=model.state_dict(), batches=batches, labels=labels, logits=predict(model, batches), took_s=took_s
-    )
+    return Trained(model=model, batches=batches, labels=labels, logits=predict(model, batches), took_s=took_s)
