@@ -8,6 +8,8 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PROCESS_TESTS := tests/process tests/hosts tests/gpu tests/examples
+NONE_CHOSEN = $(if $(PYTEST_ARGS),|| [ $$? = 5 ]) # of what the arguments choose, one of two runs may have nothing
 
 .PHONY: help setup demo test check unit process bench docs clean
 .DEFAULT_GOAL := help
@@ -43,8 +45,9 @@ check: $(STAMP) ## Formatting, linting, typing, import contracts
 unit: $(STAMP) ## Run the tests that start no process, in parallel
 	$(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
 
-process: $(STAMP) ## Run the tests that start processes, one after the other: they need the cores for themselves
-	$(BIN)/pytest tests/process tests/hosts tests/gpu tests/examples $(PYTEST_ARGS)
+process: $(STAMP) ## Run the tests that start processes; those that keep bounds on time one after the other
+	$(BIN)/pytest -n 2 --dist loadscope -m "not alone" $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -m alone $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 bench: $(STAMP) ## Run the benchmarks beside raw torch.distributed; options in ARGS
 	@$(BIN)/multiworld bench $(ARGS)

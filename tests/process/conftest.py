@@ -1,0 +1,26 @@
+"""Fixtures of the tests with processes: most of their workers are forked, not started one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from multiworld.testing import worker_group
+from tests.warm_workers import Nursery
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_workers(nursery: Nursery, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let ``WorkerGroup`` fork workers, except in modules marked ``cold``."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("cold") is None:
+            patch.setattr(worker_group, "ChildProcess", nursery.start)
+        yield

@@ -1,0 +1,166 @@
+"""Workers that are forked from a process which has imported torch already: the import is most of a short test's work.
+
+They are processes as others are: real children of the test's process, in process groups of their own, that end as any
+interpreter does. A worker that wants another environment or directory is started as a new interpreter, and so are all
+of modules marked ``cold``: those about how workers start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from multiworld.elastic.forking import adopt_orphans, fork, is_adopting_orphans
+from multiworld.testing.hosts import NAMESPACES
+from multiworld.testing.worker_process import ChildProcess, Ends
+
+__all__ = ["Nursery", "serve"]
+
+PRELOADED = (
+    "torch",
+    "multiworld",
+    "multiworld.testing.worker",
+    "multiworld.testing.member_program",
+    "multiworld.testing.channel_conformance.member",
+)
+USUAL_ENV = {"PYTHONUNBUFFERED": "1"}  # besides that of the tests
+CLONE_NEWNET = 0x40000000
+PID_BYTES = 8
+NUM_ENDS = len(Ends._fields)
+
+
+class Nursery:
+    """The process that forks, from the side of the tests. It ends with this one."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._env, self._cwd = _environment(), os.getcwd()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"from tests.warm_workers import serve; serve({theirs.fileno()})"],
+            stdin=subprocess.DEVNULL,
+            env={**self._env, **USUAL_ENV},
+            pass_fds=(theirs.fileno(),),
+        )
+        theirs.close()
+
+    def start(
+        self, ends: Ends, name: str, target: str, *, netns: str | None, env: Mapping[str, str], cwd: str | None
+    ) -> ChildProcess:
+        """Do what ``ChildProcess`` does."""
+        is_usual = cwd is None and env.items() <= USUAL_ENV.items()
+        if is_usual and _environment() == self._env and os.getcwd() == self._cwd:
+            return ForkedChild(self._fork(ends, name, target, netns))
+        return ChildProcess(ends, name, target, netns=netns, env=env, cwd=cwd)
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+    def _fork(self, ends: Ends, name: str, target: str, netns: str | None) -> int:
+        """Adopt orphans for that moment only: a test may have some of its own, and look at what becomes of them."""
+        adopted_before = is_adopting_orphans()
+        adopt_orphans(True)
+        try:
+            socket.send_fds(self._channel, [json.dumps([name, target, netns]).encode()], list(ends))
+            answer = self._channel.recv(PID_BYTES)
+        finally:
+            adopt_orphans(adopted_before)
+        if not answer:
+            raise ConnectionResetError("the process that forks workers has ended")
+        return int.from_bytes(answer, "little")
+
+
+class ForkedChild(ChildProcess):
+    """A child of ours that another process has forked for us."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._process = pid, _Adopted(pid)  # type: ignore[assignment]
+        self.pidfd = os.pidfd_open(pid)
+
+
+@dataclass
+class _Adopted:
+    """As much of a ``Popen`` as ``ChildProcess`` needs."""
+
+    pid: int
+    returncode: int | None = None
+
+    def wait(self) -> None:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _environment() -> dict[str, str]:
+    """Return what makes a difference to a worker."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def serve(channel_fd: int) -> None:
+    """Fork workers until the tests end; in a worker, return once it has done its job, so that its interpreter ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the tests, which end this process
+    for module in PRELOADED:
+        importlib.import_module(module)
+    gc.freeze()  # else each worker looks through all of it, and copies it by that
+    channel = socket.socket(fileno=channel_fd)
+    while True:
+        content, fds, _, _ = socket.recv_fds(channel, 65536, NUM_ENDS)
+        if not content:
+            return
+        if (answer := _hatch()) is None:
+            channel.close()
+            _become_worker(Ends(*fds), *json.loads(content))
+            return
+        for fd in fds:
+            os.close(fd)
+        channel.send(answer)
+
+
+def _hatch() -> bytes | None:
+    """Fork a grandchild, and return its pid once its parent has ended; None in the grandchild itself."""
+    reader, writer = os.pipe()
+    middle = fork()
+    if middle == 0:
+        pid = fork()
+        if pid == 0:
+            os.close(reader)
+            os.close(writer)
+            return None
+        os.write(writer, pid.to_bytes(PID_BYTES, "little"))
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(middle, 0)
+    answer = os.read(reader, PID_BYTES)
+    os.close(reader)
+    return answer
+
+
+def _become_worker(ends: Ends, name: str, target: str, netns: str | None) -> None:
+    from multiworld.testing.worker import main
+
+    for fd, output in ((ends.stdout_fd, 1), (ends.stderr_fd, 2)):
+        os.dup2(fd, output)
+        os.close(fd)
+    if netns is not None:
+        _enter(netns)
+    sys.argv = ["-c", name, target]
+    main(ends.report_fd, ends.command_fd)
+
+
+def _enter(netns: str) -> None:
+    """Move this process, which has one thread, into a network namespace."""
+    namespace = os.open(NAMESPACES / netns, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), netns)
+    finally:
+        os.close(namespace)
