@@ -108,3 +108,13 @@ def add_zero(x: Tensor) -> Tensor:
 
 def add_three(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     return x + y + z
+
+
+class Broken:
+    """Cannot be set up."""
+
+    def __init__(self) -> None:
+        raise FileNotFoundError("weights.pt")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x

@@ -11,6 +11,8 @@ import pytest
 
 from multiworld.testing import scaled
 
+pytestmark = pytest.mark.alone
+
 PROGRAM = "import sys; from multiworld.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 

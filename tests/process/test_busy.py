@@ -8,7 +8,7 @@ import pytest
 
 from multiworld.testing import Crew, WorkerGroup
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 BACKENDS = ["tcp", "gloo"]
 LEASE_S = 0.5

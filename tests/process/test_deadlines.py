@@ -14,7 +14,7 @@ import torch
 import multiworld as mw
 from tests.bounds import CANCEL_S, STALL_S
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 BACKENDS = ["shm", "tcp", "gloo"]

@@ -27,6 +27,7 @@ from multiworld.testing import scaled, wait_until
 from tests.bounds import CANCEL_S
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.usefixtures("no_leaks"),
     pytest.mark.skipif(not registry.available()["gloo"].works, reason="this PyTorch has no Gloo"),
 ]

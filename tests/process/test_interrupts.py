@@ -7,6 +7,8 @@ import pytest
 from multiworld.testing import WorkerGroup, scaled
 from multiworld.testing.interrupts import APIS, receive_until_interrupted
 
+pytestmark = pytest.mark.alone
+
 TRIALS = 50
 SEED = 3
 CLOSE_S = 6.0

@@ -9,7 +9,7 @@ import pytest
 from multiworld.testing import Call, Crew, Member, WorkerGroup
 from tests.bounds import KILL_S, PENDING_S
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 BACKENDS = ["shm", "tcp", "gloo"]
 

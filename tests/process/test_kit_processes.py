@@ -16,7 +16,7 @@ from multiworld.testing import WorkerFailedError, WorkerGroup, wait_until
 from multiworld.testing.worker_process import UNKNOWN_STATUS, Ends, ForeignProcess
 from tests.process import kit_programs
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.cold, pytest.mark.usefixtures("no_leaks")]
 
 
 def test_a_worker_reports_takes_commands_and_returns() -> None:

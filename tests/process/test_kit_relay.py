@@ -12,7 +12,7 @@ import pytest
 
 from multiworld.testing import Relay, wait_until
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 
 @contextlib.contextmanager

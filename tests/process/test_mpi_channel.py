@@ -23,7 +23,7 @@ from multiworld.wire.operation import Operation
 from tests.bounds import CANCEL_S
 from tests.unit.fake_mpi import FakeNetwork
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 NUMEL = 5 * CHUNK_BYTES // 8  # two and a half chunks of float32
 WAIT_S = 10.0

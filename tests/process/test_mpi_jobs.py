@@ -31,6 +31,8 @@ from multiworld.testing.mpi_launcher import OPEN_MPI_OPTIONS, why_no_jobs
 from multiworld.testing.worker_process import UNKNOWN_STATUS
 from tests.bounds import KILL_S
 
+pytestmark = pytest.mark.alone
+
 RUN_S = 40.0
 NO_JOBS = why_no_jobs()
 needs_jobs = pytest.mark.skipif(bool(NO_JOBS), reason=NO_JOBS)

@@ -26,7 +26,7 @@ from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.start import start_host
 from tests.process.serving_members import FakeMember
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 PROGRAM = "tests.process.serving_members:main"
 LEASE_S = 1.0

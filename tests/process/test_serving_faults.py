@@ -21,6 +21,7 @@ from multiworld.serving import (
     Batch,
     DeadlineExceededError,
     Deployment,
+    DeploymentError,
     Pipeline,
     PoisonedRequestError,
     RequestLostError,
@@ -28,9 +29,10 @@ from multiworld.serving import (
     StageFailedError,
     StageUnavailableError,
 )
+from multiworld.testing import scaled
 from tests.process import serving_programs as works
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 LEASE_S = 1.0
 
@@ -305,3 +307,12 @@ async def test_a_stage_that_is_not_idempotent_never_executes_twice(
                 assert torch.equal(answer, torch.tensor([2.0 * number]))
                 assert number in set(executed)
         await assert_idle(served)
+
+
+async def test_a_stage_that_cannot_be_set_up_is_given_up_soon_and_named() -> None:
+    began = time.monotonic()
+    stages = [Stage("head", works.add_one), Stage("broken", works.Broken)]
+    with pytest.raises(DeploymentError, match=r"stage 'broken' does not come up: 3 .* FileNotFoundError: weights.pt"):
+        async with Pipeline(stages=stages).deploy():
+            pass
+    assert time.monotonic() - began < scaled(30), "it waited for the end of the time"

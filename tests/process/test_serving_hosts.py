@@ -25,6 +25,8 @@ from multiworld.serving.hosts.greeting import DialerGreeting
 from multiworld.serving.hosts.lines import to_line
 from multiworld.testing import scaled
 
+pytestmark = pytest.mark.alone
+
 TOKEN = "a token of these tests"
 HERE = "tests.process.test_serving_hosts"
 Exit = tuple[str, int, list[str]]
@@ -395,6 +397,7 @@ async def test_stop_lets_gateways_finish_before_the_rest(tmp_path: Path, no_leak
             await handle.stop(grace_s=1.0)
             assert time.monotonic() - started < scaled(4.0)
             assert handle.returncode == 0
+            assert host.is_stopping  # it said so, so that nobody is replaced
         finally:
             handle.abort()
         assert path.read_text(encoding="utf-8").splitlines()[len(kinds) :] == ["gateway-1", "blocks-1", "controller"]

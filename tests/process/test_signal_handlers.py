@@ -16,7 +16,7 @@ import multiworld as mw
 from multiworld.testing import scaled
 from tests.process.one_process import in_thread, worlds
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 TRIALS = 15
 SEED = 5

@@ -9,7 +9,7 @@ import pytest
 from multiworld.testing import Crew, WorkerGroup
 from tests.bounds import STOP_S
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 BACKENDS = ["tcp", "gloo"]
 LEASE_S = 0.6

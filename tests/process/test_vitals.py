@@ -16,7 +16,7 @@ import pytest
 from multiworld.world import vitals
 from multiworld.world.liveness import Vital
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 HOLD_GIL = "import ctypes; print('holding', flush=True); ctypes.PyDLL(None).usleep(20_000_000)"
 

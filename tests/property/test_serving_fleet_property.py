@@ -25,7 +25,7 @@ RHOMBUS = Graph(
     ]
 )
 GRAPHS = (chain("a"), chain("a", "b", replicas=2), RHOMBUS)
-FAULTS = ("kill", "hang", "break", "controller", "host")
+FAULTS = ("kill", "hang", "break", "controller", "host", "stop host")
 ORDERS = ("scale", "drain", "shrink", "update", "bad update", "judge")
 STEPS = st.lists(
     st.tuples(
@@ -58,6 +58,9 @@ def apply(simulation: SimulatedFleet, what: str, which: int, count: int) -> None
         simulation.do(fleet.host_lost("host-1", now))
         running = {each.member: each.pid for each in simulation.processes.values() if each.host == "host-1"}
         simulation.do(simulation.fleet.host_joined("host-1", "10.0.0.1", 8, running, now))
+    elif what == "stop host":
+        simulation.stop_host("host-1", after_s=0.1 * count)
+        simulation.do(fleet.host_joined("host-1", "10.0.0.1", 8, {}, simulation.now))
     elif what == "scale":
         simulation.do(fleet.scale(stage, count, now))
     elif what in ("update", "bad update"):

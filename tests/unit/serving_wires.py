@@ -19,6 +19,27 @@ class Sending:
     done = True
 
 
+class Delivery:
+    """Hands over what comes into an inbox, until an error comes."""
+
+    def __init__(
+        self, inbox: asyncio.Queue[Any], deliver: Callable[[Any], None], ended: Callable[[Exception], None]
+    ) -> None:
+        self._inbox, self._deliver, self._ended = inbox, deliver, ended
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while not isinstance(payload := await self._inbox.get(), Exception):
+                self._deliver(payload)
+        except Exception as error:  # the callback's: it ends the delivery, as that of a world
+            payload = error
+        self._ended(payload)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
 class Wire:
     """One end of a world of two; what is sent here is in the other's inbox at once."""
 
@@ -33,11 +54,8 @@ class Wire:
             self.other.inbox.put_nowait(payload)
         return Sending()
 
-    async def recv_tensors(self, src: int) -> Any:
-        payload = await self.inbox.get()
-        if isinstance(payload, Exception):
-            raise payload
-        return payload
+    def deliver(self, src: int, deliver: Callable[[Any], None], ended: Callable[[Exception], None]) -> Delivery:
+        return Delivery(self.inbox, deliver, ended)
 
     def abort(self) -> None:
         if self.other is not None:
@@ -45,7 +63,7 @@ class Wire:
             self.other.other = None
             self.other = None
 
-    async def leave(self) -> None:
+    async def leave(self, timeout_s: float | None = None) -> None:
         self.abort()
 
 
@@ -55,7 +73,9 @@ class Wires:
     def __init__(self) -> None:
         self._waiting: dict[str, Wire] = {}
 
-    async def join(self, name: str, *, rank: int, world_size: int, store: str, timeout_s: float) -> Wire:
+    async def join(
+        self, name: str, *, rank: int, world_size: int, store: str, timeout_s: float, backend: str = "auto"
+    ) -> Wire:
         wire = Wire(name, rank)
         other = self._waiting.pop(name, None)
         if other is None:

@@ -120,6 +120,17 @@ class SimulatedFleet:
         self.processes[member].hangs = True
         self.do(self.fleet.lost(member, "PeerStoppedError", self.now))
 
+    def stop_host(self, name: str, *, after_s: float = 0.0, ends_all: bool = False) -> None:
+        """It says so, ends its members after a while, and goes."""
+        self.do(self.fleet.host_stopping(name, self.now, ends_all=ends_all))
+        self.run(after_s)
+        for process in [each for each in self.processes.values() if each.host == name]:
+            self._end(process)
+            if not process.hangs:
+                self.do(self.fleet.lost(process.member, "PeerLeftError", self.now, died=True))
+            self.do(self.fleet.exited(process.member, process.pid, 0, self.now))
+        self.do(self.fleet.host_lost(name, self.now))
+
     def break_edge(self, upstream: str, downstream: str) -> None:
         for member, peer in ((upstream, downstream), (downstream, upstream)):
             if member in self.processes:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from multiworld.serving import errors
-from multiworld.serving.gateway import GatewayOptions
+from multiworld.serving.gateway import GatewayOptions, Payload
 from multiworld.serving.gateway.kserve import HEADER_LENGTH
 
 from .serving_gateway_client import Client, FakePipeline, StreamingPipeline
@@ -51,6 +51,24 @@ async def test_the_head_becomes_the_arguments() -> None:
     assert (call["request_id"], call["timeout_s"], call["key"]) == (reply.headers["x-request-id"], 9.0, None)
 
 
+class ReportingPipeline(FakePipeline):
+    reports = True
+
+    async def infer(self, payload: Payload, **asked: Any) -> Payload:
+        asked["report"].versions = {"embed": (1,), "head": (2, 3)}
+        return await super().infer(payload, **asked)
+
+
+async def test_an_answer_tells_its_weights_and_a_trace_is_passed_on() -> None:
+    client = Client(ReportingPipeline())
+    reply = await client.post_json("/infer", ONE, traceparent="00-abc-def-01")
+    assert reply.headers["multiworld-weights"] == "embed=1,head=2+3"
+    assert client.served.calls[0]["report"].traceparent == "00-abc-def-01"
+    reply = await client.post_json("/v2/models/echo/infer", v2_request())
+    assert reply.headers["multiworld-weights"] == "embed=1,head=2+3"
+    assert "multiworld-weights" not in (await Client().post_json("/infer", ONE)).headers
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -82,7 +100,8 @@ async def test_a_head_that_makes_no_sense_is_refused_before_the_body(headers: di
         (errors.OverloadedError(7, 0.2), 429, None, "1"),
         (errors.OverloadedError(7, 2.1), 429, None, "3"),
         (errors.StageUnavailableError("blocks", 1.0), 503, "blocks", "1"),
-        (errors.DeadlineExceededError(1.0, "blocks"), 504, None, None),
+        (errors.DeadlineExceededError(1.0, "blocks"), 504, "blocks", None),
+        (errors.DeadlineExceededError(1.0, ""), 504, None, None),
         (errors.PoisonedRequestError("blocks", 2), 500, "blocks", None),
         (errors.RequestLostError("blocks", "blocks-1"), 502, "blocks", None),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from ..serving.errors import DeploymentError
 
 __all__ = ["main"]
 
+TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 DESCRIPTION = """\
 Serve a pipeline: TARGET is app.py:pipeline, package.module:pipeline, or a YAML file. Ends with Ctrl-C, and everything
 with it; open requests are answered first. Of a pipeline that is up:
@@ -73,6 +75,18 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--control-port", type=int, default=0, help="where other hosts join (default: a free one)")
     parser.add_argument("--hosts", type=int, default=1, help="wait for so many before replicas are placed (default: 1)")
     parser.add_argument("--log-dir", default="", help="a folder for one log file per process")
+    parser.add_argument(
+        "--trace",
+        default=os.environ.get(TRACE_VARIABLE, ""),
+        metavar="URL",
+        help=f"of a collector of OpenTelemetry (OTLP over HTTP) that gets traces (default: {TRACE_VARIABLE})",
+    )
+    parser.add_argument(
+        "--trace-ratio",
+        type=float,
+        default=1.0,
+        help="share of the requests to trace beside those whose traceparent says so (default: 1)",
+    )
     return parser
 
 
@@ -141,7 +155,7 @@ def _event_text(event: dict[str, Any]) -> str:
 
 def _status_text(status: dict[str, Any]) -> str:
     lines = [f"{status['name']}: " + ("ready" if status["ready"] else f"not ready: {status['missing']}")]
-    rows = [("replica", "stage", "state", "pid", "host", "version", "queue", "done", "ms each")]
+    rows = [("replica", "stage", "state", "pid", "host", "version", "queue", "done", "ms each", "cpu", "memory")]
     for member in (*status["gateways"], *status["replicas"]):
         stats = member["stats"]
         service_s = stats.get("service_s")
@@ -156,11 +170,19 @@ def _status_text(status: dict[str, Any]) -> str:
                 str(stats.get("queue", stats.get("open", ""))),
                 str(stats.get("done", stats.get("answered", ""))),
                 "" if not service_s else f"{1000 * service_s:.2f}",
+                "" if member.get("cpu") is None else f"{100 * member['cpu']:.0f} %",
+                _memory(member),
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def _memory(member: dict[str, Any]) -> str:
+    """Return what it does not share with others, or all that it has, if that is all that is known."""
+    size_bytes = member.get("pss_bytes") or member.get("rss_bytes")
+    return "" if size_bytes is None else f"{size_bytes / 1e6:.0f} MB"
 
 
 def _no_arguments(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:

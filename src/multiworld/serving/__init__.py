@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .answers import Report
 from .errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -21,6 +22,7 @@ from .errors import (
 from .graph import GATEWAY, INPUT, Batch, Graph, Stage
 from .requests import Admission
 from .scaling import ScalingPolicy
+from .tracing import Tracing
 
 if TYPE_CHECKING:
     from .deployment import Deployment
@@ -40,6 +42,7 @@ __all__ = [
     "OverloadedError",
     "Pipeline",
     "PoisonedRequestError",
+    "Report",
     "RequestLostError",
     "ScalingPolicy",
     "ServingError",
@@ -47,6 +50,7 @@ __all__ = [
     "StageFailedError",
     "StageUnavailableError",
     "StateLostError",
+    "Tracing",
     "UnknownStageError",
 ]
 

@@ -1,7 +1,9 @@
-"""How an error travels to the gateway in an answer's place, and becomes an exception there."""
+"""What comes back besides answers: errors in their place, which become exceptions, and what is told of their way."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import (
@@ -14,7 +16,7 @@ from .errors import (
     StateLostError,
 )
 
-__all__ = ["DOUBTFUL", "error_of", "fields_of"]
+__all__ = ["DOUBTFUL", "Report", "error_of", "fields_of"]
 
 DOUBTFUL = "doubtful"
 """Marks an error that is not the last word: the request may still be answered by a replica that has it, too."""
@@ -30,6 +32,20 @@ CLASSES: dict[str, type[ServingError]] = {
         StateLostError,
     )
 }
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Given to ``infer``, it is filled in when the answer is there.
+
+    ``traceparent``: the header with which the caller's own trace is to be continued; it is only read. ``versions``: of
+    the weights of each stage that executed the request; more than one if parts of it were executed by replicas of
+    different versions. ``attempts``: how often the gateway sent it through from the start.
+    """
+
+    traceparent: str = ""
+    versions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    attempts: int = 0
 
 
 def fields_of(error: ServingError) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from .graph import Batch
 
@@ -14,8 +14,7 @@ __all__ = ["BatchQueue"]
 T = TypeVar("T", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     kind: Hashable
     rows: int
     since: float
@@ -60,7 +59,7 @@ class BatchQueue(Generic[T]):
     @property
     def rows(self) -> int:
         """How many rows wait; an empty request counts as one row."""
-        return sum(lane.rows for lane in self._lanes.values())
+        return sum(entry.rows for entry in self._all.values())
 
     @property
     def oldest(self) -> float | None:
@@ -77,6 +76,11 @@ class BatchQueue(Generic[T]):
             raise ValueError(f"{item!r} waits already")
         entry = _Entry(kind, max(rows, 1), now, urgent, alone)
         self._all[item] = entry
+        if self._batch is not None:
+            self._put_in_lane(item, entry)
+
+    def _put_in_lane(self, item: T, entry: _Entry) -> None:
+        kind = entry.kind
         lane = self._lanes.setdefault(kind, _Lane())
         lane.entries[item] = entry
         lane.rows += entry.rows
@@ -85,6 +89,8 @@ class BatchQueue(Generic[T]):
 
     def take(self, *, now: float) -> list[T]:
         """Return the requests to execute now, none if nothing is to go yet. Call it again until it returns none."""
+        if self._batch is None:
+            return [self._all.popitem(last=False)[0]] if self._all else []
         kind = self._next_kind(now)
         if kind is None:
             return []
@@ -98,7 +104,7 @@ class BatchQueue(Generic[T]):
         if not self._all:
             return None
         since = next(iter(self._all.values())).since
-        return since if self._ready or self._batch is None else since + self._batch.max_wait_s
+        return since if self._batch is None or self._ready else since + self._batch.max_wait_s
 
     def drop(self, item: T) -> bool:
         """Forget a request, cancelled or past its deadline; return whether it waited."""
@@ -111,21 +117,24 @@ class BatchQueue(Generic[T]):
         """Form batches by other bounds from now on, also of what waits already."""
         self._batch = batch
         self._ready.clear()
-        for kind, lane in self._lanes.items():
-            self._mark(kind, lane)
+        self._lanes.clear()
+        for item, entry in self._all.items() if batch is not None else ():
+            self._put_in_lane(item, entry)
 
     def _next_kind(self, now: float) -> tuple[Hashable] | None:
         """Return a kind whose batch is to go, in a tuple because a kind may be None."""
         if not self._all:
             return None
+        assert self._batch is not None
         oldest = next(iter(self._all.values()))
-        if self._batch is None or now >= oldest.since + self._batch.max_wait_s:
+        if now >= oldest.since + self._batch.max_wait_s:
             return (oldest.kind,)
         return (next(iter(self._ready)),) if self._ready else None
 
     def _head(self, lane: _Lane[T]) -> list[T]:
         batch: list[T] = []
-        room = 0 if self._batch is None else self._batch.max_size
+        assert self._batch is not None
+        room = self._batch.max_size
         for item, entry in lane.entries.items():
             if batch and (entry.alone or entry.rows > room):
                 break
@@ -137,6 +146,8 @@ class BatchQueue(Generic[T]):
 
     def _remove(self, item: T) -> None:
         entry = self._all.pop(item)
+        if self._batch is None:
+            return
         lane = self._lanes[entry.kind]
         del lane.entries[item]
         lane.rows -= entry.rows
@@ -147,7 +158,8 @@ class BatchQueue(Generic[T]):
 
     def _mark(self, kind: Hashable, lane: _Lane[T]) -> None:
         """Keep the kinds whose next batch waits for nothing, those that came to that first in front."""
-        if lane.entries and (lane.urgent or self._batch is None or lane.rows >= self._batch.max_size):
+        assert self._batch is not None
+        if lane.entries and (lane.urgent or lane.rows >= self._batch.max_size):
             self._ready.setdefault(kind)
         else:
             self._ready.pop(kind, None)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..channel.base import Payload
+from .answers import Report
 from .control.actions import FleetEvent
 from .control.controller import Controller
 from .front import Front
@@ -25,6 +26,9 @@ class Deployment:
     ``multiworld.serving.gateway.Gateway`` puts it behind HTTP.
     """
 
+    reports = True
+    """``infer`` fills in a ``report``."""
+
     def __init__(self, name: str, controller: Controller, front: Front) -> None:
         self.name = name
         self._controller, self._front = controller, front
@@ -39,13 +43,18 @@ class Deployment:
         request_id: str | None = None,
         timeout_s: float | None = None,
         key: str | None = None,
+        report: Report | None = None,
     ) -> Payload:
         """Answer a request: a tensor, or a list or dict of tensors, of any shape. See ``Front.infer``."""
-        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key)
+        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key, report=report)
 
     @property
     def replicas(self) -> list[dict[str, Any]]:
-        """Each replica's id, stage, pid, host, state, version, queue, and more."""
+        """Each replica's id, stage, pid, host, state, version, queue, and more.
+
+        ``cpu``: how many processors it kept busy in the last second; ``rss_bytes``, ``pss_bytes``: its memory, and that
+        without what it shares with others. None: not told yet, or not by this kernel.
+        """
         replicas: list[dict[str, Any]] = self._controller.status()["replicas"]
         return replicas
 

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from ..errors import MultiworldError, ProtocolError
+from ..channel.base import Payload
+from ..errors import MultiworldError, WorldBrokenError
+from ..world.delivery import Delivery
 from ..world.world import World
 from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK
 from .packets import INLINE_BYTES, Item, Kind, Note, decode, encode
@@ -22,7 +24,9 @@ logger = logging.getLogger(__name__)
 MAX_UNDER_WAY = 2
 PACKET_BYTES = 256 << 10
 PACKET_ITEMS = 64
+EARLY_ITEMS = 8  # leave at once: else all that waits travels as one packet, and one process after the other has it
 LAZY_S = 0.01  # what nobody waits for may come so much later, together with more of it
+LEAVE_S = 1.0  # for the last notes to arrive, unless the peer leaves in this very moment and reads no more
 LAZY_IDS = 4
 
 
@@ -52,12 +56,12 @@ class Edge:
         self._far = DOWNSTREAM_RANK if self.is_upstream else UPSTREAM_RANK
         self._loop = asyncio.get_running_loop()
         self._items: deque[Item] = deque()
-        self._ids: dict[int, list[bytes]] = {}
+        self._ids: dict[int, dict[bytes, None]] = {}
         self._notes: list[Note] = []
         self._under_way = 0
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
-        self._receiving: asyncio.Task[None] | None = None
+        self._delivery: Delivery | None = None
         self._over = False
 
     def __repr__(self) -> str:
@@ -74,12 +78,15 @@ class Edge:
 
     def start(self) -> None:
         """Begin to receive."""
-        self._receiving = self._loop.create_task(self._receive())
+        self._delivery = self.world.deliver(self._far, self._deliver, self._deliveries_ended)
 
     def post(self, item: Item) -> None:
         """Send an item; whoever posts keeps to the peer's credit."""
         self._items.append(item)
-        self._flush_soon()
+        if len(self._items) >= EARLY_ITEMS:
+            self._flush()
+        else:
+            self._flush_soon()
 
     def withdraw(self, id_: bytes) -> bool:
         """Take back an item that has not left yet; return whether it had not."""
@@ -100,10 +107,12 @@ class Edge:
 
     def mention(self, kind: Kind, id_: bytes) -> None:
         """Say something within ``LAZY_S``, or as soon as there is enough of it."""
-        ids = self._ids.setdefault(kind, [])
-        ids.append(id_)
-        if kind == Kind.RELEASED and id_ in self._ids.get(Kind.ACCEPTED, ()):
-            self._ids[Kind.ACCEPTED].remove(id_)  # it is said with this
+        ids = self._ids.get(kind)
+        if ids is None:
+            ids = self._ids[kind] = {}
+        ids[id_] = None
+        if kind == Kind.RELEASED and Kind.ACCEPTED in self._ids:
+            self._ids[Kind.ACCEPTED].pop(id_, None)  # it is said with this
         if len(ids) >= self.lazy_ids:
             self._flush_soon()
         elif self._later is None and self._soon is None:
@@ -113,7 +122,7 @@ class Edge:
         """Send what waits, then leave the world; the peer sees a graceful end."""
         self._flush()
         self._end()
-        await self.world.leave()
+        await self.world.leave(LEAVE_S)
 
     def abort(self) -> None:
         """Give the world up at once."""
@@ -126,8 +135,8 @@ class Edge:
             if handle is not None:
                 handle.cancel()
         self._soon = self._later = None
-        if self._receiving is not None:
-            self._receiving.cancel()
+        if self._delivery is not None:
+            self._delivery.stop()
 
     # ---- sending
 
@@ -150,7 +159,7 @@ class Edge:
 
     def _send_one(self) -> None:
         notes = self._notes
-        notes += [Note(kind, ids) for kind, ids in self._ids.items()]
+        notes += [Note(kind, list(ids)) for kind, ids in self._ids.items() if ids]
         self._notes, self._ids = [], {}
         packet = encode(self._take(), notes, now=time.monotonic())
         try:
@@ -184,31 +193,20 @@ class Edge:
 
     # ---- receiving
 
-    async def _receive(self) -> None:
-        try:
-            while True:
-                payload = await self.world.recv_tensors(self._far)
-                items, notes = decode(payload, now=time.monotonic())
-                for item in items:
-                    item.source = self.stage
-                self._owner.edge_brought(self, items, notes)
-        except ProtocolError as error:
+    def _deliver(self, payload: Payload) -> None:
+        items, notes = decode(payload, now=time.monotonic())
+        for item in items:
+            item.source = self.stage
+        self._owner.edge_brought(self, items, notes)
+
+    def _deliveries_ended(self, error: Exception) -> None:
+        if not isinstance(error, MultiworldError):  # whatever it was, a deaf edge would hold up its requests
+            logger.error("the edge with %s failed", self.peer, exc_info=error)
+        if not isinstance(error, WorldBrokenError):
             self.world.abort()
-            self._break(error)
-        except MultiworldError as error:
-            self._break(error)
-        except Exception as error:  # whatever it was, a deaf edge would hold up its requests until their deadlines
-            logger.exception("the edge with %s failed", self.peer)
-            self.world.abort()
-            self._break(error)
+        self._break(error)
 
     def _break(self, error: Exception) -> None:
         if not self._over:
-            self._receiving_ends()
+            self._end()
             self._loop.call_soon(partial(self._owner.edge_broke, self, error))
-
-    def _receiving_ends(self) -> None:
-        receiving, self._receiving = self._receiving, None
-        self._end()
-        if receiving is not None and receiving is not asyncio.current_task():
-            receiving.cancel()

@@ -8,8 +8,10 @@ from ..errors import MultiworldError
 
 __all__ = [
     "BadRequestError",
+    "CanaryFailedError",
     "DeadlineExceededError",
     "DeploymentError",
+    "MemberLostError",
     "OverloadedError",
     "PoisonedRequestError",
     "RequestLostError",
@@ -138,6 +140,28 @@ class RequestLostError(ServingError):
             f"replica {self.replica} of stage {self.stage!r} was lost with the request, and the stage is declared not "
             "idempotent: whether it has executed is not known, so it was not tried again."
         )
+
+
+class MemberLostError(ServingError):
+    """The controller says that a member is gone, before the edge with it broke by itself. Field: ``member``."""
+
+    def __init__(self, member: str) -> None:
+        super().__init__(member)
+        self.member = member
+
+    def __str__(self) -> str:
+        return f"{self.member} is gone, as the controller says. What it held is sent elsewhere."
+
+
+class CanaryFailedError(ServingError):
+    """A new replica did not answer a canary request as it should. Fields: ``stage``, ``difference``, a sentence."""
+
+    def __init__(self, stage: str, difference: str) -> None:
+        super().__init__(stage, difference)
+        self.stage, self.difference = stage, difference
+
+    def __str__(self) -> str:
+        return f"stage {self.stage!r} does not answer a canary request as it should: {self.difference}"
 
 
 class StateLostError(ServingError):

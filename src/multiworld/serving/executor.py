@@ -19,7 +19,7 @@ from ..channel.base import Payload
 from .batching import BatchQueue
 from .graph import Batch
 from .packets import Item
-from .results import checked_result, is_nobodys_else
+from .results import checked_result, is_nobodys_else, small_copy
 
 __all__ = ["Executor", "Job", "describe_error"]
 
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 Results = Sequence[Payload | Exception]
 """One for each job of a batch."""
 
-INLINE_S = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
+INLINE_S = 0.01  # a thread costs several switches, and so little work holds up nothing else
 SMOOTHING = 0.2
-TURN_S = 0.002  # so long results wait for those of others before they leave
+TURN_S = 0.002
 MAX_MESSAGE = 4096  # characters of what user code raises
 MAX_CONCURRENT = 64  # calls of a coroutine function
 
@@ -63,9 +63,10 @@ class Executor:
         """
         self.work = work
         self._batch, self._device = batch, torch.device(device)
+        self._on_cpu = self._device.type == "cpu"
         self._before_alone, self._after_alone, self._on_done = before_alone, after_alone, on_done
-        self._many: Callable[[list[Payload]], Any] | None = getattr(work, "many", None)
         self._is_async = is_async(work)
+        self._many: Callable[[list[Payload]], Any] | None = None if self._is_async else getattr(work, "many", None)
         self._queue: BatchQueue[Job] = BatchQueue(batch)
         self._jobs: dict[bytes, Job] = {}
         self._loop = asyncio.get_running_loop()
@@ -86,6 +87,8 @@ class Executor:
         """How long one request takes lately, the batch's time shared out."""
         self.num_arrived = self.num_done = self.num_failed = 0
         self.busy_s = 0.0
+        self.last_call = (0.0, 0)
+        """How long the call took whose results are given to ``on_done``, and of how many requests."""
 
     @property
     def batch(self) -> Batch | None:
@@ -166,12 +169,13 @@ class Executor:
             self._timer.cancel()
             self._timer = None
         began = now = time.monotonic()
-        while self._has_room() and now - began < TURN_S:
-            jobs = self._queue.take(now=now)
-            if not jobs:
-                break
-            self._execute(jobs)
-            now = time.monotonic()
+        with torch.inference_mode():  # here, as entering it takes as long as a small work
+            while self._has_room() and now - began < TURN_S:
+                jobs = self._queue.take(now=now)
+                if not jobs:
+                    break
+                self._execute(jobs)
+                now = time.monotonic()
         if self._has_room():
             due = self._queue.due()
             if due is not None:
@@ -215,7 +219,7 @@ class Executor:
                         initializer=torch.set_num_threads,  # it counts for the thread that calls it
                         initargs=(torch.get_num_threads(),),
                     )
-                result, took_s = await self._loop.run_in_executor(self._thread, self._call, jobs)
+                result, took_s = await self._loop.run_in_executor(self._thread, self._call_on_thread, jobs)
         finally:
             self._executing -= 1
             for job in jobs:
@@ -234,6 +238,7 @@ class Executor:
 
     def _finish(self, jobs: list[Job], result: Results | Exception, took_s: float) -> None:
         self.busy_s += took_s
+        self.last_call = (took_s, len(jobs))
         self.call_s = took_s if self.call_s is None else self.call_s + SMOOTHING * (took_s - self.call_s)
         self.service_s += SMOOTHING * (took_s / len(jobs) - self.service_s) if self.service_s else took_s / len(jobs)
         if isinstance(result, Exception) and len(jobs) > 1:
@@ -256,15 +261,20 @@ class Executor:
 
     # ---- calls
 
+    @torch.inference_mode()
+    def _call_on_thread(self, jobs: list[Job]) -> tuple[Results | Exception, float]:
+        return self._call(jobs)
+
     def _call(self, jobs: list[Job]) -> tuple[Results | Exception, float]:
-        """Return the results, or what was raised, and how long it took."""
+        """In inference mode: return the results, or what was raised, and how long it took."""
         began = time.perf_counter()
         try:
             if self._takes_many(jobs[0]):
                 return self._call_many(jobs), time.perf_counter() - began
             arguments, rows = self._arguments(jobs)
-            with torch.inference_mode():
-                result = self.work(*arguments)
+            result = self.work(*arguments)
+            payload: Payload | None = small_copy(result)
+            if payload is None:
                 if inspect.isawaitable(result):
                     if inspect.iscoroutine(result):
                         result.close()  # else it would be warned of that nobody awaited it
@@ -294,15 +304,14 @@ class Executor:
 
     def _takes_many(self, job: Job) -> bool:
         """Work with a method ``many`` gets a batch as it is, and answers each request of it, or fails it alone."""
-        return self._many is not None and not self._is_async and len(job.inputs) == 1
+        return self._many is not None and len(job.inputs) == 1
 
     def _call_many(self, jobs: list[Job]) -> Results:
         assert self._many is not None
-        with torch.inference_mode():
-            results = self._many([self._to_device(job.inputs[0].payload) for job in jobs])
-            if not isinstance(results, list) or len(results) != len(jobs):
-                raise TypeError(f"many() must return a list with one result for each of its {len(jobs)} requests")
-            return [_checked_one(result) for result in results]
+        results = self._many([self._to_device(job.inputs[0].payload) for job in jobs])
+        if not isinstance(results, list) or len(results) != len(jobs):
+            raise TypeError(f"many() must return a list with one result for each of its {len(jobs)} requests")
+        return [_checked_one(result) for result in results]
 
     def _arguments(self, jobs: list[Job]) -> tuple[list[Payload], list[int]]:
         if len(jobs) == 1:
@@ -312,7 +321,7 @@ class Executor:
         return [self._to_device(_concatenate([item.payload for item in column])) for column in columns], rows
 
     def _to_device(self, payload: Payload) -> Payload:
-        if self._device.type == "cpu":
+        if self._on_cpu:
             return payload
         return _map(payload, lambda tensor: tensor.to(self._device))
 

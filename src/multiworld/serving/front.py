@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..channel.base import Payload
 from ..channel.tensors import describe
 from ..world.manager import WorldManager
-from .answers import DOUBTFUL, error_of
+from .answers import DOUBTFUL, Report, error_of
 from .custody import Refusal
 from .edge import Edge
 from .errors import (
@@ -32,10 +32,17 @@ from .graph import GATEWAY, INPUT
 from .node import Node, Place
 from .packets import Item, Kind
 from .requests import Admission, Open, Requests
+from .results import is_plain
+from .tracing.hops import HOPS, merged
+from .tracing.spans import Journey
+from .tracing.tracer import Tracer
+from .versions import Versions, merged_weights, versions_of
 
 __all__ = ["Front"]
 
 TEND_S = 0.02
+WHERE_S = 0.06  # so long before a request's time is over it is asked where it is: the error must not wait for that
+MAX_ASKED = 64  # requests at a time
 WINDOW = 4096  # answers never wait for credit: the gateway has admitted their requests
 
 
@@ -66,9 +73,19 @@ class Front:
         self._tending = self._loop.create_task(self._tend())
         self._closed = False
         self._lost_at = -math.inf
+        self.num_replayed = 0
+        """How many answers came of requests that more than one replica of some stage was given."""
         self._doubtful: dict[bytes, tuple[float, ServingError]] = {}
         """Errors that are not the last word, and when they are."""
         self.on_edge_lost: Callable[[Edge, Exception], None] = lambda *_: None
+        self.ask_where: Callable[[list[bytes]], None] = lambda _: None
+        """Is to have ``told_where`` called with what the replicas know."""
+        self._dying: list[Open] = []
+        self._whereabouts: dict[bytes, tuple[bool, int]] = {}
+        self.tracer: Tracer | None = None
+        self.pipeline = "pipeline"
+        """Its name, in traces."""
+        self._first_versions = versions_of(place.graph, {})
 
     async def infer(
         self,
@@ -77,44 +94,67 @@ class Front:
         request_id: str | None = None,
         timeout_s: float | None = None,
         key: str | None = None,
+        report: Report | None = None,
     ) -> Payload:
         """Send a request through the pipeline and return its answer: the payload of the last stage.
 
         With several output stages: a dict, whose names are those of the stages, or ``stage.name`` where a stage gives a
         dict. ``payload`` must not be changed until then. ``request_id``: asked again with the same, the same answer
         is given, once it is there, for a while. ``timeout_s``: default, that of the pipeline. ``key``: what the policy
-        "sticky" goes by.
+        "sticky" goes by. ``report``: is filled in with what is told besides the answer.
 
         Raises a ServingError. Cancelled, the request is given up everywhere.
         """
         now = time.monotonic()
         if request_id is None:
-            request = self._admit(payload, timeout_s, key, None, now)
+            request = self._admit(payload, timeout_s, key, None, now, report)
             self._send(request)
             try:
-                return await request.waiter  # type: ignore[no-any-return]
+                answer = await request.waiter
             except asyncio.CancelledError:
                 self._give_up(request)
                 raise
+            if report is not None:
+                self._fill(report, request)
+            return answer  # type: ignore[no-any-return]
         known = self.requests.kept(request_id, now=now)
         if known is not None:
-            return _copied(known)
+            kept, attempts, versions = known
+            if report is not None:
+                report.attempts, report.versions = attempts, versions
+            return _copied(kept)
         timeout_s = self._checked_timeout(timeout_s)
         open_ = self.requests.chosen(request_id)
         if open_ is not None:
             open_.num_waiters += 1
-            return _copied(await self._wait_with_others(open_, timeout_s))
-        request = self._admit(payload, timeout_s, key, request_id, now)
+            answer = _copied(await self._wait_with_others(open_, timeout_s))
+            if report is not None:
+                self._fill(report, open_)
+            return answer
+        request = self._admit(payload, timeout_s, key, request_id, now, report)
         request.waiter.add_done_callback(_look_at)
         self._send(request)
-        return await self._wait_with_others(request, None)
+        answer = await self._wait_with_others(request, None)
+        if report is not None:
+            self._fill(report, request)
+        return answer
+
+    def _fill(self, report: Report, request: Open) -> None:
+        report.attempts, report.versions = request.attempt, self._versions(request)
+
+    def _versions(self, request: Open) -> Versions:
+        """Return the versions of the weights that an answered request was executed with."""
+        if not request.extras:
+            return self._first_versions
+        parts = [(stage, request.extras.get(stage, {})) for stage in self._graph.outputs]
+        return versions_of(self._graph, merged_weights(self._graph, parts))
 
     async def _wait_with_others(self, request: Open, timeout_s: float | None) -> Payload:
         """The same request may come again: each waits, and gives up, alone."""
         try:
             answer: Payload = await asyncio.wait_for(asyncio.shield(request.waiter), timeout_s)
         except asyncio.TimeoutError:
-            raise DeadlineExceededError(timeout_s or 0.0, "") from None
+            raise DeadlineExceededError(timeout_s or 0.0, self._where(request)) from None
         finally:
             request.num_waiters -= 1
             if not request.num_waiters and not request.waiter.done():
@@ -123,6 +163,8 @@ class Front:
 
     def _give_up(self, request: Open) -> None:
         if self.requests.failed(request.id) is not None:
+            if request.trace is not None:
+                self._finish_trace(request, None, "CancelledError")
             self.node.cancel([request.id])
             if not request.waiter.done():
                 request.waiter.cancel()
@@ -138,7 +180,13 @@ class Front:
         return timeout_s
 
     def _admit(
-        self, payload: Payload, timeout_s: float | None, key: str | None, chosen: str | None, now: float
+        self,
+        payload: Payload,
+        timeout_s: float | None,
+        key: str | None,
+        chosen: str | None,
+        now: float,
+        report: Report | None = None,
     ) -> Open:
         if self._closed:
             raise ServingError("this gateway is closed")
@@ -156,6 +204,10 @@ class Front:
             id_, item, self._loop.create_future(), opened_at=now, deadline=deadline, size_bytes=item.size_bytes
         )
         request.chosen = chosen
+        if self.tracer is not None:
+            request.trace = self.tracer.begin("" if report is None else report.traceparent)
+            if request.trace is not None:
+                item.extra = {**item.extra, HOPS: []}
         self.requests.open(request)
         self._busy.set()
         return request
@@ -171,7 +223,10 @@ class Front:
         now = time.monotonic()
         for item in items:
             edge.mention(Kind.RELEASED, item.id)
+            self.num_replayed += item.replayed
             request = self.requests.get(item.id)
+            if request is not None and item.extra and edge.stage not in request.parts:
+                request.extras[edge.stage] = item.extra
             if request is None:
                 self.requests.num_repeated += 1
             elif item.kind == Kind.ERROR:
@@ -185,8 +240,10 @@ class Front:
                     self._answer(request, _joined(request.parts), size_bytes, now)
 
     def _answer(self, request: Open, answer: Payload, size_bytes: int, now: float) -> None:
-        kept = answer if request.chosen is None else _copied(answer)
+        kept = None if request.chosen is None else (_copied(answer), request.attempt, self._versions(request))
         if self.requests.answered(request.id, kept, size_bytes, now=now) is not None:
+            if request.trace is not None:
+                self._finish_trace(request, None)
             self._call_off(request)
             if not request.waiter.done():
                 request.waiter.set_result(answer)
@@ -200,6 +257,8 @@ class Front:
 
     def _fail(self, request: Open, error: ServingError) -> None:
         if self.requests.failed(request.id) is not None:
+            if request.trace is not None:
+                self._finish_trace(request, error)
             if self._branches:
                 self.node.cancel([request.id])  # the other branches go on with it
             else:
@@ -207,6 +266,23 @@ class Front:
             self._call_off(request)
             if not request.waiter.done():
                 request.waiter.set_exception(error)
+
+    def _finish_trace(self, request: Open, error: ServingError | None, kind: str = "") -> None:
+        assert self.tracer is not None
+        ended, took_s = time.time(), time.monotonic() - request.opened_at
+        journey = Journey(
+            pipeline=self.pipeline,
+            gateway=self.member,
+            request_id=request.chosen or request.id.hex(),
+            opened=ended - took_s,
+            ended=ended,
+            attempts=request.attempt,
+            hops=merged([request.item.extra, *request.extras.values()]),
+            error=type(error).__name__ if error is not None else kind,
+            error_text="" if error is None else str(error),
+            where=str(getattr(error, "where", "")),
+        )
+        self.tracer.finish(request.trace, journey)
 
     def _call_off(self, request: Open) -> None:
         """It is over, but parts of it, or a second copy, may still be on their way."""
@@ -265,8 +341,7 @@ class Front:
                 await self._busy.wait()
             await asyncio.sleep(TEND_S)
             now = time.monotonic()
-            for request in self.requests.expired(now=now):
-                self._fail(request, self._too_late(request, now))
+            self._end_late(now)
             for request in self.requests.to_retry(now=now, held=self._is_held):
                 self._send(request)
             for id_ in [id_ for id_, (at, _) in self._doubtful.items() if at <= now]:
@@ -282,7 +357,40 @@ class Front:
         for stage in self._first:
             if not self.node.custody[stage].num_live:
                 return StageUnavailableError(stage, now - request.opened_at)
-        return DeadlineExceededError(round(request.deadline - request.opened_at, 3), "")
+        return DeadlineExceededError(round(request.deadline - request.opened_at, 3), self._where(request))
+
+    def _end_late(self, now: float) -> None:
+        late = self.requests.expired(now=now + WHERE_S)
+        if late:
+            self._dying += late
+            self.told_where({request.id: (stage, False) for request in late if (stage := self._where(request))})
+            self.ask_where([request.id for request in late[:MAX_ASKED]])
+        if not self._dying:
+            return
+        for request in self._dying:
+            if request.deadline <= now and self.requests.get(request.id) is request:
+                self._fail(request, self._too_late(request, now))
+        dying, self._dying = self._dying, []
+        for request in dying:
+            if self.requests.get(request.id) is request:
+                self._dying.append(request)
+            else:
+                self._whereabouts.pop(request.id, None)
+
+    def told_where(self, ids: Mapping[bytes, tuple[str, bool]]) -> None:
+        """Some replica says of requests at which stage they are, and whether it is sure. The furthest stage counts."""
+        dying = {request.id for request in self._dying}
+        for id_, (stage, is_sure) in ids.items():
+            if id_ in dying and stage in self._graph.order:
+                place = (bool(is_sure), self._graph.order.index(stage))
+                self._whereabouts[id_] = max(place, self._whereabouts.get(id_, place))
+
+    def _where(self, request: Open) -> str:
+        """Return the stage where a request is, as far as it is known; empty if it is not."""
+        place = self._whereabouts.get(request.id)
+        if place is not None:
+            return self._graph.order[place[1]]
+        return next((stage for stage in self._first if request.id in self.node.custody[stage]), "")
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, depths now, and seconds."""
@@ -297,6 +405,7 @@ class Front:
             "repeated": requests.num_repeated,
             "retried": requests.num_retried,
             "replayed": sum(custody.num_replayed for custody in self.node.custody.values()),
+            "answers_replayed": self.num_replayed,
             "p50_s": latencies.quantile(0.5),
             "p95_s": latencies.quantile(0.95),
             "p99_s": latencies.quantile(0.99),
@@ -328,8 +437,7 @@ def _again(request: Open) -> Item:
     item = request.item.successor()
     item.attempt = request.attempt
     item.replayed = request.attempt > 1
-    item.meta, item.size_bytes, item.tensors = request.item.meta, request.item.size_bytes, request.item.tensors
-    return item  # type: ignore[no-any-return]
+    return item.copy_payload(request.item)  # type: ignore[no-any-return]
 
 
 def _ready(payload: Any) -> Payload:
@@ -350,6 +458,8 @@ def _contiguous(value: Any) -> Tensor:
         )
     if value.is_sparse or value.is_quantized:
         raise BadRequestError("", f"a tensor of layout {value.layout} and type {value.dtype} cannot be sent")
+    if is_plain(value):
+        return value
     ready = value.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
     try:
         describe(ready)

@@ -15,6 +15,7 @@ import torch
 from ..channel.base import Payload
 from ..elastic.page.access import is_loopback
 from ..world.manager import WorldManager
+from .answers import Report
 from .blueprint import Blueprint
 from .control_line import ControlLine
 from .front import Front
@@ -24,6 +25,7 @@ from .member import GatewayMember, place_of
 from .metrics import request_metrics
 from .page import PREFIX, ControllerSource, PageApp, Recorder
 from .requests import Admission
+from .tracing import Tracing
 
 __all__ = ["GatewayService", "main"]
 
@@ -37,7 +39,7 @@ READY_POLL_S = 0.1
 def main(arguments: dict[str, Any]) -> None:
     """Run until told to leave, or SIGTERM.
 
-    ``arguments``: as those of a replica, and ``http``: the fields of GatewayOptions.
+    ``arguments``: as those of a replica, ``http``: the fields of GatewayOptions, and maybe ``tracing``, of Tracing.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     torch.set_grad_enabled(False)
@@ -46,6 +48,8 @@ def main(arguments: dict[str, Any]) -> None:
 
 class GatewayService:
     """What the HTTP side sees of the pipeline."""
+
+    reports = True
 
     def __init__(self, name: str, member: GatewayMember) -> None:
         self._name, self._member, self._front = name, member, member.front
@@ -61,8 +65,9 @@ class GatewayService:
         request_id: str | None = None,
         timeout_s: float | None = None,
         key: str | None = None,
+        report: Report | None = None,
     ) -> Payload:
-        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key)
+        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key, report=report)
 
     def readiness(self) -> tuple[bool, str]:
         """What the controller said last, unless what is seen from here is worse."""
@@ -90,10 +95,13 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
     )
     options = blueprint.options
     async with manager:
-        place = place_of(arguments["member"], blueprint.graph, arguments["store"], str(options["policy"]))
+        policy, backend = str(options["policy"]), str(options.get("backend", "auto"))
+        place = place_of(arguments["member"], blueprint.graph, arguments["store"], policy, backend)
         front = Front(
             manager, place, admission=Admission(**options.get("admission", {})), default_timeout_s=options["timeout_s"]
         )
+        tracer = _tracer(arguments.get("tracing"), blueprint.name)
+        front.tracer, front.pipeline = tracer, blueprint.name
         member = GatewayMember(manager, place, front, host=arguments.get("host", ""))
         line = ControlLine(manager, place.member, place.store, hello=member.hello, on_message=member.obey)
         member.line = line
@@ -124,6 +132,16 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await running
             await front.aclose()
+            if tracer is not None:
+                await asyncio.to_thread(tracer.close)
+
+
+def _tracer(fields: Mapping[str, Any] | None, service: str) -> Any:
+    if fields is None:
+        return None
+    from .tracing.exporter import OpenTelemetryTracer  # an optional dependency
+
+    return OpenTelemetryTracer(Tracing(**fields), service=service)
 
 
 async def _first(*work: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["GATEWAY", "INPUT", "Batch", "Graph", "Stage"]
@@ -49,6 +49,10 @@ class Stage:
     so it does nothing). ``idempotent=False``: after a loss a request that may have been executed is not executed again,
     and ends in RequestLostError. ``hosts``: the only hosts on which replicas may run; default: any. ``limit_s``: a work
     that has not returned for so long hangs, and its replica is replaced; None: it may take any time.
+
+    ``canary``: an example of what the work is called with, a tuple with one payload for each of several ``inputs``. New
+    replicas must answer it before they get requests, and new weights must answer it as the old ones do, but for the
+    values. None: of new weights a recent request is asked. False: nothing is.
     """
 
     name: str
@@ -62,6 +66,7 @@ class Stage:
     device: str = "cpu"
     hosts: tuple[str, ...] = ()
     limit_s: float | None = None
+    canary: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or self.name in (INPUT, GATEWAY):
@@ -69,12 +74,12 @@ class Stage:
                 f"stage name {self.name!r}: expected a letter and up to 62 letters, digits, '_' or '.', "
                 f"and not {INPUT!r} or {GATEWAY!r}"
             )
-        for field in ("inputs", "hosts"):
-            value = getattr(self, field)
+        for name in ("inputs", "hosts"):
+            value = getattr(self, name)
             if isinstance(value, str):
-                raise TypeError(f"stage {self.name!r}: {field}={value!r} must be a sequence of names, not one string")
+                raise TypeError(f"stage {self.name!r}: {name}={value!r} must be a sequence of names, not one string")
             if value is not None:
-                object.__setattr__(self, field, tuple(value))
+                object.__setattr__(self, name, tuple(value))
         if not (callable(self.work) or (isinstance(self.work, str) and ":" in self.work)):
             raise TypeError(
                 f"stage {self.name!r}: work must be a module, a callable, a class or 'package.module:attribute', "

@@ -154,11 +154,23 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
         lease_s=pipeline.lease_s,
         gateways=gateways,
         hosts=options.hosts,
-        gateway={"http": http},
+        gateway={"http": http, **_tracing(options)},
         scaling=pipeline.autoscaling,
     )
     content = {"deployment": spec.to_json(), "preload": list(pipeline.preload), "paths": sys.path}
     (folder / SPEC_FILE).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _tracing(options: argparse.Namespace) -> dict[str, Any]:
+    """Say at once what is wrong with it, and not in a gateway that is started again and again."""
+    if not options.trace:
+        return {}
+    from .tracing import Tracing
+    from .tracing.exporter import check_installed
+
+    Tracing(url=options.trace, ratio=options.trace_ratio)
+    check_installed()
+    return {"tracing": {"url": options.trace, "ratio": options.trace_ratio}}
 
 
 def _check_port(host: str, port: int) -> None:

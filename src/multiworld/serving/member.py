@@ -16,13 +16,16 @@ import torch
 from ..errors import MultiworldError
 from ..world.manager import WorldManager
 from .blueprint import load_work
+from .canary import Canary, answer_canary, difference, give_canary, given_inputs, take_canary
 from .control_line import Line
 from .edge import Edge
+from .errors import CanaryFailedError
 from .front import Front
-from .graph import Batch, Graph
+from .graph import Batch, Graph, Stage
 from .messages import Message
 from .node import Node, Place
 from .replica import Replica
+from .vitals import Vitals
 from .weights import donate_weights, has_weights, put_weights, take_weights, weights_of
 
 __all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of"]
@@ -46,6 +49,7 @@ class Member:
         """Set when it has been told to leave, and has."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._vitals = Vitals()
         self._orders: dict[str, Callable[[Message], object]] = {
             "connect": self._connect,
             "open": lambda order: self._with_node(lambda node: node.open(order["peer"])),
@@ -156,7 +160,9 @@ class Member:
     async def _tell_statistics(self) -> None:
         while True:
             await asyncio.sleep(STATS_S)
-            self.tell({"event": "stats", **self.statistics()})
+            if self._vitals.is_due:
+                await asyncio.to_thread(self._vitals.look)
+            self.tell({"event": "stats", **self.statistics(), **self._vitals.read()})
 
 
 class ReplicaMember(Member):
@@ -173,6 +179,8 @@ class ReplicaMember(Member):
             "donate": lambda order: self._start(self._donate(order["to"])),
             "drain": lambda order: self._start(self._drain()),
             "tune": self._tune,
+            "where": self._tell_where,
+            "canary": lambda order: self._start(self._give_canary(order["to"])),
         }
 
     @property
@@ -197,10 +205,19 @@ class ReplicaMember(Member):
 
     async def _load(self, order: Message) -> None:
         began = asyncio.get_running_loop().time()
+        stage, giver = self.place.graph.stages[self.place.stage], order.get("canary")
+        try:
+            canary = None
+            if giver is not None:
+                canary = await take_canary(self.manager, giver, self.place.member, self.place.store)
+        except MultiworldError as error:
+            self.tell({"event": "canary_missed", "giver": giver, "error": str(error)})
+            return
         try:
             torch.manual_seed(zlib.crc32(self.place.stage.encode()))  # else replicas that start together would differ
-            work = await load_work(self.place.graph.stages[self.place.stage], self._folder)
+            work = await load_work(stage, self._folder)
             source = await self._take_weights(work, order)
+            kept = await self._try_out(stage, work, canary)
         except Exception as error:  # the user's code may raise anything; the controller decides what to do
             self.tell(
                 {
@@ -215,8 +232,31 @@ class ReplicaMember(Member):
         if self._batch is not None:
             self._replica.tune(self._batch)
         self.version, self.state = order["version"], "loaded"
+        self._replica.version = self.version
+        self._replica.canary.kept = kept
         took_s = asyncio.get_running_loop().time() - began
-        self.tell({"event": "loaded", "version": self.version, "took_s": took_s, "from": source})
+        passed = {} if canary is None else {"canary": giver}
+        self.tell({"event": "loaded", "version": self.version, "took_s": took_s, "from": source, **passed})
+
+    async def _try_out(self, stage: Stage, work: Callable[..., Any], canary: Canary | None) -> Canary | None:
+        """Return the canary with what this work answers; None if there is none. Raises CanaryFailedError."""
+        inputs = given_inputs(stage) if canary is None else canary.inputs
+        if not inputs:
+            return None
+        output = await answer_canary(stage, work, inputs)
+        different = "" if canary is None else difference(canary.output, output)
+        if different:
+            raise CanaryFailedError(stage.name, different)
+        return Canary(inputs, output)
+
+    async def _give_canary(self, to: str) -> None:
+        replica = self._replica
+        if replica is None:
+            return
+        try:
+            await give_canary(self.manager, self.place.member, to, replica.canary.kept, self.place.store)
+        except MultiworldError as error:
+            logger.warning("%s could not give a canary to %s: %s", self.place.member, to, error)
 
     async def _take_weights(self, work: Callable[..., Any], order: Message) -> str:
         donor, path = order.get("donor"), order.get("weights")
@@ -246,6 +286,13 @@ class ReplicaMember(Member):
             await self._replica.wait_idle()
         self.tell({"event": "drained"})
 
+    def _tell_where(self, order: Message) -> None:
+        """A gateway asks, whose requests will soon have taken too long."""
+        known = {} if self._replica is None else self._replica.whereabouts(map(bytes.fromhex, order["ids"]))
+        if known:
+            at = {id_.hex(): place for id_, place in known.items()}
+            self.tell({"event": "at", "asker": order["asker"], "at": at})
+
     def _tune(self, order: Message) -> None:
         self._batch = Batch(max_size=order["batch_max_size"], max_wait_s=order["batch_max_wait_s"])
         if self._replica is not None:
@@ -259,12 +306,16 @@ class GatewayMember(Member):
         super().__init__(manager, place, host=host)
         self.front = front
         front.on_edge_lost = self.edge_lost
+        front.ask_where = lambda ids: self.tell({"event": "where", "ids": [id_.hex() for id_ in ids]})
         self.state = "loaded"
         self.ready = False
         self.why = "the controller has not said yet that all stages are up"
         self._orders |= {
             "load": lambda order: self.tell({"event": "loaded", "version": 1, "took_s": 0.0, "from": "init"}),
             "readiness": self._hear_readiness,
+            "at": lambda order: front.told_where(
+                {bytes.fromhex(id_): (place[0], place[1]) for id_, place in order["at"].items()}
+            ),
             "drain": lambda order: self._start(self._drain()),
         }
 
@@ -291,10 +342,10 @@ class GatewayMember(Member):
         self.tell({"event": "drained"})
 
 
-def place_of(member: str, graph: Graph, store: str, policy: str) -> Place:
+def place_of(member: str, graph: Graph, store: str, policy: str, backend: str = "auto") -> Place:
     """Return where a member stands, whose name tells its stage."""
     stage = member.rsplit("-", 1)[0]
-    return Place(member=member, stage=stage, graph=graph, store=store, policy=policy)
+    return Place(member=member, stage=stage, graph=graph, store=store, policy=policy, backend=backend)
 
 
 def _role(is_upstream: bool) -> str:

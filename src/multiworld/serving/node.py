@@ -14,10 +14,12 @@ from ..errors import MultiworldError, WorldClosedError
 from ..world.manager import WorldManager
 from .custody import Custody, Loss, Refusal
 from .edge import Edge
+from .errors import MemberLostError
 from .graph import GATEWAY, Graph
 from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
 from .packets import Item, Kind, Note
 from .routing import make_policy
+from .tracing.hops import HOPS, sent
 
 __all__ = ["Node", "NodeOwner", "Place"]
 
@@ -63,8 +65,18 @@ class NodeOwner(Protocol):
 class Place:
     """Where a node stands: its deployment, member name, stage, and how to form worlds."""
 
-    def __init__(self, *, member: str, stage: str, graph: Graph, store: str, policy: str = "shortest-queue") -> None:
+    def __init__(
+        self,
+        *,
+        member: str,
+        stage: str,
+        graph: Graph,
+        store: str,
+        policy: str = "shortest-queue",
+        backend: str = "auto",
+    ) -> None:
         self.member, self.stage, self.graph, self.store, self.policy = member, stage, graph, store, policy
+        self.backend = backend
 
 
 class Node:
@@ -82,6 +94,7 @@ class Node:
             for stage in place.graph.downstream(place.stage)
         }
         self._items: dict[str, dict[bytes, Item]] = {stage: {} for stage in self.custody}
+        self._merging = {stage for stage in self.custody if place.graph.merges(stage)}
         self.edges: dict[tuple[str, bool], Edge] = {}
         """By peer, and whether we are upstream of it."""
         self._granted: dict[str, int] = {}
@@ -102,6 +115,7 @@ class Node:
             rank=UPSTREAM_RANK if is_upstream else DOWNSTREAM_RANK,
             world_size=2,
             store=self.place.store,
+            backend=self.place.backend,
             timeout_s=CONNECT_S,
         )
         self._gone.discard(peer)
@@ -144,7 +158,7 @@ class Node:
             edge = self.edges.get((peer, is_upstream))
             if edge is not None:
                 edge.abort()
-                self.edge_broke(edge, MultiworldError(f"{peer} is gone"))
+                self.edge_broke(edge, MemberLostError(peer))
         if peer.startswith(f"{GATEWAY}-") and GATEWAY in self.custody:
             self._gone.add(peer)  # until one of that name is connected again, no answer for it finds a taker
             self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
@@ -245,9 +259,9 @@ class Node:
         return any(id_ in custody for custody in self.custody.values())
 
     def _route(self, item: Item, stage: str) -> bytes:
-        key = item.extra.get("key")
-        if self.place.graph.merges(stage):
+        if stage in self._merging:
             return item.id
+        key = item.extra.get("key") if item.extra else None
         return key.encode() if isinstance(key, str) else b""
 
     def _pump(self, stage: str) -> None:
@@ -259,6 +273,8 @@ class Node:
                 continue
             item.deaths = custody.marked(item.id)
             item.replayed = item.replayed or custody.was_replayed(item.id)
+            if item.extra and HOPS in item.extra and stage != GATEWAY:
+                item.extra = sent(item.extra, stage, peer, at=time.time(), attempt=item.attempt, holders=custody.peers)
             edge.post(item)
 
     # ---- what edges say

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..channel.base import Payload
-from ..channel.tensors import ALIGNMENT, memory_of, parse_layout, payload_segments
+from ..channel.tensors import ALIGNMENT, describe, memory_of, parse_layout, payload_segments
 from ..errors import ProtocolError
 
 __all__ = ["INLINE_BYTES", "Item", "Kind", "Note", "decode", "encode"]
@@ -59,6 +59,9 @@ class Kind(IntEnum):
     ASK = 12
 
 
+_ERROR = int(Kind.ERROR)
+
+
 class Note(NamedTuple):
     """A record without a payload: ids that something is said of, or a number."""
 
@@ -76,8 +79,8 @@ class Item:
     """
 
     __slots__ = (
-        "attempt", "buffer", "deadline", "deaths", "extra", "id", "kind", "meta", "origin", "replayed", "size_bytes",
-        "source", "tensors",
+        "attempt", "deadline", "deaths", "extra", "id", "kind", "meta", "offset", "origin", "packet", "replayed",
+        "size_bytes", "source", "tensors",
     )  # fmt: skip
 
     def __init__(self, kind: int, id_: bytes, origin: int, deadline: float = math.inf) -> None:
@@ -89,7 +92,8 @@ class Item:
         self.meta = b""
         self.size_bytes = 0
         self.tensors: list[Tensor] = []
-        self.buffer: Tensor | None = None  # what came inline, as bytes
+        self.packet: Tensor | None = None  # in which the payload came inline, from the offset on
+        self.offset = 0
         self.source = ""
 
     def __repr__(self) -> str:
@@ -100,16 +104,17 @@ class Item:
     @property
     def payload(self) -> Payload:
         """The tensors; of what came inline, views of the packet."""
-        if self.buffer is not None:
-            return parse_layout(self.meta, self.size_bytes).build(self.buffer)
         layout = parse_layout(self.meta, self.size_bytes)
-        return layout.of(self.tensors)
+        return layout.of(self.tensors) if self.packet is None else layout.at(self.packet, self.offset)
 
     def carry(self, payload: Payload) -> Item:
         """Make this the payload: contiguous CPU tensors, which must not be changed any more."""
-        self.meta, segments, self.tensors = payload_segments(payload)
-        self.size_bytes = sum(map(len, segments))
-        self.buffer = None
+        self.packet = None
+        if isinstance(payload, Tensor):
+            self.meta, self.tensors, self.size_bytes = describe(payload), [payload], payload.nbytes
+        else:
+            self.meta, segments, self.tensors = payload_segments(payload)
+            self.size_bytes = sum(map(len, segments))
         return self
 
     def carry_error(self, error: dict[str, Any]) -> Item:
@@ -131,6 +136,12 @@ class Item:
         item = Item(kind, self.id, self.origin, self.deadline)
         item.attempt, item.replayed, item.extra = self.attempt, self.replayed, self.extra
         return item
+
+    def copy_payload(self, item: Item) -> Item:
+        """Carry what another item carries."""
+        self.meta, self.size_bytes, self.tensors = item.meta, item.size_bytes, item.tensors
+        self.packet, self.offset = item.packet, item.offset
+        return self
 
 
 def encode(items: Sequence[Item], notes: Sequence[Note] = (), *, now: float) -> Payload:
@@ -170,8 +181,11 @@ def _record(item: Item, extra_bytes: int, now: float) -> bytes:
 
 
 def _append_body(bodies: list[bytes | memoryview], item: Item) -> None:
-    for tensor in item.tensors if item.buffer is None else (item.buffer,):
-        memory = memory_of(tensor)
+    if item.packet is not None:
+        views = [memory_of(item.packet)[item.offset : item.offset + item.size_bytes]]
+    else:
+        views = [memory_of(tensor) for tensor in item.tensors]
+    for memory in views:
         bodies.append(memory)
         if len(memory) % ALIGNMENT:
             bodies.append(_PADDING[: -len(memory) % ALIGNMENT])
@@ -199,7 +213,7 @@ def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item]
     for _ in range(num_records):
         kind, flags, attempt, deaths, origin, meta, extra, size, budget, id_ = RECORD.unpack_from(memory, position)
         position += record_bytes
-        if kind > Kind.ERROR:
+        if kind > _ERROR:
             end = position + size * ID_BYTES
             notes.append(
                 Note(kind, [bytes(memory[at : at + ID_BYTES]) for at in range(position, end, ID_BYTES)], budget)
@@ -219,7 +233,9 @@ def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item]
 
 
 def _attach(items: list[Item], packet: Tensor, offset: int, large: list[Tensor]) -> None:
-    taken = 0
+    taken, packet_bytes = 0, packet.nbytes
+    if packet_bytes % ALIGNMENT:
+        raise ProtocolError(f"a packet of {packet_bytes} bytes, which is no multiple of {ALIGNMENT}")
     for item in items:
         if item.size_bytes > INLINE_BYTES:
             num_tensors = len(parse_layout(item.meta, item.size_bytes).dtypes)
@@ -227,9 +243,9 @@ def _attach(items: list[Item], packet: Tensor, offset: int, large: list[Tensor])
             taken += num_tensors
             continue
         end = offset + item.size_bytes
-        if end > len(packet):
-            raise ProtocolError(f"a packet of {len(packet)} bytes that should have {end}")
-        item.buffer = packet[offset:end]
+        if end > packet_bytes:
+            raise ProtocolError(f"a packet of {packet_bytes} bytes that should have {end}")
+        item.packet, item.offset = packet, offset
         offset = end + -end % ALIGNMENT
     if taken != len(large):
         raise ProtocolError(f"{len(large)} large tensors came with a packet that names {taken}")

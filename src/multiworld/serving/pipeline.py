@@ -31,6 +31,8 @@ from .member import GatewayMember, place_of
 from .requests import Admission
 from .routing import make_policy
 from .scaling import ScalingPolicy
+from .tracing import Tracing
+from .tracing.tracer import Tracer
 
 __all__ = ["Cluster", "Pipeline"]
 
@@ -61,7 +63,7 @@ class Pipeline:
     ``sticky``). ``lease_s``: how long a silent process is waited for. ``autoscaling``: how the number of replicas
     follows the load, within each stage's bounds; None: it does not. ``preload``: modules that the host process imports
     before it starts replicas. ``generation``: the stages keep state per sequence, and ``multiworld serve`` answers
-    through a ``generation.Generator`` with these arguments.
+    through a ``generation.Generator`` with these arguments. ``backend``: the channel of the edges' worlds.
 
     Raises ValueError or TypeError for what cannot be a pipeline.
     """
@@ -78,6 +80,7 @@ class Pipeline:
         autoscaling: ScalingPolicy | None = None,
         preload: Sequence[str] = (),
         generation: Mapping[str, Any] | None = None,
+        backend: str = "auto",
     ) -> None:
         self.graph = Graph(stages)
         make_policy(policy, lambda _: 0)
@@ -85,7 +88,7 @@ class Pipeline:
             raise ValueError(f"lease_s must lie between 0.3 and 60 seconds, got {lease_s!r}")
         self.name, self.policy, self.lease_s, self.timeout_s = name, policy, lease_s, timeout_s
         self.admission = Admission() if admission is None else admission
-        self.autoscaling, self.preload = autoscaling, tuple(preload)
+        self.autoscaling, self.preload, self.backend = autoscaling, tuple(preload), backend
         if generation is not None and policy != "sticky":
             raise ValueError(f'a pipeline that generates needs policy="sticky", got {policy!r}')
         self.generation = None if generation is None else dict(generation)
@@ -137,12 +140,14 @@ class Pipeline:
             autoscaling=self.autoscaling,
             preload=self.preload,
             generation=self.generation,
+            backend=self.backend,
         )
 
     def blueprint(self, *, in_main: bool = True) -> Blueprint:
         """Return what the processes of a deployment need to know. ``in_main``: works may be of ``__main__``."""
         options = {
             "policy": self.policy,
+            "backend": self.backend,
             "timeout_s": self.timeout_s,
             "admission": asdict(self.admission),
             "generation": self.generation,
@@ -150,8 +155,12 @@ class Pipeline:
         return Blueprint.of(self.name, self.stages, options, in_main=in_main)
 
     @asynccontextmanager
-    async def deploy(self, cluster: Cluster | None = None, *, ready_s: float = READY_S) -> AsyncIterator[Deployment]:
+    async def deploy(
+        self, cluster: Cluster | None = None, *, ready_s: float = READY_S, tracing: Tracing | None = None
+    ) -> AsyncIterator[Deployment]:
         """Bring the pipeline up and take it down at the end of the block; everything ends with this process too.
+
+        ``tracing``: where the spans of traced requests go; None: nothing is traced.
 
         Under ``if __name__ == "__main__":`` in a script: replicas import it to find the stages' works. Raises
         DeploymentError if it is not ready within ``ready_s``.
@@ -168,7 +177,8 @@ class Pipeline:
             spec = self._spec(cluster, folder)
             async with (
                 WorldManager(job=spec.job, token=spec.token, lease_s=self.lease_s, host=cluster.address[0]) as manager,
-                self._brought_up(spec, manager, cluster, ready_s) as deployment,
+                self._traced(tracing) as tracer,
+                self._brought_up(spec, manager, cluster, ready_s, tracer) as deployment,
             ):
                 yield deployment
         finally:
@@ -176,13 +186,14 @@ class Pipeline:
 
     @asynccontextmanager
     async def _brought_up(
-        self, spec: DeploymentSpec, manager: WorldManager, cluster: Cluster, ready_s: float
+        self, spec: DeploymentSpec, manager: WorldManager, cluster: Cluster, ready_s: float, tracer: Tracer | None
     ) -> AsyncIterator[Deployment]:
         controller = Controller(spec, manager=manager, keeps_state=False)
         await controller.start()
         host: HostHandle | None = None
         try:
             async with self._front(manager, controller, cluster) as front:
+                front.tracer, front.pipeline = tracer, self.name
                 try:
                     if cluster.local:
                         host = start_host(
@@ -197,6 +208,19 @@ class Pipeline:
             await controller.aclose()
             if host is not None:
                 host.abort()
+
+    @asynccontextmanager
+    async def _traced(self, tracing: Tracing | None) -> AsyncIterator[Tracer | None]:
+        if tracing is None:
+            yield None
+            return
+        from .tracing.exporter import OpenTelemetryTracer  # an optional dependency
+
+        tracer = OpenTelemetryTracer(tracing, service=self.name)
+        try:
+            yield tracer
+        finally:
+            await asyncio.to_thread(tracer.close)
 
     def _spec(self, cluster: Cluster, folder: Path) -> DeploymentSpec:
         return DeploymentSpec(
@@ -214,7 +238,7 @@ class Pipeline:
 
     @asynccontextmanager
     async def _front(self, manager: WorldManager, controller: Controller, cluster: Cluster) -> AsyncIterator[Front]:
-        place = place_of(f"{GATEWAY}-1", self.graph, controller.store, self.policy)
+        place = place_of(f"{GATEWAY}-1", self.graph, controller.store, self.policy, self.backend)
         front = Front(manager, place, admission=self.admission, default_timeout_s=self.timeout_s)
         member = GatewayMember(manager, place, front, host=cluster.address[0])
         line = controller.attach(place.member, member.obey)

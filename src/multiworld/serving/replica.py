@@ -13,6 +13,7 @@ from typing import Any
 from ..channel.base import Payload
 from ..world.manager import WorldManager
 from .answers import DOUBTFUL, fields_of
+from .canary import CanaryKeeper
 from .custody import Refusal
 from .edge import Edge
 from .errors import (
@@ -28,6 +29,8 @@ from .finished import Finished
 from .graph import GATEWAY, INPUT, Batch
 from .node import Node, Place
 from .packets import Item, Kind
+from .tracing.hops import HOPS, executed, merged
+from .versions import FIRST, WEIGHTS, merged_weights, with_version
 
 __all__ = ["Replica"]
 
@@ -40,6 +43,7 @@ MERGING_WINDOW = 1 << 16  # see Custody
 GO_AHEAD_S = 1.0
 ASK_S = 0.3  # a part whose other parts come later than that may have come too late itself
 GRANT_EVERY_S = 0.1
+MAX_NOTED = 512  # characters of an error in a trace
 
 
 class _Open:
@@ -70,6 +74,8 @@ class Replica:
         self._on_edge_lost = on_edge_lost
         self.stage = place.graph.stages[place.stage]
         self.member = place.member
+        self.version = FIRST
+        """Of its weights."""
         self.node = Node(self, manager, place)
         self.executor = Executor(
             work,
@@ -79,6 +85,7 @@ class Replica:
             after_alone=self._say_over,
             on_done=self._done,
         )
+        self.canary = CanaryKeeper(self.stage, work)
         self._sources = place.graph.inputs(place.stage)
         self._targets = place.graph.downstream(place.stage)
         self._open: dict[bytes, _Open] = {}
@@ -136,6 +143,21 @@ class Replica:
             "window": self.node.window,
         }
 
+    def whereabouts(self, ids: Iterable[bytes]) -> dict[bytes, tuple[str, bool]]:
+        """Return at which stage those of these are that this replica knows of, and whether that is sure.
+
+        Not sure is what a stage that joins inputs has been sent: it may wait there for a part that is elsewhere.
+        """
+        known: dict[bytes, tuple[str, bool]] = {}
+        for id_ in ids:
+            request = self._open.get(id_)
+            if request is None or not request.taken:
+                continue
+            stage = next(iter(request.result_for), self.stage.name)
+            if stage != GATEWAY:
+                known[id_] = stage, stage == self.stage.name or not self.node.place.graph.merges(stage)
+        return known
+
     # ---- requests in
 
     def arrived(self, edge: Edge, items: list[Item]) -> None:
@@ -169,6 +191,8 @@ class Replica:
             error = RequestLostError(self.stage.name, "an earlier one")
             self._pass_on(request, item.successor().carry_error({**fields_of(error), DOUBTFUL: True}))
             return
+        if self.canary.due:
+            self.canary.take(item.id, inputs)
         self.executor.submit(Job(item.id, inputs, alone=any(part.deaths for part in inputs)))
 
     async def _ask_to_go_ahead(self, job: Job) -> None:
@@ -236,12 +260,16 @@ class Replica:
 
     def _done(self, job: Job, result: Payload | Exception) -> None:
         request = self._open.get(job.id)
+        if job.id == self.canary.taken:
+            self.canary.keep(result)
         if request is None:  # given up meanwhile
             return
         if request.is_off:
             self._release(job.id)
             return
         first = job.inputs[0]
+        if first.extra or self.version != FIRST or (self._merges and any(part.extra for part in job.inputs)):
+            first.extra = self._noted(job, request, result)
         if isinstance(result, ServingError):
             self._fail(request, first, result)
         elif isinstance(result, Exception):
@@ -255,6 +283,34 @@ class Replica:
             following.replayed = all(part.replayed for part in job.inputs)
             following.attempt = request.attempt
             self._pass_on(request, following.carry(result))
+
+    def _noted(self, job: Job, request: _Open, result: Payload | Exception) -> dict[str, Any]:
+        """Return what goes on with the result: the weights that it came through, and its hops if it is traced."""
+        extras = [part.extra for part in job.inputs]
+        extra = {name: value for part in extras for name, value in part.items()}
+        if len(extras) == 1:
+            weights = extra.get(WEIGHTS, {})
+        else:
+            weights = merged_weights(self.node.place.graph, list(zip(self._sources, extras, strict=True)))
+        extra[WEIGHTS] = with_version(weights, self.stage.name, self.version)
+        if not extra[WEIGHTS]:
+            del extra[WEIGHTS]
+        if HOPS in extra:
+            extra[HOPS] = merged(extras)
+            took_s, batch = self.executor.last_call
+            now = time.time()
+            extra = executed(
+                extra,
+                self.stage.name,
+                self.member,
+                arrived=now - (time.monotonic() - request.arrived_at),
+                began=now - took_s,
+                ended=now,
+                batch=batch,
+                version=self.version,
+                error=f"{type(result).__name__}: {result}"[:MAX_NOTED] if isinstance(result, Exception) else "",
+            )
+        return extra
 
     def _fail(self, request: _Open, item: Item, error: ServingError) -> None:
         if isinstance(error, BadRequestError) and not error.stage:
@@ -321,6 +377,7 @@ class Replica:
             await asyncio.sleep(GRANT_EVERY_S)
             self._relayed.clear()
             self._relayed_up.clear()
+            self.canary.tick(time.monotonic())
             if self._merges:
                 self._ask_about_parts(time.monotonic())
             else:
@@ -354,6 +411,4 @@ class Replica:
 
 def _copy(item: Item) -> Item:
     """The same for another stage: each edge notes other things on it."""
-    copy = item.successor(item.kind)
-    copy.meta, copy.size_bytes, copy.tensors, copy.buffer = item.meta, item.size_bytes, item.tensors, item.buffer
-    return copy
+    return item.successor(item.kind).copy_payload(item)

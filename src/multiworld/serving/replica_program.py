@@ -56,7 +56,8 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint, folder: Path) ->
     )
     async with manager:
         policy = str(blueprint.options.get("policy", "shortest-queue"))
-        place = place_of(arguments["member"], blueprint.graph, arguments["store"], policy)
+        backend = str(blueprint.options.get("backend", "auto"))
+        place = place_of(arguments["member"], blueprint.graph, arguments["store"], policy, backend)
         member = ReplicaMember(manager, place, host=arguments.get("host", ""), folder=folder)
         line = ControlLine(manager, place.member, place.store, hello=member.hello, on_message=member.obey)
         member.line = line

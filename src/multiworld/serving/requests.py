@@ -45,7 +45,8 @@ class Open:
     """A request without its answer. ``item``: its input as it is sent. ``waiter``: whoever waits for the answer."""
 
     __slots__ = (
-        "attempt", "chosen", "deadline", "id", "item", "num_waiters", "opened_at", "parts", "size_bytes", "waiter",
+        "attempt", "chosen", "deadline", "extras", "id", "item", "num_waiters", "opened_at", "parts", "size_bytes",
+        "trace", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,10 @@ class Open:
         self.num_waiters = 1
         self.parts: dict[str, Any] = {}
         """The answers of the output stages that have come so far."""
+        self.extras: dict[str, Any] = {}
+        """What was noted on them on their way, by stage; nothing on most."""
+        self.trace: Any = None
+        """What the tracer knows of it; None: it is not traced."""
 
 
 class Latencies:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..channel.base import Payload
-from ..channel.tensors import describe
+from ..channel.tensors import CODES, describe
 
-__all__ = ["SMALL_BYTES", "checked_result", "is_nobodys_else"]
+__all__ = ["SMALL_BYTES", "checked_result", "is_nobodys_else", "is_plain", "small_copy"]
 
 SMALL_BYTES = 64 << 10  # is copied faster than it is found out whether it has to be
 
@@ -30,6 +30,13 @@ def checked_result(result: Any, *, is_ours: bool) -> Payload:
     elif isinstance(result, (list, tuple)) and all(isinstance(value, Tensor) for value in result):
         return [_ready(value, is_ours) for value in result]
     raise TypeError(f"expected a tensor, or a list or dict of tensors, but the work returned {_describe(result)}")
+
+
+def small_copy(result: Any) -> Tensor | None:
+    """Return a copy of a small tensor that can be sent as it is; None for anything else, which is to be checked."""
+    if isinstance(result, Tensor) and result.nbytes <= SMALL_BYTES and is_plain(result):
+        return result.clone()
+    return None
 
 
 def is_nobodys_else(result: Any) -> bool:
@@ -58,6 +65,20 @@ def _count(storage: torch.UntypedStorage) -> int:
     """How often a storage is used: by tensors, and by the object that stands for it here."""
     count: int = torch._C._storage_Use_Count(storage._cdata)
     return count
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor can be sent as it is: contiguous, in memory of this host, without a graph behind it."""
+    return (
+        type(tensor) is Tensor
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.requires_grad
+        and tensor.dtype in CODES
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+    )
 
 
 def _ready(tensor: Tensor, is_ours: bool) -> Tensor:

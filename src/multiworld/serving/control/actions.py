@@ -8,18 +8,22 @@ from typing import Any
 __all__ = [
     "Action",
     "BackedOff",
+    "CanaryPassed",
     "Donate",
     "EdgeBroken",
     "EdgeClosed",
+    "EdgeLost",
     "EdgeOpened",
     "Emit",
     "FleetEvent",
     "HostJoined",
+    "HostLeft",
     "HostLost",
     "KillProcess",
     "LoadFailed",
     "PipelineReady",
     "PipelineUnready",
+    "ProcessEnded",
     "ReplicaDraining",
     "ReplicaLeft",
     "ReplicaLost",
@@ -102,6 +106,16 @@ class LoadFailed(FleetEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CanaryPassed(FleetEvent):
+    """A new replica with new weights answered a request as ``giver``, one with the old weights, did."""
+
+    member: str
+    stage: str
+    version: int
+    giver: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackedOff(FleetEvent):
     """Replicas of a stage die young again and again: the next one is started ``delay_s`` later."""
 
@@ -144,6 +158,33 @@ class EdgeBroken(FleetEvent):
     downstream: str
     attempts: int
     error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeLost(FleetEvent):
+    """``member``, one end of an edge, tells that the world broke: whoever is to blame, unless the other end was let go.
+
+    ``error``: the class. Of a member that dies each neighbor tells by itself, before or after ``ReplicaLost``.
+    """
+
+    upstream: str
+    downstream: str
+    member: str
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessEnded(FleetEvent):
+    """The process of a member ended otherwise than it was told to; ``returncode`` is below 0 after a signal.
+
+    Of one that was fenced it is the proof that it will not go on.
+    """
+
+    member: str
+    stage: str
+    returncode: int
+    last_lines: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +250,13 @@ class PipelineUnready(FleetEvent):
 class HostJoined(FleetEvent):
     host: str
     address: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLeft(FleetEvent):
+    """A host was stopped, and has ended its members."""
+
+    host: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from ...errors import MultiworldError
 from ...world.manager import WorldManager
 from ..errors import DeploymentError
 from ..graph import GATEWAY
+from ..hosts.orphans import end_orphans
 from ..hosts.reception import Reception
 from ..messages import CONTROLLER, Message
 from ..weights import donate_weights
@@ -49,11 +50,13 @@ logger = logging.getLogger(__name__)
 
 BUSY_TICK_S, IDLE_TICK_S = 0.05, 1.0
 SCALE_EVERY_S = 1.0
+HOPELESS_DEATHS = 3  # of the first replicas of a stage, before any has served
 STATE_FILE = "controller.json"
 STOP_MARGIN_S = 2.0
 AWAY_SHARE = 0.6  # of the lease, after which others may have given this process up
 AWAY_S = 2.0  # within it, all is told that happened while this process was away
 GATEWAYS_SHARE = 2 / 3
+OTHERS_S = 30.0  # for the gateways of a host that is stopped to answer what they hold
 LOOPBACK = ("127.0.0.1", "::1", "")
 
 
@@ -74,7 +77,7 @@ class Controller:
         self.stop_asked = asyncio.Event()
         """Set when a command asked to end the deployment; whoever runs the controller does it."""
         self._manager = manager
-        local = (*LOOPBACK, *([spec.address[0]] if spec.address[0] else []))
+        self._local = local = (*LOOPBACK, *([spec.address[0]] if spec.address[0] else []))
         self._fleet = Fleet(
             spec.graph,
             now=time.monotonic(),
@@ -98,6 +101,7 @@ class Controller:
         self._stepped = asyncio.Event()
         self._looked_at = time.monotonic()
         self._away_until = 0.0
+        self._closed = False
 
     async def start(self) -> None:
         """Serve the store, let hosts in, and begin. Raises StoreError, OSError, ValueError."""
@@ -131,6 +135,7 @@ class Controller:
 
     async def aclose(self) -> None:
         """End the controller alone; the deployment serves on. Idempotent."""
+        self._closed = True
         ending = [*self._tasks, *(line.close() for line in self._lines.values())]
         if self._ticking is not None:
             ending.append(self._ticking)
@@ -241,9 +246,26 @@ class Controller:
             raise DeploymentError("\n".join([text, *errors]))
 
     async def wait_complete(self, timeout_s: float = 60.0) -> None:
-        """Wait until every stage has as many replicas as wanted, and all serve. Raises DeploymentError."""
-        for stage in self._fleet.plans:
-            await self._wait_for_stage(stage, timeout_s)
+        """Wait until every stage has as many replicas as wanted, and all serve.
+
+        Raises DeploymentError, and does not wait on for a stage none of whose first replicas came up.
+        """
+        plans = self._fleet.plans
+        await self._until(lambda: bool(self._hopeless()) or all(map(self._is_full, plans)), timeout_s)
+        stage = self._hopeless()
+        if stage:
+            raise DeploymentError(
+                f"stage {stage!r} does not come up: {plans[stage].crash.deaths} replicas in a row ended before one "
+                f"served. {self._why_not(stage)}".rstrip()
+            )
+        for stage in plans:
+            self._check_full(stage, timeout_s)
+
+    def _hopeless(self) -> str:
+        """Return a stage that no replica serves and that some have died of, or nothing."""
+        plans = self._fleet.plans.items()
+        deaths = {stage: plan.crash.deaths for stage, plan in plans if not self._fleet.num_open(stage)}
+        return next((stage for stage, number in deaths.items() if number >= HOPELESS_DEATHS), "")
 
     # ---- what happens
 
@@ -261,12 +283,15 @@ class Controller:
         name = host.name
         self._hosts[name] = host
         host.on_exit, host.on_started = self._process_ended, self._process_started
+        host.on_stopping = lambda: self._host_stops(host)
         host.on_lost = lambda: self._host_went(host)
         for kill in self._kills.pop(name, {}).values():
             self._kill(kill)
         self._pids.update(host.members)
         now = time.monotonic()
         self._do(self._fleet.host_joined(name, host.address, host.capacity, dict(host.members), now))
+        if host.is_stopping:
+            self._host_stops(host)
 
     def _process_started(self, member: str, pid: int) -> None:
         self._pids[member] = pid
@@ -276,10 +301,34 @@ class Controller:
         pid = self._pids.pop(member, None)
         self._do(self._fleet.exited(member, pid, returncode, time.monotonic(), "\n".join(last_lines)))
 
+    def _host_stops(self, host: HostPort) -> None:
+        ends_all = CONTROLLER in host.members and not self._fleet.stopping
+        self._do(self._fleet.host_stopping(host.name, time.monotonic(), ends_all=ends_all))
+        if ends_all:  # this process is one of its members, and will be ended after the others
+            self._spawn(self._stop_others(host))
+
+    async def _stop_others(self, own: HostPort) -> None:
+        """Have the other hosts end once all is answered: nobody would tell them later."""
+        await self._until(lambda: not self._fleet.of_stage(GATEWAY), OTHERS_S)
+        if self._state is not None:
+            self._state.remove()
+        stopping = [host.stop(STOP_MARGIN_S) for host in self._hosts.values() if host is not own]
+        await asyncio.gather(*stopping)
+
     def _host_went(self, host: HostPort) -> None:
         if self._hosts.get(host.name) is host:
             del self._hosts[host.name]
+            if self._closed:  # we lost it ourselves
+                return
             self._do(self._fleet.host_lost(host.name, time.monotonic()))
+            if host.address in self._local and not self._fleet.stopping:
+                self._spawn(self._end_orphans(host.pid, list(host.members.values())))
+
+    async def _end_orphans(self, host: int, members: list[int]) -> None:
+        """If a host process was killed, its members were with it: what they had started themselves was not."""
+        killed = await asyncio.to_thread(end_orphans, host, members)
+        if killed:
+            logger.warning("killed %d processes that members of a killed host process had started", len(killed))
 
     def _notice_absence(self, now: float) -> None:
         """This process was stopped, or starved: then it was given up by others, who live."""
@@ -398,6 +447,8 @@ class Controller:
 
     def _follow_members(self) -> None:
         """Have a line to every member that has a process, and to no other."""
+        if self._closed:
+            return
         members = self._fleet.members
         for name in [name for name in self._lines if name not in members]:
             self._watch(self._lines.pop(name).close())
@@ -440,15 +491,18 @@ class Controller:
         return True
 
     async def _wait_for_stage(self, stage: str, timeout_s: float) -> None:
-        fleet, plan = self._fleet, self._fleet.plans[stage]
+        await self._until(lambda: self._is_full(stage), timeout_s)
+        self._check_full(stage, timeout_s)
 
-        def holds() -> bool:
-            return fleet.num_open(stage) == plan.desired == len(fleet.of_stage(stage))
+    def _is_full(self, stage: str) -> bool:
+        fleet = self._fleet
+        return fleet.num_open(stage) == fleet.plans[stage].desired == len(fleet.of_stage(stage))
 
-        if not await self._until(holds, timeout_s):
+    def _check_full(self, stage: str, timeout_s: float) -> None:
+        if not self._is_full(stage):
             raise DeploymentError(
-                f"stage {stage!r} has {fleet.num_open(stage)} of {plan.desired} replicas after {timeout_s:g} s; the "
-                f"order stands. {self._why_not(stage)}".rstrip()
+                f"stage {stage!r} has {self._fleet.num_open(stage)} of {self._fleet.plans[stage].desired} replicas "
+                f"after {timeout_s:g} s; the order stands. {self._why_not(stage)}".rstrip()
             )
 
     def _why_not(self, name: str) -> str:

@@ -6,20 +6,26 @@ order. Nothing is remembered of what was ordered but what is wanted and what is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...errors import PeerLeftError
 from ..errors import DeploymentError, UnknownStageError
 from ..graph import GATEWAY, Batch, Graph
 from .actions import (
     Action,
+    CanaryPassed,
+    EdgeLost,
     Emit,
     HostJoined,
+    HostLeft,
     HostLost,
     KillProcess,
     LoadFailed,
     PipelineReady,
     PipelineUnready,
+    ProcessEnded,
     Scaled,
     Send,
     Tuned,
@@ -39,6 +45,7 @@ LEAVE_S = 6.0
 RETURN_S = 3.0  # beyond the lease, for members to come back to a controller that was started again
 GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replicas leave
 MOST_REPLICAS = 1024
+QUIET = ("stats", "where", "at")  # changes nothing
 
 
 class Fleet(Staffing):
@@ -51,11 +58,14 @@ class Fleet(Staffing):
             "hello": self._hello,
             "loaded": self._loaded,
             "load_failed": self._load_failed,
+            "canary_missed": self._canary_missed,
             "connected": self._connected,
             "connect_failed": self._connect_failed,
             "edge_broken": self._edge_broken,
             "drained": self._drained,
             "stats": self._stats,
+            "where": self._where,
+            "at": self._at,
         }
 
     # ---- hosts and processes
@@ -81,11 +91,30 @@ class Fleet(Staffing):
         if host is None or not host.live:
             return []
         host.live = False
-        actions: list[Action] = [Emit(event=HostLost(host=name))]
-        for member in [member for member in self.members.values() if member.host == name and not member.attached]:
-            if not member.awaited and not member.keep:
+        actions: list[Action] = [Emit(event=HostLeft(host=name) if host.leaving else HostLost(host=name))]
+        for member in [member for member in self.members.values() if member.host == name]:
+            if host.leaving:
+                actions += self._lose(member, f"host {name} was stopped", now)
+            elif not (member.attached or member.awaited or member.keep):
                 actions += self._lose(member, f"host {name} was lost while it started", now, blame=False)
         return actions + self._step(now)
+
+    def host_stopping(self, name: str, now: float, *, ends_all: bool) -> list[Action]:
+        """A host has begun to end its members: they are replaced elsewhere. ``ends_all``: the controller is among them.
+
+        Then nobody is replaced.
+        """
+        host = self.hosts.get(name)
+        if host is None or self.stopping:
+            return []
+        host.leaving = True
+        for member in [member for member in self.members.values() if member.host == name]:
+            member.keep = False
+            member.retiring = member.retiring or f"host {name} is being stopped"
+        if ends_all:
+            self.stopping = True
+            self._stop_replicas_at = math.inf  # the hosts do that
+        return self._step(now)
 
     def started(self, member: str, pid: int, now: float) -> list[Action]:
         if member in self.members:
@@ -104,7 +133,9 @@ class Fleet(Staffing):
     ) -> list[Action]:
         """A process ended. Late news of one whose name another process has by now changes nothing."""
         found = self.members.get(member)
-        if found is None or (pid is not None and found.pid is not None and pid != found.pid):
+        if found is None:
+            return self._ended(member, returncode, last_lines)
+        if pid is not None and found.pid is not None and pid != found.pid:
             return []
         if found.state is MemberState.LEAVING:
             forgets = self._kill(found) if found.keep else []  # else its host would start it again
@@ -112,7 +143,16 @@ class Fleet(Staffing):
         found.keep = found.keep and returncode != 0  # its host starts it again only after a failure
         why = f"its process ended with {returncode}"
         self._note_error(found, f"{found.id}: {why}\n{last_lines}".rstrip())
-        return self._lose(found, why, now, died=True) + self._step(now)
+        ended = self._ended(member, returncode, last_lines)
+        return ended + self._lose(found, why, now, died=True) + self._step(now)
+
+    def _ended(self, member: str, returncode: int | None, last_lines: str) -> list[Action]:
+        """Return the record of an end that nobody ordered, or that was forced."""
+        parsed = parse_member(member)
+        if parsed is None or not returncode:
+            return []
+        event = ProcessEnded(member=member, stage=parsed[0], returncode=returncode, last_lines=last_lines)
+        return [Emit(event=event)]
 
     # ---- members
 
@@ -132,14 +172,14 @@ class Fleet(Staffing):
         if found is None or handle is None or (not found.attached and message["event"] != "hello"):
             return []
         actions = handle(found, message, now)
-        return actions if message["event"] == "stats" else actions + self._step(now)
+        return actions if message["event"] in QUIET else actions + self._step(now)
 
     def lost(self, member: str, why: str, now: float, *, died: bool = False) -> list[Action]:
         """The world shared with a member broke. ``died``: because its process ended, as far as can be told."""
         found = self.members.get(member)
         if found is None or (not found.attached and (found.awaited or found.keep)):
             return []  # it comes again by itself
-        if found.state is MemberState.LEAVING and found.host:
+        if found.host and (found.state is MemberState.LEAVING or self._is_on_leaving_host(found)):
             return []  # its process's end is what is waited for
         if found.state is MemberState.LEAVING or (self.stopping and not found.host):
             return self._left(found) + self._step(now)
@@ -308,8 +348,19 @@ class Fleet(Staffing):
             return []
         member.donor = None
         member.go(MemberState.CONNECTING, now)
-        tuning = self.plans[member.stage].tuning
-        return [Send(member=member.id, message={"do": "tune", **tuning})] if tuning else []
+        tuning, giver = self.plans[member.stage].tuning, message.get("canary")
+        actions: list[Action] = [Send(member=member.id, message={"do": "tune", **tuning})] if tuning else []
+        if giver:
+            event = CanaryPassed(member=member.id, stage=member.stage, version=member.version, giver=str(giver))
+            actions.append(Emit(event=event))
+        return actions
+
+    def _canary_missed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+        """Whoever was to tell it what to answer is gone: another one is asked."""
+        if member.state is not MemberState.LOADING:
+            return []
+        member.tried.add(str(message.get("giver", "")))
+        return self._load(member)
 
     def _load_failed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         source = member.donor or ""
@@ -332,8 +383,15 @@ class Fleet(Staffing):
         return self.wiring.failed(member.id, str(message["peer"]), str(message["as"]), error, now, broke=False)
 
     def _edge_broken(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        error = f"{message.get('error', '')}: {message.get('text', '')}"
-        return self.wiring.failed(member.id, str(message["peer"]), str(message["as"]), error, now, broke=True)
+        peer, role = str(message["peer"]), str(message["as"])
+        error, text = str(message.get("error", "")), str(message.get("text", ""))
+        actions: list[Action] = []
+        other = self.members.get(peer)
+        if error != PeerLeftError.__name__ or (other is not None and other.state is not MemberState.LEAVING):
+            upstream, downstream = (member.id, peer) if role == "upstream" else (peer, member.id)
+            event = EdgeLost(upstream=upstream, downstream=downstream, member=member.id, error=error, text=text)
+            actions.append(Emit(event=event))
+        return actions + self.wiring.failed(member.id, peer, role, f"{error}: {text}", now, broke=True)
 
     def _drained(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         return self._dismiss(member, now) if member.state is MemberState.DRAINING else []
@@ -342,6 +400,18 @@ class Fleet(Staffing):
         member.stats = {key: value for key, value in message.items() if key != "event"}
         member.heard_at = now
         return []
+
+    def _where(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+        """A gateway asks where requests are; whoever knows answers by ``at``."""
+        question = {"do": "where", "ids": list(message["ids"]), "asker": member.id}
+        replicas = [other for other in self.members.values() if other.attached and not other.is_gateway]
+        return [Send(member=other.id, message=question) for other in replicas]
+
+    def _at(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+        asker = self.members.get(str(message["asker"]))
+        if asker is None or not asker.attached:
+            return []
+        return [Send(member=asker.id, message={"do": "at", "at": message["at"]})]
 
     # ---- the step: compare what is wanted with what is there
 

@@ -12,12 +12,13 @@ __all__ = ["HostInfo", "place"]
 
 @dataclass(kw_only=True)
 class HostInfo:
-    """One host as its process introduced it. ``live``: there is a link to it."""
+    """One host as its process introduced it. ``live``: there is a link to it. ``leaving``: it ends its members."""
 
     name: str
     address: str
     capacity: int
     live: bool = True
+    leaving: bool = False
 
 
 def place(
@@ -34,5 +35,6 @@ def place(
         same = sum(member.stage == stage for member in there)
         return same, len(there) / max(host.capacity, 1), host.name
 
-    fitting = [host for host in hosts if host.live and (not allowed or host.name in allowed or host.address in allowed)]
+    there = [host for host in hosts if host.live and not host.leaving]
+    fitting = [host for host in there if not allowed or host.name in allowed or host.address in allowed]
     return min(fitting, key=burden, default=None)

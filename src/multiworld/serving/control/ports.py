@@ -16,9 +16,12 @@ class HostPort(Protocol):
     name: str
     address: str
     capacity: int
+    pid: int
+    is_stopping: bool
     members: dict[str, int]
     on_exit: Callable[[str, int, list[str]], None] | None
     on_started: Callable[[str, int], None] | None
+    on_stopping: Callable[[], None] | None
     on_lost: Callable[[], None] | None
 
     async def start(self, order: Mapping[str, Any]) -> int:

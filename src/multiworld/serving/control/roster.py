@@ -139,6 +139,9 @@ class Roster:
             return "its replicas die young"
         return ""
 
+    def _is_on_leaving_host(self, member: Member) -> bool:
+        return member.host in self.hosts and self.hosts[member.host].leaving
+
     def _plan(self, stage: str) -> StagePlan:
         plan = self.plans.get(stage)
         if plan is None:

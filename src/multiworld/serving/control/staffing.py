@@ -160,19 +160,36 @@ class Staffing(Roster):
         ]
         path = plan.weights.get(member.version)
         load: dict[str, Any] = {"do": "load", "version": member.version, "donor": None, "weights": path}
+        giver = self._canary_giver(plan, member)
+        asked: list[Action] = []
+        if giver is not None:
+            load["canary"] = giver
+            asked.append(Send(member=giver, message={"do": "canary", "to": member.id}))
         if donors:
             donor = min(donors, key=lambda other: takers.count(other.id)).id
             member.donor = donor
             return [
+                *asked,
                 Send(member=donor, message={"do": "donate", "to": member.id}),
                 Send(member=member.id, message={**load, "donor": donor, "weights": None}),
             ]
         if path is not None and member.address not in self._local and CONTROLLER not in member.tried:
             member.donor = CONTROLLER
             message = {**load, "donor": CONTROLLER, "weights": None}
-            return [Donate(member=member.id, path=path), Send(member=member.id, message=message)]
+            return [*asked, Donate(member=member.id, path=path), Send(member=member.id, message=message)]
         member.donor = None
-        return [Send(member=member.id, message=load)]
+        return [*asked, Send(member=member.id, message=load)]
+
+    def _canary_giver(self, plan: StagePlan, member: Member) -> str | None:
+        """Return which replica of the old version tells a new one of an update what it must answer, if there is one."""
+        if plan.rollout is None or member.version != plan.rollout.version:
+            return None
+        old = [
+            other.id
+            for other in self.of_stage(plan.name)
+            if other.is_ready and other.version == plan.version and other.id not in member.tried
+        ]
+        return old[0] if old else None
 
     def _other_donors(self, gone: str) -> list[Action]:
         """Let those who were to take their weights from a member that is gone take them elsewhere."""
@@ -206,11 +223,14 @@ class Staffing(Roster):
 
     def _lose(self, member: Member, why: str, now: float, *, blame: bool = True, died: bool = False) -> list[Action]:
         """A member is gone without having been told to. ``blame``: it may be its own fault, which delays the next."""
+        leaves = self._is_on_leaving_host(member)
+        blame = blame and not leaves
         young, counted = blame and member.died_young(now), member.counts
         rollout = self.plans[member.stage].rollout if member.stage in self.plans else None
         was_settled = rollout is not None and rollout.has_settled(member, now)
-        actions: list[Action] = [Emit(event=ReplicaLost(member=member.id, stage=member.stage, why=why))]
-        if not (member.keep and died):  # its host has started the next one of that name by now
+        lost = ReplicaLost(member=member.id, stage=member.stage, why=why)
+        actions: list[Action] = [Emit(event=ReplicaLeft(member=member.id, stage=member.stage) if leaves else lost)]
+        if not (died and (member.keep or leaves)):  # its host has started the next one of that name by now
             actions = [*self._kill(member), *actions]
         if member.keep and not self.stopping:
             if member.state is not MemberState.STARTING:

@@ -74,5 +74,8 @@ def _member(fleet: Fleet, member: Member, now: float) -> dict[str, Any]:
         "awaited": member.awaited,
         "retiring": member.retiring,
         "queue": int(member.stats.get("queue", 0)),
+        "cpu": member.stats.get("cpu"),
+        "rss_bytes": member.stats.get("rss_bytes"),
+        "pss_bytes": member.stats.get("pss_bytes"),
         "stats": member.stats,
     }

@@ -22,10 +22,11 @@ class Asking:
     request_id: str
     timeout_s: float | None
     key: str | None
+    traceparent: str = ""
 
 
 def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Asking:
-    """Read ``Idempotency-Key``, ``X-Timeout-S`` or ``Request-Timeout``, and ``X-Routing-Key``.
+    """Read ``Idempotency-Key``, ``X-Timeout-S`` or ``Request-Timeout``, ``X-Routing-Key`` and ``traceparent``.
 
     A request without an id gets one. Refused: ids and keys that are not up to 256 printable characters of ASCII, and
     time limits that are no positive number of seconds.
@@ -35,7 +36,8 @@ def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Askin
             415, "UnsupportedMediaTypeError", f"content encoding {headers['content-encoding']!r:.40} is not served"
         )
     request_id = _plain(headers, "idempotency-key") or os.urandom(16).hex()
-    return Asking(request_id, _timeout_s(headers, default_timeout_s), _plain(headers, "x-routing-key"))
+    key, traceparent = _plain(headers, "x-routing-key"), headers.get("traceparent", "")
+    return Asking(request_id, _timeout_s(headers, default_timeout_s), key, traceparent)
 
 
 def _plain(headers: Mapping[str, str], name: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ..versions import shown
 from .answers import JSON
 from .asking import Asking, asking
 from .elements import check_finite
@@ -14,12 +15,14 @@ from .kserve import HEADER_LENGTH, answer_question, parse_question
 from .options import GatewayOptions
 from .prometheus import HttpCounts
 from .refusal import Refusal
-from .served import Payload, Served, can_stream
+from .served import Payload, Report, Served, can_report, can_stream
 from .sse import CONTENT_TYPE, close, first_event, remaining_events
 
 __all__ = ["Inference"]
 
 BINARY = "application/octet-stream"
+WEIGHTS_HEADER = "multiworld-weights"
+"""Which version of each stage's weights an answer is of."""
 
 
 class Inference:
@@ -41,8 +44,9 @@ class Inference:
         answered = accepted_format(exchange.headers, form)
         asked = self._asked(exchange)
         payload = await self._payload(exchange, form)
-        pieces, headers = answered.encode(await self._ask(exchange, payload, asked))
-        return Answer(200, answered.content_type, pieces, headers)
+        result, told = await self._ask(exchange, payload, asked)
+        pieces, headers = answered.encode(result)
+        return Answer(200, answered.content_type, pieces, {**headers, **told})
 
     async def generate(self, exchange: Exchange) -> Answer:
         """``POST /generate``: one payload in, a series of them out."""
@@ -72,11 +76,11 @@ class Inference:
         limit = self._max_bytes(is_text=HEADER_LENGTH not in exchange.headers)
         question = parse_question(await exchange.body.read(limit), exchange.headers)
         self._check(question.payload)
-        result = await self._ask(exchange, question.payload, asked)
+        result, told = await self._ask(exchange, question.payload, asked)
         pieces, header_length = answer_question(question, result, model=self._served.name, version=version)
         if not header_length:
-            return Answer(200, JSON, pieces)
-        return Answer(200, BINARY, pieces, {HEADER_LENGTH: str(header_length)})
+            return Answer(200, JSON, pieces, told)
+        return Answer(200, BINARY, pieces, {HEADER_LENGTH: str(header_length), **told})
 
     def _asked(self, exchange: Exchange) -> Asking:
         asked = asking(exchange.headers, self._options.default_timeout_s)
@@ -97,12 +101,20 @@ class Inference:
         if self._options.nan_policy == "refuse":
             check_finite(payload)
 
-    async def _ask(self, exchange: Exchange, payload: Payload, asked: Asking) -> Payload:
+    async def _ask(self, exchange: Exchange, payload: Payload, asked: Asking) -> tuple[Payload, dict[str, str]]:
+        """Return the result, and what the answer's head tells of its way."""
         exchange.begin_watch()
-        began = time.perf_counter()
+        served, began = self._served, time.perf_counter()
         try:
-            return await self._served.infer(
-                payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key
+            if not can_report(served):
+                result = await served.infer(
+                    payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key
+                )
+                return result, {}
+            report = Report(traceparent=asked.traceparent)
+            result = await served.infer(
+                payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key, report=report
             )
+            return result, {WEIGHTS_HEADER: shown(report.versions)} if report.versions else {}
         finally:
             self._counts.took(time.perf_counter() - began)

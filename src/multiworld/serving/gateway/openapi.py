@@ -132,6 +132,7 @@ def _asking() -> list[dict[str, Any]]:
         _header("Idempotency-Key", "Names the request: sent again, it gets the same answer, computed once.", text),
         _header("X-Timeout-S", "Seconds after which the request is given up, and answered 504.", seconds),
         _header("X-Routing-Key", "Requests with the same key go to the same replica, if they can.", text),
+        _header("traceparent", "Of the caller's trace, which is continued if traces are on (W3C Trace Context).", text),
     ]
 
 

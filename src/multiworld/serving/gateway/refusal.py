@@ -51,6 +51,6 @@ def refusal_of(error: Exception) -> Refusal:
         error.http_status,
         type(error).__name__,
         str(error),
-        stage=str(getattr(error, "stage", "")),
+        stage=str(getattr(error, "stage", "") or getattr(error, "where", "")),
         retry_after_s=error.retry_after_s if isinstance(error, OverloadedError) else None,
     )

@@ -7,8 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeGuard
 
 from ...channel.base import Payload
+from ..answers import Report
 
-__all__ = ["Metric", "Payload", "Sample", "Served", "StreamingServed", "can_stream"]
+__all__ = [
+    "Metric",
+    "Payload",
+    "Report",
+    "ReportingServed",
+    "Sample",
+    "Served",
+    "StreamingServed",
+    "can_report",
+    "can_stream",
+]
 
 Sample = tuple[Mapping[str, str], float]
 """Labels, and the value under them."""
@@ -69,6 +80,28 @@ class StreamingServed(Served, Protocol):
         key: str | None = None,
     ) -> AsyncIterator[Payload]:
         """As ``infer``. What it returns is closed (``aclose``, if it has one) when nobody wants the rest."""
+
+
+class ReportingServed(Served, Protocol):
+    """Tells more than the answer: ``infer`` fills in a report."""
+
+    reports: bool
+
+    async def infer(
+        self,
+        payload: Payload,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+        report: Report | None = None,
+    ) -> Payload:
+        """As that of Served."""
+
+
+def can_report(served: Served) -> TypeGuard[ReportingServed]:
+    """Whether it is a ReportingServed."""
+    return bool(getattr(served, "reports", False))
 
 
 def can_stream(served: Served) -> TypeGuard[StreamingServed]:

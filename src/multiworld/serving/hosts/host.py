@@ -34,11 +34,15 @@ class Host:
         """What could not be preloaded there, and why."""
         self.members: dict[str, int] = dict(hello["members"])
         """The pid of each member that runs."""
+        self.is_stopping = bool(hello.get("stopping", False))
+        """Whether it has begun to have its members end."""
         self.is_lost = False
         self.on_exit: Callable[[str, int, list[str]], None] | None = None
         """Called with the member, its return code (negative: the signal) and its last lines."""
         self.on_started: Callable[[str, int], None] | None = None
         """Called with the member and its pid when a kept member was started again."""
+        self.on_stopping: Callable[[], None] | None = None
+        """Called once, when it begins to have its members end, whoever told it to."""
         self.on_lost: Callable[[], None] | None = None
         """Called once, when the connection is lost. Its members may go on."""
         self._send, self._drop = send, drop
@@ -91,6 +95,10 @@ class Host:
             self._take_started(event)
         elif kind == "failed":
             self._settle(event.get("id"), DeploymentError(f"host {self.name}: {event['error']}"))
+        elif kind == "stopping":
+            self.is_stopping = True
+            if self.on_stopping is not None:
+                self.on_stopping()
         elif kind == "exited":
             self.members.pop(event["member"], None)
             if self.on_exit is not None:

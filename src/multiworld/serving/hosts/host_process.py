@@ -137,6 +137,7 @@ class HostProcess:
             "capacity": len(os.sched_getaffinity(0)),
             "members": self._members.pids,
             "warnings": self._warnings,
+            "stopping": self._phase is not None,
         }
 
     def _restarted(self, member: str, pid: int) -> None:
@@ -164,6 +165,7 @@ class HostProcess:
         if self._phase is None:
             self._grace_s, self._phase = grace_s, -1
             self._members.end()
+            self._link.send({"event": "stopping"})  # else the controller would replace those that end now
             self._loop.call_soon(self._end_next)
 
     def _end_next(self) -> None:

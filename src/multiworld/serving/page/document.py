@@ -29,10 +29,13 @@ FIRST = "@first@"
 STAGES = ("Stage", "#Open", "#Bounds", "#Rate", "#Busy", "#Service", "#Queue", "#Version", "")
 REPLICAS = (
     *("Replica", "State", "#Pid", "Host", "#Version", "#Queue", "#In hand", "#Window", "#Rate", "#Service"),
-    *("#Busy", "#Done", "#Failed", "#Held", "#Age"),
+    *("#Busy", "#Done", "#Failed", "#Held", "#CPU", "#Memory", "#Age"),
 )
 HOSTS = ("Host", "Address", "State", "#Members", "#Capacity")
-GATEWAYS = ("Gateway", "State", "#Pid", "Host", "#Open", "#Waiting", "#Rate", "#p50", "#p95", "#p99")
+GATEWAYS = (
+    *("Gateway", "State", "#Pid", "Host", "#Open", "#Waiting", "#Rate", "#p50", "#p95", "#p99"),
+    *("#CPU", "#Memory"),
+)
 
 
 def _tile(curve: str, number: str, says: str, label: str = "") -> str:

@@ -40,6 +40,7 @@ function time(seconds) {
 }
 function share(value) { return value === null || value === undefined ? "–" : Math.round(value * 100) + " %"; }
 function size(bytes) { return bytes >= 1e6 ? (bytes / 1e6).toFixed(1) + " MB" : Math.round(bytes / 1e3) + " kB"; }
+function memory(mb) { return mb === null || mb === undefined ? "–" : count(mb) + " MB"; }
 function age(seconds) {
   if (seconds < 60) return seconds + " s";
   return seconds < 3600 ? Math.floor(seconds / 60) + " min" : (seconds / 3600).toFixed(1) + " h";
@@ -188,11 +189,11 @@ function showTables() {
     tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [String(each.version), "n"], [count(each.queue), "n"],
     [count(each.in_flight), "n"], [limit(each.window) || "–", "n"], [rate(each.rate), "n"], [time(each.service_s), "n"],
     [share(each.utilisation), "n"], [count(each.done), "n"], [count(each.failed), each.failed ? "n bad" : "n"],
-    [size(each.held_bytes), "n"], [age(each.age_s), "n"]]]));
+    [size(each.held_bytes), "n"], [share(each.cpu), "n"], [memory(each.memory_mb), "n"], [age(each.age_s), "n"]]]));
   table("gateways", snapshot.gateways.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,
     tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [count(each.open_requests), "n"],
     [count(each.waiting), "n"], [rate(each.rate), "n"], [time(each.p50_s), "n"], [time(each.p95_s), "n"],
-    [time(each.p99_s), "n"]]]));
+    [time(each.p99_s), "n"], [share(each.cpu), "n"], [memory(each.memory_mb), "n"]]]));
   const members = [...snapshot.replicas, ...snapshot.gateways];
   table("hosts", snapshot.hosts.map(each => [each.name, [[each.name], [each.address],
     each.live ? ["● connected", "good"] : ["✕ lost", "bad"],

@@ -160,7 +160,15 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
         "pid": member["pid"],
         "host": member["host"] or member["address"],
         "age_s": round(member["age_s"]),
+        "cpu": _rounded(member.get("cpu"), 2),
+        "memory_mb": _memory_mb(member),
     }
+
+
+def _memory_mb(member: Mapping[str, Any]) -> float | None:
+    """Return the memory that a member does not share, or all of it where that is not known, in megabytes."""
+    size_bytes = member.get("pss_bytes") or member.get("rss_bytes")
+    return None if size_bytes is None else round(size_bytes / 1e6)
 
 
 def _number(member: str) -> int:

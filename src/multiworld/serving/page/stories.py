@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -101,6 +102,12 @@ def _edge_broken(event: Event) -> Told:
     return "fault", "warn", text
 
 
+def _ended(event: Event) -> Told:
+    code = event["returncode"]
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+    return "replica", "warn", f"the process of {event['member']} {how}"
+
+
 def _edge(event: Event) -> str:
     return f"{event['upstream']} → {event['downstream']}"
 
@@ -132,8 +139,15 @@ TELLERS: dict[str, Callable[[Event], Told]] = {
     "EdgeOpened": lambda event: ("world", "", f"{_edge(event)} is open, epoch {event['epoch']}"),
     "EdgeClosed": lambda event: ("world", "", f"{_edge(event)} is closed, epoch {event['epoch']}"),
     "EdgeBroken": _edge_broken,
+    "EdgeLost": lambda event: ("world", "", f"{event['member']}: {_edge(event)} broke: {_first(event['text'])}"),
+    "ProcessEnded": _ended,
     "Scaled": _scaled,
     "UpdateStarted": lambda event: ("update", "calm", f"{event['stage']} is brought to version {event['version']}"),
+    "CanaryPassed": lambda event: (
+        "update",
+        "good",
+        f"{event['member']} (version {event['version']}) answers a canary request as {event['giver']} does",
+    ),
     "UpdateFinished": _updated,
     "UpdateRolledBack": _rolled_back,
     "Tuned": lambda event: (
@@ -144,6 +158,7 @@ TELLERS: dict[str, Callable[[Event], Told]] = {
     "PipelineReady": lambda event: ("other", "good", f"every stage takes requests, after {_seconds(event['after_s'])}"),
     "PipelineUnready": lambda event: ("fault", "bad", f"not ready: {event['missing']}"),
     "HostJoined": lambda event: ("other", "calm", f"host {event['host']} ({event['address']}) joined"),
+    "HostLeft": lambda event: ("other", "calm", f"host {event['host']} was stopped"),
     "HostLost": lambda event: ("fault", "bad", f"host {event['host']} is lost"),
     "ControllerSilent": lambda event: ("fault", "warn", f"the controller does not answer: {event['why']}"),
     "ControllerBack": lambda event: (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .words import MARKS, clock, condition, look_of, rate, replica_state, seconds, share, sparkline
+from .words import MARKS, clock, condition, look_of, megabytes, rate, replica_state, seconds, share, sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -56,7 +56,7 @@ def block(shown: Mapping[str, Any], points: Sequence[Mapping[str, Any]], *, widt
 
     most = max(3, height - OTHER_LINES - len(shown["stages"]))
     return Group(
-        _headline(shown), *_curves(shown, points, width), _stages(shown), _replicas(shown, most, is_wide=width >= 100)
+        _headline(shown), *_curves(shown, points, width), _stages(shown), _replicas(shown, most, is_wide=width >= 116)
     )
 
 
@@ -120,7 +120,7 @@ def _stages(shown: Mapping[str, Any]) -> Table:
 def _replicas(shown: Mapping[str, Any], most: int, *, is_wide: bool) -> Table:
     from rich.text import Text
 
-    more = ("#pid", "host", "#window", "#done") if is_wide else ()
+    more = ("#pid", "host", "#window", "#done", "#cpu", "#memory") if is_wide else ()
     table = _table("replica", "state", "#queue", "#rate", "#service", "#busy", *more)
     replicas = sorted(shown["replicas"], key=lambda each: look_of(each) == "good")  # who is not well comes first
     left_out = len(replicas) - most
@@ -130,6 +130,7 @@ def _replicas(shown: Mapping[str, Any], most: int, *, is_wide: bool) -> Table:
         if is_wide:
             window = "–" if each["window"] is None else str(each["window"])
             cells += [str(each["pid"] or "–"), each["host"], window, f"{each['done']:,}"]
+            cells += [share(each["cpu"]), megabytes(each["memory_mb"])]
         table.add_row(each["id"], Text(f"{MARKS[tone]} {replica_state(each)}", style=STYLES[tone]), *cells)
     if left_out > 0:
         table.add_row(f"{left_out + 1} more", "", *[""] * 4)

@@ -11,6 +11,7 @@ __all__ = [
     "clock",
     "condition",
     "look_of",
+    "megabytes",
     "rate",
     "replica_state",
     "seconds",
@@ -39,6 +40,10 @@ def seconds(value: float | None) -> str:
 
 def share(value: float | None) -> str:
     return "–" if value is None else f"{value * 100:.0f} %"
+
+
+def megabytes(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f} MB"
 
 
 def clock(at: float) -> str:

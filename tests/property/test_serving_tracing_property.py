@@ -1,0 +1,67 @@
+"""Whatever befalls a traced request, its spans are whole; whatever it went through, its versions are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multiworld.serving.graph import Graph, Stage
+from multiworld.serving.tracing.hops import HOPS, executed, merged, sent
+from multiworld.serving.tracing.spans import Journey, spans_of
+from multiworld.serving.tracing.traceparent import parse_traceparent
+from multiworld.serving.versions import WEIGHTS, merged_weights, versions_of, with_version
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.booleans(), st.booleans(), st.floats(0, 1)), max_size=12
+)
+
+
+@given(STEPS)
+def test_each_attempt_has_one_span_and_none_ends_before_it_began(
+    steps: list[tuple[str, int, bool, bool, float]],
+) -> None:
+    extra: dict[str, Any] = {HOPS: []}
+    now, sends = 100.0, set()
+    for stage, number, is_executed, lives, took_s in steps:
+        peer = f"{stage}-{number}"
+        extra = sent(extra, stage, peer, at=now, attempt=1, holders=[peer] if lives else [])
+        sends.add((stage, peer))
+        now += took_s
+        if is_executed:
+            extra = executed(extra, stage, peer, arrived=now, began=now, ended=now + took_s, batch=1, version=1)
+            now += took_s
+    journey = Journey(
+        pipeline="p", gateway="gateway-1", request_id="r", opened=100.0, ended=now, attempts=1, hops=extra[HOPS]
+    )
+    root, below = spans_of(journey)
+    assert sorted((span.name, span.attributes["multiworld.replica"]) for span in below) == sorted(sends)
+    assert all(span.began <= span.ended for span in (root, *below))
+    assert [span.began for span in below] == sorted(span.began for span in below)
+    assert merged([extra, extra]) == merged([extra])
+
+
+@given(st.text(max_size=60) | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", fullmatch=True))
+def test_any_header_is_a_parent_or_none(text: str) -> None:
+    parent = parse_traceparent(text)
+    assert parent is None or (parent.trace_id > 0 and parent.span_id > 0)
+
+
+@given(*[st.integers(1, 3)] * 5)
+def test_versions_are_those_that_the_parts_went_through(a1: int, a2: int, left: int, right: int, joins: int) -> None:
+    """A rhombus whose branches may come of two executions of the first stage."""
+    graph = Graph(
+        [
+            Stage("a", "m:w"),
+            Stage("l", "m:w"),
+            Stage("r", "m:w", inputs=("a",)),
+            Stage("j", "m:w", inputs=("l", "r")),
+        ]
+    )
+    parts = [
+        (name, {WEIGHTS: noted} if (noted := with_version(with_version({}, "a", first), name, own)) else {})
+        for name, first, own in (("l", a1, left), ("r", a2, right))
+    ]
+    told = versions_of(graph, with_version(merged_weights(graph, parts), "j", joins))
+    assert told == {"a": tuple(sorted({a1, a2})), "l": (left,), "r": (right,), "j": (joins,)}

@@ -1,0 +1,152 @@
+"""What a new replica must answer before it gets requests, and who tells it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from multiworld.serving.canary import CanaryKeeper, answer_canary, difference, given_inputs
+from multiworld.serving.control.actions import CanaryPassed, Send
+from multiworld.serving.control.members import MemberState
+from multiworld.serving.errors import CanaryFailedError
+from multiworld.serving.graph import Stage
+from multiworld.serving.packets import Item, Kind
+from tests.unit.serving_wires import Plant
+
+from .simulated_fleet import SimulatedFleet, chain
+
+ONE = torch.ones(2, 3)
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "said"),
+    [
+        (ONE, ONE * 5, ""),
+        ({"a": ONE}, {"a": -ONE}, ""),
+        (ONE, ONE.double(), "the answer has dtype torch.float64, expected torch.float32"),
+        (ONE, ONE[0], r"the answer has shape \[3\], expected \[2, 3\]"),
+        (ONE, [ONE], "the answer is a list, expected a Tensor"),
+        ([ONE], [ONE, ONE], "the answer has 2 tensors, expected 1"),
+        ({"a": ONE}, {"b": ONE}, "the answer has the names b, expected a"),
+        ([ONE, ONE], [ONE, ONE * torch.nan], "tensor 1 has 6 of 6 elements that are not finite, where they were"),
+        (ONE * torch.inf, ONE * torch.nan, ""),
+        (torch.ones(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), ""),
+    ],
+)
+def test_values_may_differ_and_nothing_else(expected: Any, got: Any, said: str) -> None:
+    text = difference(expected, got)
+    assert bool(text) == bool(said)
+    if said:
+        with pytest.raises(CanaryFailedError, match=said):
+            raise CanaryFailedError("a", text)
+
+
+def item(payload: Any) -> Item:
+    return Item(Kind.ITEM, b"x" * 16, 1).carry(payload)
+
+
+def test_a_recent_request_is_kept_as_it_was() -> None:
+    keeper = CanaryKeeper(Stage("a", twice), twice)
+    x, y = torch.ones(2), torch.ones(2) * 2
+    assert keeper.due
+    keeper.take(b"1", [item(x)])
+    x.zero_()
+    keeper.keep(y)
+    assert keeper.kept is not None
+    y.zero_()
+    assert keeper.kept.inputs[0].tolist() == [1, 1]  # type: ignore[union-attr]
+    assert keeper.kept.output.tolist() == [2, 2]  # type: ignore[union-attr]
+    keeper.tick(100.0)
+    assert keeper.due
+    keeper.take(b"2", [item(torch.zeros(1))])
+    keeper.keep(ValueError("no"))
+    assert keeper.kept.output.tolist() == [2, 2]  # type: ignore[union-attr]
+    keeper.tick(105.0)
+    assert not keeper.due
+    keeper.tick(110.0)
+    keeper.take(b"3", [item(torch.zeros(2 << 20))])  # too large
+    assert keeper.taken is None
+
+
+class Steps(nn.Module):
+    def many(self, payloads: list[Any]) -> list[Any]:
+        return payloads
+
+
+def test_nothing_is_kept_of_stages_that_cannot_be_asked_again() -> None:
+    assert not CanaryKeeper(Stage("a", twice, canary=False), twice).due
+    assert not CanaryKeeper(Stage("a", twice, idempotent=False), twice).due
+    assert not CanaryKeeper(Stage("a", Steps()), Steps()).due
+    assert not CanaryKeeper(Stage("a", twice, canary=ONE), twice).due
+
+
+def test_examples_fit_the_stage() -> None:
+    assert given_inputs(Stage("a", twice)) == ()
+    assert len(given_inputs(Stage("a", twice, canary=ONE))) == 1
+    assert len(given_inputs(Stage("a", twice, inputs=("b", "c"), canary=(ONE, {"x": ONE})))) == 2
+    with pytest.raises(CanaryFailedError, match="has 1 payloads, the stage takes 2"):
+        given_inputs(Stage("a", twice, inputs=("b", "c"), canary=ONE))
+    with pytest.raises(CanaryFailedError, match="is no payload"):
+        given_inputs(Stage("a", twice, canary="x"))
+
+
+async def test_what_does_not_answer_is_said_so() -> None:
+    stage = Stage("a", twice, limit_s=0.05)
+
+    def fails(x: Any) -> Any:
+        raise KeyError("lost")
+
+    async def sleeps(x: Any) -> Any:
+        await asyncio.sleep(5)
+
+    assert torch.equal(await answer_canary(stage, twice, [ONE]), ONE * 2)  # type: ignore[arg-type]
+    assert torch.equal(await answer_canary(stage, Steps(), [ONE]), ONE)  # type: ignore[arg-type]
+    for work, said in ((fails, "it raised KeyError: 'lost'"), (sleeps, "no answer within"), (str, "returned a str")):
+        with pytest.raises(CanaryFailedError, match=said):
+            await answer_canary(stage, work, [ONE])
+
+
+async def test_replicas_keep_a_request_of_theirs() -> None:
+    plant = Plant([Stage("a", twice)])
+    replica = await plant.add("a-1")
+    await plant.front.infer(torch.ones(2))
+    assert replica.canary.kept is not None
+    assert torch.equal(replica.canary.kept.output, torch.full((2,), 2.0))  # type: ignore[arg-type]
+    await plant.aclose()
+
+
+def test_an_old_replica_tells_each_new_one_of_an_update_what_to_answer() -> None:
+    simulation = SimulatedFleet(chain("a", replicas=2))
+    simulation.run_until_settled()
+    fleet = simulation.fleet
+    simulation.do(fleet.update("a", "new.pt", simulation.now))
+    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    hello = {"event": "hello", "pid": new.pid or 1, "host": "127.0.0.1", "state": "starting", "edges": []}
+    sends = [each for each in fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+    assert sends[0] == Send(member="a-1", message={"do": "canary", "to": new.id})
+    assert sends[1].message["canary"] == "a-1"
+    missed = {"event": "canary_missed", "giver": "a-1"}
+    again = [each for each in fleet.heard(new.id, missed, simulation.now) if isinstance(each, Send)]
+    assert again[0] == Send(member="a-2", message={"do": "canary", "to": new.id})
+    loaded = {"event": "loaded", "version": 2, "canary": "a-2"}
+    events = [each.event for each in fleet.heard(new.id, loaded, simulation.now) if hasattr(each, "event")]
+    assert CanaryPassed(member=new.id, stage="a", version=2, giver="a-2") in events
+    assert new.state is MemberState.CONNECTING
+
+
+def test_replacements_are_asked_nothing_of_others() -> None:
+    simulation = SimulatedFleet(chain("a", replicas=2))
+    simulation.run_until_settled()
+    simulation.kill("a-1")
+    new = simulation.fleet.members["a-3"]
+    hello = {"event": "hello", "pid": 1, "host": "127.0.0.1", "state": "starting", "edges": []}
+    sends = [each for each in simulation.fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+    assert all("canary" not in each.message and each.message["do"] != "canary" for each in sends)

@@ -1,0 +1,174 @@
+"""What is noted on a traced request, which spans that makes, and what OpenTelemetry's SDK is given."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+
+from multiworld.serving.graph import Stage
+from multiworld.serving.tracing import Tracing
+from multiworld.serving.tracing.hops import HOPS, executed, merged, sent
+from multiworld.serving.tracing.spans import Journey, spans_of
+from multiworld.serving.tracing.traceparent import Parent, is_traced, parse_traceparent
+from tests.unit.serving_wires import Plant
+
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def journey(hops: list[dict[str, Any]], **others: Any) -> Journey:
+    fields = {"pipeline": "calc", "gateway": "gateway-1", "request_id": "r", "opened": 10.0, "ended": 20.0}
+    return Journey(attempts=1, hops=hops, **{**fields, **others})
+
+
+def test_a_traceparent_is_read_and_what_is_malformed_is_as_none() -> None:
+    parent = parse_traceparent(TRACEPARENT)
+    assert parent == Parent(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, True)
+    assert parse_traceparent(TRACEPARENT[:-2] + "00") == Parent(parent.trace_id, parent.span_id, False)
+    assert parse_traceparent("01" + TRACEPARENT[2:] + "-more") is not None
+    for bad in ("", "00-1-2-01", "ff" + TRACEPARENT[2:], TRACEPARENT + "-more", f"00-{'0' * 32}-b7ad6b7169203331-01"):
+        assert parse_traceparent(bad) is None
+
+
+def test_a_caller_that_traces_decides_and_else_the_ratio() -> None:
+    parent = Parent(1, 2, True)
+    assert is_traced(parent, 0.0, 0.5)
+    assert not is_traced(Parent(1, 2, False), 1.0, 0.5)
+    assert is_traced(None, 0.6, 0.5)
+    assert not is_traced(None, 0.0, 0.0)
+
+
+def test_a_request_that_was_sent_again_says_why() -> None:
+    extra = sent({HOPS: [], "key": "k"}, "a", "a-1", at=1.0, attempt=1)
+    again = sent(extra, "a", "a-2", at=2.0, attempt=1, holders=["a-2"])
+    third = sent(again, "a", "a-3", at=3.0, attempt=1, holders=["a-2", "a-3"])
+    assert [hop.get("why") for hop in third[HOPS]] == [None, "lost", "suspect"]
+    assert len(extra[HOPS]) == 1
+    assert third["key"] == "k"
+
+
+def test_spans_of_a_replayed_request() -> None:
+    extra = sent({HOPS: []}, "a", "a-1", at=11.0, attempt=1)
+    extra = sent(extra, "a", "a-2", at=13.0, attempt=1)
+    extra = executed(extra, "a", "a-2", arrived=13.5, began=14.0, ended=16.0, batch=3, version=2)
+    extra = sent(extra, "b", "b-1", at=16.25, attempt=1)
+    extra = executed(extra, "b", "b-1", arrived=16.5, began=16.5, ended=17.0, batch=1, version=1, error="E: no")
+    root, (lost, second, third) = spans_of(journey(extra[HOPS], error="StageFailedError", error_text="it failed"))
+    assert (root.began, root.ended, root.error) == (10.0, 20.0, "it failed")
+    assert [event.name for event in root.events] == ["replayed"]
+    assert (lost.name, lost.began, lost.ended) == ("a", 11.0, 13.0)
+    assert "lost" in lost.error
+    assert lost.attributes["multiworld.wait_s"] == 1.0
+    assert second.error == ""
+    assert {name.removeprefix("multiworld."): value for name, value in second.attributes.items()} == {
+        "stage": "a",
+        "replica": "a-2",
+        "attempt": 2,
+        "gateway_attempt": 1,
+        "transfer_s": 0.5,
+        "queue_s": 0.5,
+        "compute_s": 2.0,
+        "batch": 3,
+        "weights": 2,
+    }
+    assert [event.name for event in second.events] == ["replayed", "arrived", "executed"]
+    assert (third.name, third.error, third.attributes["multiworld.wait_s"]) == ("b", "E: no", 0.25)
+
+
+def test_a_suspect_that_another_overtook_is_no_error_and_one_without_a_result_is() -> None:
+    extra = sent({HOPS: []}, "a", "a-1", at=11.0, attempt=1)
+    extra = sent(extra, "a", "a-2", at=13.0, attempt=1, holders=["a-1", "a-2"])
+    _, (slow, silent) = spans_of(journey(extra[HOPS]))
+    assert (slow.error, [event.name for event in slow.events]) == ("", ["suspect"])
+    assert (silent.error, silent.ended) == ("no result came from it", 20.0)
+
+
+def test_parts_that_were_joined_have_each_hop_once() -> None:
+    extra = sent({HOPS: []}, "a", "a-1", at=1.0, attempt=1)
+    left, right = sent(extra, "b", "b-1", at=2.0, attempt=1), sent(extra, "c", "c-1", at=2.0, attempt=1)
+    assert [hop["to"] for hop in merged([left, right, {}])] == ["a-1", "b-1", "c-1"]
+
+
+@pytest.mark.parametrize(
+    ("url", "posted"),
+    [
+        ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
+        ("http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces"),
+        ("https://collector/otlp/v1/traces", "https://collector/otlp/v1/traces"),
+    ],
+)
+def test_spans_are_posted_below_the_url(url: str, posted: str) -> None:
+    assert Tracing(url=url).traces_url == posted
+
+
+@pytest.mark.parametrize("fields", [{}, {"url": "collector:4318"}, {"url": "http://c", "ratio": 1.5}])
+def test_settings_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        Tracing(**fields)
+
+
+class Journal:
+    """A tracer that remembers."""
+
+    def __init__(self, *, traces: bool = True) -> None:
+        self.traces = traces
+        self.began: list[str] = []
+        self.journeys: list[Journey] = []
+
+    def begin(self, traceparent: str) -> object:
+        self.began.append(traceparent)
+        return traceparent if self.traces else None
+
+    def finish(self, context: object, journey: Journey) -> None:
+        self.journeys.append(journey)
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def plus(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y
+
+
+def fails(x: torch.Tensor) -> torch.Tensor:
+    raise ValueError("no")
+
+
+async def test_a_rhombus_is_traced_through_all_its_stages() -> None:
+    plant = Plant(
+        [Stage("a", twice), Stage("l", twice), Stage("r", twice, inputs=("a",)), Stage("m", plus, inputs=("l", "r"))]
+    )
+    plant.front.tracer = journal = Journal()
+    for name in ("m-1", "l-1", "r-1", "a-1"):
+        await plant.add(name)
+    assert float(await plant.front.infer(torch.ones(1))) == 8.0  # type: ignore[arg-type]
+    await plant.aclose()
+    (told,) = journal.journeys
+    root, below = spans_of(told)
+    assert (root.name, root.error) == ("infer pipeline", "")
+    assert sorted((span.name, span.error) for span in below) == [("a", ""), ("l", ""), ("m", ""), ("r", "")]
+
+
+async def test_what_fails_is_cancelled_or_not_traced() -> None:
+    plant = Plant([Stage("a", twice), Stage("b", fails)])
+    plant.front.tracer = journal = Journal()
+    for name in ("b-1", "a-1"):
+        await plant.add(name)
+    with pytest.raises(Exception, match="no"):
+        await plant.front.infer(torch.ones(1))
+    asking = asyncio.ensure_future(plant.front.infer(torch.ones(1)))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    journal.traces = False
+    with pytest.raises(Exception, match="no"):
+        await plant.front.infer(torch.ones(1))
+    await plant.aclose()
+    failed, cancelled = journal.journeys
+    assert failed.error == "StageFailedError"
+    assert [span.error for span in spans_of(failed)[1]][-1].startswith("ValueError: no")
+    assert cancelled.error == "CancelledError"
+    assert len(journal.began) == 3
