@@ -177,8 +177,8 @@ async def test_a_loop_that_always_listens_reads_until_nothing_has_come_for_long(
     pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "HOT_S", 0.0)
-    monkeypatch.setattr(watch, "KEPT_S", 0.2)
-    monkeypatch.setattr(watch, "KEPT_PATROL_S", 0.01)
+    monkeypatch.setattr(watch, "KEPT_S", 0.5)
+    monkeypatch.setattr(watch, "KEPT_PATROL_S", 1.0)  # not while it reads
     threads = await let_it_be_kept(pair, reader)
     for seq in range(1, 4):
         await asyncio.sleep(0.02)  # longer than a connection is hot that is not kept
@@ -200,6 +200,21 @@ async def test_what_comes_while_a_loop_that_listens_is_busy_is_read_by_the_progr
     pair.left.send(message(b"", 1))
     assert wait_until(partial(reached, threads, 1), timeout_s=20), "nobody reads while the loop is busy"
     assert threading.get_ident() not in threads
+
+
+async def test_the_progress_thread_reads_at_once_when_the_loop_that_listened_was_closed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "KEPT_PATROL_S", 0.001)
+    monkeypatch.setattr(watch, "KEPT_S", EVER_S)
+    loop = asyncio.new_event_loop()
+    reader = LoopReader(loop)
+    threads = await let_it_be_kept(pair, reader)
+    loop.close()
+    await until(lambda: pair.right._watch._watcher is None)
+    reader.close()
+    pair.left.send(message(b"", 1))
+    await until(partial(reached, threads, 1))
 
 
 async def test_a_large_payload_that_a_patrol_meets_stays_with_the_progress_thread(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from multiworld.serving.canary import CanaryKeeper, answer_canary, difference, given_inputs
-from multiworld.serving.control.actions import CanaryPassed, Send
+from multiworld.serving.control.actions import CanaryPassed, Send, UpdateRolledBack
 from multiworld.serving.control.members import MemberState
 from multiworld.serving.errors import CanaryFailedError
 from multiworld.serving.graph import Stage
@@ -104,12 +104,24 @@ async def test_what_does_not_answer_is_said_so() -> None:
     def fails(x: Any) -> Any:
         raise KeyError("lost")
 
+    async def waits(x: Any) -> Any:
+        raise asyncio.TimeoutError("of its own")
+
+    def leaves(x: Any) -> Any:
+        raise SystemExit(3)
+
     async def sleeps(x: Any) -> Any:
         await asyncio.sleep(5)
 
     assert torch.equal(await answer_canary(stage, twice, [ONE]), ONE * 2)  # type: ignore[arg-type]
     assert torch.equal(await answer_canary(stage, Steps(), [ONE]), ONE)  # type: ignore[arg-type]
-    for work, said in ((fails, "it raised KeyError: 'lost'"), (sleeps, "no answer within"), (str, "returned a str")):
+    for work, said in (
+        (fails, "it raised KeyError: 'lost'"),
+        (leaves, r"the work called sys.exit\(3\)"),
+        (waits, "it raised TimeoutError: of its own"),
+        (sleeps, "no answer within"),
+        (str, "returned a str"),
+    ):
         with pytest.raises(CanaryFailedError, match=said):
             await answer_canary(stage, work, [ONE])
 
@@ -140,6 +152,22 @@ def test_an_old_replica_tells_each_new_one_of_an_update_what_to_answer() -> None
     events = [each.event for each in fleet.heard(new.id, loaded, simulation.now) if hasattr(each, "event")]
     assert CanaryPassed(member=new.id, stage="a", version=2, giver="a-2") in events
     assert new.state is MemberState.CONNECTING
+
+
+def test_weights_that_do_not_answer_are_not_fetched_from_elsewhere() -> None:
+    simulation = SimulatedFleet(chain("a", replicas=2))
+    simulation.run_until_settled()
+    fleet = simulation.fleet
+    simulation.do(fleet.update("a", "new.pt", simulation.now))
+    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    hello = {"event": "hello", "pid": new.pid or 1, "host": "10.0.0.9", "state": "starting", "edges": []}
+    fleet.heard(new.id, hello, simulation.now)
+    assert new.donor == "controller"
+    failed = {"event": "load_failed", "donor": "controller", "error": "CanaryFailedError: NaN", "tried_out": True}
+    simulation.do(fleet.heard(new.id, failed, simulation.now))
+    assert new.id not in fleet.members
+    (undone,) = [event for event in simulation.events if isinstance(event, UpdateRolledBack)]
+    assert "CanaryFailedError: NaN" in undone.reason
 
 
 def test_replacements_are_asked_nothing_of_others() -> None:

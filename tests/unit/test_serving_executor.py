@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from multiworld.serving.executor import Executor, Job, describe_error
 from multiworld.serving.graph import Batch
 from multiworld.serving.packets import Item, Kind
-from multiworld.serving.results import checked_result, is_nobodys_else
+from multiworld.serving.results import checked_result, is_nobodys_else, small_copy
 
 
 def job(number: int, payload: Any, *, alone: bool = False) -> Job:
@@ -113,6 +114,30 @@ async def test_whatever_user_code_raises_or_returns_is_an_error_of_its_request_a
     )
     assert [isinstance(result, Exception) for result in results] == [True] * (len(wishes) - 1) + [False]
     assert all(len(describe_error(result)) < 5000 for result in results[:-1])
+
+
+async def test_what_waits_when_batches_begin_is_not_mixed() -> None:
+    seen: list[torch.dtype] = []
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.dtype)
+        return x
+
+    bench = Bench(work)
+    running = asyncio.create_task(bench.run(job(1, torch.ones(1, 2)), job(2, torch.ones(1, 2, dtype=torch.int64))))
+    await asyncio.sleep(0)
+    assert bench.executor.num_waiting == 2
+    bench.executor.tune(Batch(max_size=4, max_wait_s=0.0))
+    assert not any(isinstance(result, Exception) for result in await running)
+    assert seen == [torch.float32, torch.int64]
+
+
+def test_a_nested_tensor_is_not_sent_as_it_is() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are a prototype
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    assert small_copy(nested) is None
+    assert small_copy(torch.eye(2).to_sparse()) is None, "whose size cannot be told"
 
 
 async def test_work_that_cancels_itself_fails_and_the_next_is_executed() -> None:

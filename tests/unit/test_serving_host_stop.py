@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
+import pytest
+
 from multiworld.serving.control.actions import HostLeft, ReplicaLeft, ReplicaLost, ReplicaStarted
 from multiworld.serving.control.placement import HostInfo, place
 from multiworld.serving.hosts.host import Host
-from multiworld.serving.hosts.orphans import parse_session
+from multiworld.serving.hosts.orphans import end_orphans, parse_session, process_space
 
 from .simulated_fleet import SimulatedFleet, chain
 
@@ -65,5 +70,19 @@ def test_a_host_says_that_it_is_being_stopped() -> None:
     assert told == ["h"]
 
 
+def test_who_cannot_be_looked_at_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(pid: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", is_full)
+    assert end_orphans(1, [os.getsid(0)], timeout_s=0.0) == []
+
+
 def test_sessions_are_read_whatever_a_program_is_called() -> None:
     assert parse_session("42 (a) b (c)) S 1 41 40 0 -1 4194560") == 40
+
+
+def test_a_host_says_where_its_process_ids_mean_something() -> None:
+    assert process_space() == process_space() != ""
+    hello = {"host": "h", "address": "127.0.0.1", "pid": 1, "capacity": 1, "members": {}}
+    assert Host(hello, lambda _: None, lambda: None).process_space == ""  # it cannot tell: nothing of it is killed

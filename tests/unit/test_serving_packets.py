@@ -75,6 +75,7 @@ def test_errors_travel_in_an_answers_place() -> None:
         torch.zeros(7, dtype=torch.uint8),
         torch.tensor([9, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8),
         torch.tensor([1, 0, 0, 0, 5, 0, 0, 0], dtype=torch.uint8),
+        encode([], [Note(Kind.RELEASED, [b"x" * 16] * 5)], now=0.0)[:-32],  # type: ignore[index]
         {"a": torch.ones(1, dtype=torch.uint8)},
         [],
     ],

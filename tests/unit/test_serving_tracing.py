@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from multiworld.serving.errors import StageFailedError
 from multiworld.serving.graph import Stage
 from multiworld.serving.tracing import Tracing
 from multiworld.serving.tracing.hops import HOPS, executed, merged, sent
@@ -172,3 +173,21 @@ async def test_what_fails_is_cancelled_or_not_traced() -> None:
     assert [span.error for span in spans_of(failed)[1]][-1].startswith("ValueError: no")
     assert cancelled.error == "CancelledError"
     assert len(journal.began) == 3
+
+
+async def test_an_error_whose_text_cannot_be_read_is_traced_all_the_same() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def odd(x: torch.Tensor) -> torch.Tensor:
+        raise Odd
+
+    plant = Plant([Stage("a", odd)])
+    plant.front.tracer = journal = Journal()
+    await plant.add("a-1")
+    with pytest.raises(StageFailedError, match="cannot be read"):
+        await plant.front.infer(torch.ones(1))
+    await plant.aclose()
+    (failed,) = journal.journeys
+    assert [span.error for span in spans_of(failed)[1]][-1].startswith("Odd: (its message cannot be read)")

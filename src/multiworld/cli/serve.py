@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..serving.errors import DeploymentError
+from ..serving.tracing.settings import TRACES_PATH
 
 __all__ = ["main"]
 
@@ -77,7 +79,7 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-dir", default="", help="a folder for one log file per process")
     parser.add_argument(
         "--trace",
-        default=os.environ.get(TRACE_VARIABLE, ""),
+        default=_collector(os.environ.get(TRACE_VARIABLE, "")),
         metavar="URL",
         help=f"of a collector of OpenTelemetry (OTLP over HTTP) that gets traces (default: {TRACE_VARIABLE})",
     )
@@ -151,6 +153,12 @@ def _event_text(event: dict[str, Any]) -> str:
         name: value for name, value in event.items() if name not in ("at", "kind", "number") and value not in ("", None)
     }
     return f"{at}  {event['kind']}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def _collector(base: str) -> str:
+    """Return where spans go by OpenTelemetry's variable, which names what comes before the path of each signal."""
+    is_below = bool(urlsplit(base).path.strip("/"))
+    return f"{base.rstrip('/')}{TRACES_PATH}" if is_below else base
 
 
 def _status_text(status: dict[str, Any]) -> str:

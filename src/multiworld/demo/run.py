@@ -139,6 +139,8 @@ class _Job:
     async def _injure(self, planned: PlannedFault) -> None:
         candidates = sorted(view.member for view in self.record.replicas.values() if view.stage == planned.stage)
         victim = self.record.replicas[planned.pick(candidates)]
+        if not victim.pid:  # 0 would be this process and all beside it
+            raise MainJobError(f"nobody knows which process {victim.member} is")
         name = planned.name(victim.member)
         fault = self.record.inject(name, victim.member, freezes=planned.freezes, at=time.monotonic())
         with contextlib.suppress(ProcessLookupError):  # somebody else has just done it

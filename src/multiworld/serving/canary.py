@@ -91,15 +91,17 @@ async def answer_canary(stage: Stage, work: Callable[..., Any], inputs: Sequence
     """Return what the work answers. Raises CanaryFailedError if it raises, returns no payload or takes too long."""
     arguments = [_map(payload, lambda tensor: tensor.to(stage.device, copy=True)) for payload in inputs]
     limit_s = LIMIT_S if stage.limit_s is None else stage.limit_s
+    loop = asyncio.get_running_loop()
+    until = loop.time() + limit_s
     try:
         if is_async(work):
             result = await asyncio.wait_for(work(*arguments), limit_s)
         else:
             result = await asyncio.wait_for(asyncio.to_thread(_call, work, arguments, torch.get_num_threads()), limit_s)
         return checked_result(result, is_ours=False)
-    except asyncio.TimeoutError:
-        raise CanaryFailedError(stage.name, f"no answer within {limit_s:g} s") from None
-    except Exception as error:  # the user's code may raise anything
+    except Exception as error:  # the user's code may raise anything, also a TimeoutError
+        if isinstance(error, asyncio.TimeoutError) and loop.time() >= until:
+            raise CanaryFailedError(stage.name, f"no answer within {limit_s:g} s") from None
         raise CanaryFailedError(stage.name, f"it raised {describe_error(error)}") from error
 
 
@@ -107,9 +109,12 @@ async def answer_canary(stage: Stage, work: Callable[..., Any], inputs: Sequence
 def _call(work: Callable[..., Any], arguments: Sequence[Payload], num_threads: int) -> Any:
     torch.set_num_threads(num_threads)  # it counts for the thread that calls it
     many = getattr(work, "many", None)
-    if many is None or len(arguments) > 1:
-        return work(*arguments)
-    (result,) = many([arguments[0]])
+    try:
+        if many is None or len(arguments) > 1:
+            return work(*arguments)
+        (result,) = many([arguments[0]])
+    except SystemExit as error:  # it would end the process, and nobody would learn why
+        raise RuntimeError(f"the work called sys.exit({error.code!r})") from None
     if isinstance(result, Exception):
         raise result
     return result

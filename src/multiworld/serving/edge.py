@@ -161,10 +161,12 @@ class Edge:
         notes = self._notes
         notes += [Note(kind, list(ids)) for kind, ids in self._ids.items() if ids]
         self._notes, self._ids = [], {}
-        packet = encode(self._take(), notes, now=time.monotonic())
+        items = self._take()
+        packet = encode(items, notes, now=time.monotonic())
         try:
             sending = self.world.start_send_tensors(packet, self._far, 0, None)
         except MultiworldError as error:
+            self._items.extendleft(reversed(items))  # they are unsent
             self._break(error)
             return
         if not sending.done:

@@ -111,7 +111,10 @@ class Executor:
         """Execute it in its turn."""
         self.num_arrived += 1
         self._jobs[job.id] = job
-        rows, kind = (1, None) if self._batch is None or self._takes_many(job) else _shape_of(job.inputs)
+        rows: int = 1
+        kind: Hashable = None
+        if not self._takes_many(job):  # without batches a shape is looked at in vain; should they begin, it stays alone
+            rows, kind = (1, job.id) if self._batch is None else _shape_of(job.inputs)
         self._queue.put(job, rows, kind, now=time.monotonic(), alone=job.alone)
         self._go_on_soon()
 

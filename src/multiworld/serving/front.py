@@ -216,6 +216,8 @@ class Front:
         for index, stage in enumerate(self._first):
             item = request.item if index == 0 and request.attempt == 1 else _again(request)
             self.node.send(item, stage)
+        if len(self.requests) == 1:  # there is none that could go with it
+            self.node.flush()
 
     # ---- answers
 
@@ -337,6 +339,8 @@ class Front:
     async def _tend(self) -> None:
         while True:
             if not len(self.requests):
+                self._dying.clear()  # these have been answered in time: nobody needs what they hold
+                self._whereabouts.clear()
                 self._busy.clear()
                 await self._busy.wait()
             await asyncio.sleep(TEND_S)

@@ -225,6 +225,7 @@ class ReplicaMember(Member):
                     "donor": order.get("donor"),
                     "error": f"{type(error).__name__}: {error}",
                     "traceback": "".join(traceback.format_exception(error)),
+                    "tried_out": isinstance(error, CanaryFailedError),
                 }
             )
             return

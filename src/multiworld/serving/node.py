@@ -284,8 +284,12 @@ class Node:
             self._heed(edge, note)
         if items:
             self._owner.arrived(edge, items)
-        for other in self.edges.values():
-            other.flush()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send now what would be sent at the end of this turn of the loop."""
+        for edge in self.edges.values():
+            edge.flush()
 
     def _heed(self, edge: Edge, note: Note) -> None:
         kind, ids, number = note

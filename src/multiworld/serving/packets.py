@@ -215,6 +215,8 @@ def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item]
         position += record_bytes
         if kind > _ERROR:
             end = position + size * ID_BYTES
+            if end > packet.nbytes:
+                raise ProtocolError(f"a packet of {packet.nbytes} bytes that should have {end}")
             notes.append(
                 Note(kind, [bytes(memory[at : at + ID_BYTES]) for at in range(position, end, ID_BYTES)], budget)
             )

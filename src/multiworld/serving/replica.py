@@ -308,7 +308,7 @@ class Replica:
                 ended=now,
                 batch=batch,
                 version=self.version,
-                error=f"{type(result).__name__}: {result}"[:MAX_NOTED] if isinstance(result, Exception) else "",
+                error=describe_error(result)[:MAX_NOTED] if isinstance(result, Exception) else "",
             )
         return extra
 

@@ -34,7 +34,7 @@ def checked_result(result: Any, *, is_ours: bool) -> Payload:
 
 def small_copy(result: Any) -> Tensor | None:
     """Return a copy of a small tensor that can be sent as it is; None for anything else, which is to be checked."""
-    if isinstance(result, Tensor) and result.nbytes <= SMALL_BYTES and is_plain(result):
+    if isinstance(result, Tensor) and is_plain(result) and result.nbytes <= SMALL_BYTES:
         return result.clone()
     return None
 
@@ -73,6 +73,7 @@ def is_plain(tensor: Tensor) -> bool:
         type(tensor) is Tensor
         and tensor.is_cpu
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.is_contiguous()
         and not tensor.requires_grad
         and tensor.dtype in CODES

@@ -212,6 +212,7 @@ class Watch:
                 self._watcher = thread
                 reader.unwatch(self._fd)
                 self._loop_reader = None
+                self._kept = False
                 return True
             if self._watcher is not None:
                 return False
@@ -303,15 +304,20 @@ class Watch:
     def _patrol(self) -> None:
         """On the progress thread, now and then while a loop reads."""
         with self._interest.lock:  # whoever hands it to a loop holds it until that is done
-            self._patrolled = self._loop_reader is not None and not self._interest.over
-            if not self._patrolled:
+            reader = self._loop_reader
+            if reader is None or self._interest.over:
+                self._patrolled = False
                 return
         again = False
         try:
             hot = self._is_hot()
-            if hot and time.monotonic() - self._loop_read_at > self._patrol_s and self._connection.is_awaited():
+            if (
+                hot
+                and time.monotonic() - self._loop_read_at > self._patrol_s
+                and (self._kept or self._connection.is_awaited())
+            ):
                 self._connection.read_available()  # what the loop was too busy to read
-            again = hot and not self._large
+            again = hot and not self._large and not reader.loop.is_closed()
         finally:
             if again:
                 self._loop.call_later(self._patrol_s, self._patrol)
@@ -327,6 +333,7 @@ class Watch:
             self._loop_reader.unwatch(self._fd)
             self._interest.reading = READ_EVENTS
             self._interest.update()
+            self._kept = False  # until it says so again
             self._loop_reader = self._watcher = None  # last: if an interrupt comes before, the patrol does it again
 
 

@@ -7,7 +7,9 @@ to the progress thread whenever nothing has come for a few milliseconds, which c
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from .world import World
 
 __all__ = ["Delivery"]
+
+logger = logging.getLogger(__name__)
+
+TURN_S = 0.005  # a peer that sends faster than this delivers would keep the loop from all else
 
 
 class Delivery:
@@ -42,7 +48,11 @@ class Delivery:
         self._over = False
 
     def start(self) -> None:
-        self._receive()
+        """What is there already comes in the next turn of the loop: only then the caller can stop this."""
+        try:
+            self._wait_for(self._world.start_recv_tensors(self._src, self._tag, None))
+        except MultiworldError as error:
+            self._loop.call_soon(self._end, error)
 
     def stop(self) -> None:
         """Deliver nothing more; a message that has come and was not delivered waits for the next receive. Idempotent.
@@ -55,25 +65,33 @@ class Delivery:
             pending.cancel_or_undo(OperationCancelled())
 
     def _receive(self) -> None:
-        """Deliver what is there, then wait for the next message."""
+        """Deliver what is there, for a while, then wait for the next message."""
+        until = time.monotonic() + TURN_S
         while not self._over:
             try:
                 receive = self._world.start_recv_tensors(self._src, self._tag, None)
             except MultiworldError as error:
                 self._end(error)
                 return
-            self._pending = receive
-            if not receive.done:
-                self._world.keep_reading(self._loop, self._src)
-                self._starting = True
-                receive.add_callback(self._received)
-                self._starting = False
+            if not receive.done or time.monotonic() > until:
+                self._wait_for(receive)
                 return
             self._take(receive)
 
+    def _wait_for(self, receive: Operation[Payload]) -> None:
+        """Deliver it in another turn of the loop, if it is done already."""
+        self._pending = receive
+        self._starting = True
+        receive.add_callback(self._received)
+        self._starting = False
+        try:
+            self._world.keep_reading(self._loop, self._src)
+        except OSError as error:  # there is no descriptor for it
+            logger.debug("the progress thread goes on reading what rank %d sends: %s", self._src, error)
+
     def _received(self, receive: Operation[Payload]) -> None:
         """On whichever thread the message came."""
-        if threading.get_ident() == self._thread and not self._starting:
+        if threading.get_ident() == self._thread and not self._starting and self._loop.is_running():
             self._go_on(receive)
             return
         try:

@@ -17,7 +17,7 @@ from ...errors import MultiworldError
 from ...world.manager import WorldManager
 from ..errors import DeploymentError
 from ..graph import GATEWAY
-from ..hosts.orphans import end_orphans
+from ..hosts.orphans import end_orphans, process_space
 from ..hosts.reception import Reception
 from ..messages import CONTROLLER, Message
 from ..weights import donate_weights
@@ -77,7 +77,7 @@ class Controller:
         self.stop_asked = asyncio.Event()
         """Set when a command asked to end the deployment; whoever runs the controller does it."""
         self._manager = manager
-        self._local = local = (*LOOPBACK, *([spec.address[0]] if spec.address[0] else []))
+        local = (*LOOPBACK, *([spec.address[0]] if spec.address[0] else []))
         self._fleet = Fleet(
             spec.graph,
             now=time.monotonic(),
@@ -321,7 +321,7 @@ class Controller:
             if self._closed:  # we lost it ourselves
                 return
             self._do(self._fleet.host_lost(host.name, time.monotonic()))
-            if host.address in self._local and not self._fleet.stopping:
+            if host.process_space and host.process_space == process_space() and not self._fleet.stopping:
                 self._spawn(self._end_orphans(host.pid, list(host.members.values())))
 
     async def _end_orphans(self, host: int, members: list[int]) -> None:

@@ -368,7 +368,7 @@ class Fleet(Staffing):
             return []  # of an attempt that another has replaced
         error, traceback = str(message.get("error", "")), str(message.get("traceback", ""))
         event = LoadFailed(member=member.id, stage=member.stage, source=source, error=error, traceback=traceback)
-        if source:
+        if source and not message.get("tried_out"):  # else it has the weights: from elsewhere they would be the same
             member.tried.add(source)
             return [Emit(event=event), *self._load(member)]
         self._note_error(member, f"{member.id} could not load: {error}\n{traceback}".rstrip())

@@ -18,6 +18,7 @@ class HostPort(Protocol):
     capacity: int
     pid: int
     is_stopping: bool
+    process_space: str
     members: dict[str, int]
     on_exit: Callable[[str, int, list[str]], None] | None
     on_started: Callable[[str, int], None] | None

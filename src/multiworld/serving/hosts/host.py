@@ -36,6 +36,8 @@ class Host:
         """The pid of each member that runs."""
         self.is_stopping = bool(hello.get("stopping", False))
         """Whether it has begun to have its members end."""
+        self.process_space = str(hello.get("process_space", ""))
+        """Where its pids mean something."""
         self.is_lost = False
         self.on_exit: Callable[[str, int, list[str]], None] | None = None
         """Called with the member, its return code (negative: the signal) and its last lines."""

@@ -20,6 +20,7 @@ from .loop import HostLoop
 from .members import Members
 from .options import HostOptions
 from .order import Order
+from .orphans import process_space
 from .output import Outputs
 from .owner_line import OwnerLine
 from .signals import Signals
@@ -138,6 +139,7 @@ class HostProcess:
             "members": self._members.pids,
             "warnings": self._warnings,
             "stopping": self._phase is not None,
+            "process_space": process_space(),
         }
 
     def _restarted(self, member: str, pid: int) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["end_orphans", "is_running", "parse_session"]
+__all__ = ["end_orphans", "is_running", "parse_session", "process_space"]
 
 LEADER_S = 2.0  # for a member to be ended by the kernel
+MS = 1e3
 
 
 def end_orphans(host: int, members: Iterable[int], timeout_s: float = LEADER_S) -> list[int]:
@@ -35,6 +36,15 @@ def end_orphans(host: int, members: Iterable[int], timeout_s: float = LEADER_S) 
     return killed
 
 
+def process_space() -> str:
+    """Return what is the same wherever numbers of processes mean the same ones; empty if that cannot be told."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended already."""
     return _stat(pid)[:1] not in ([], ["Z"], ["X"])
@@ -48,10 +58,14 @@ def parse_session(stat: str) -> int:
 def _has_ended(pid: int, timeout_s: float) -> bool:
     try:
         fd = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
         return True
+    except OSError:  # no descriptor is left, say: then it is not known
+        return False
     try:
-        return bool(select.select([fd], [], [], timeout_s)[0])
+        ending = select.poll()  # and not select, which takes no descriptors from 1024
+        ending.register(fd, select.POLLIN)
+        return bool(ending.poll(timeout_s * MS))
     finally:
         os.close(fd)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import random
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +16,10 @@ from .traceparent import Parent, is_traced, parse_traceparent
 
 __all__ = ["OpenTelemetryTracer", "check_installed"]
 
+logger = logging.getLogger(__name__)
+
 NS = 1e9
-FLUSH_MS = 3000
+FLUSH_S = 3.0
 SDK = "opentelemetry.sdk.trace"
 EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 
@@ -49,7 +53,8 @@ class OpenTelemetryTracer:
         self._provider = TracerProvider(
             sampler=ALWAYS_ON, resource=Resource.create({"service.name": service}), shutdown_on_exit=False
         )
-        self._provider.add_span_processor(BatchSpanProcessor(_exporter(settings)))
+        self._exporter = _exporter(settings)
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("multiworld.serving")
 
     def begin(self, traceparent: str) -> tuple[Parent | None] | None:
@@ -57,6 +62,12 @@ class OpenTelemetryTracer:
         return (parent,) if is_traced(parent, self._ratio, random.random()) else None
 
     def finish(self, context: tuple[Parent | None], journey: Journey) -> None:
+        try:
+            self._finish(context, journey)
+        except Exception:  # a trace is not worth an answer
+            logger.exception("request %s could not be traced", journey.request_id)
+
+    def _finish(self, context: tuple[Parent | None], journey: Journey) -> None:
         root, below = spans_of(journey)
         whole = self._start(root, self._around(context[0]), self._api.SpanKind.SERVER)
         inside = self._api.set_span_in_context(whole)
@@ -66,7 +77,11 @@ class OpenTelemetryTracer:
 
     def close(self) -> None:
         """Send what is left, within a few seconds; blocks."""
-        self._provider.force_flush(FLUSH_MS)
+        flushing = threading.Thread(target=self._provider.force_flush, daemon=True)  # it knows no time limit
+        flushing.start()
+        flushing.join(FLUSH_S)
+        if flushing.is_alive():
+            self._exporter.shutdown()  # else it would try again for ten seconds a batch
         self._provider.shutdown()
 
     def _around(self, parent: Parent | None) -> Any:
