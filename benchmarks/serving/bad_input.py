@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import struct
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,23 +32,53 @@ BAD: dict[str, tuple[str, dict[str, str], bytes]] = {
     "unknown model": ("/v2/models/nobody/infer", {"content-type": JSON}, b"{}"),
     "unknown path": ("/nowhere", {"content-type": RAW, **FLAT}, GOOD),
     "body of 1 GB": ("/infer", {"content-type": RAW, "content-length": str(1 << 30), **FLAT}, b""),
+    "too many bytes for the shape": ("/infer", {"content-type": RAW, "x-shape": "1", **FLAT}, GOOD),
 }
+PATIENCE_S = 1.0
+STRICT: dict[str, tuple[str, dict[str, str], bytes]] = {
+    "NaN where it is refused": ("/infer", {"content-type": RAW, **FLAT}, struct.pack("<3f", 0, math.nan, 0)),
+    "infinity in JSON": ("/infer", {"content-type": JSON}, b'{"inputs": [0, "Infinity"]}'),
+    "a client that stops amid its body": ("/infer", {"content-type": RAW, "content-length": "4000", **FLAT}, GOOD),
+}
+MOODS: dict[str, bytes] = {
+    "a stage that raises": struct.pack("<3f", 1, 0, 0),
+    "a stage that returns garbage": struct.pack("<3f", 2, 0, 0),
+}
+STAGE = b"moody"
 
 
 async def bad_input(deploy: Deployer, _: Mapping[str, Any]) -> dict[str, float]:
-    """``unclear``: answers that are no 4xx with a text that says why; ``harmed``: good ones that failed afterwards."""
-    unclear = harmed = 0
-    async with deploy(Shape(graph="trivial", size_bytes=len(GOOD), has_http=True, port=free_port())) as system:
-        url = urlsplit(system.url())
-        host, port = str(url.hostname), int(url.port or 0)
-        for name, (path, headers, body) in BAD.items():
-            status, text = await _asked(host, port, path, headers, body)
-            if not 400 <= status < 500 or not _is_clear(text):
-                unclear += 1
-                print(f"  {name}: {status} {text[:200]!r}", flush=True)
-            status, _answer = await _asked(host, port, "/infer", {"content-type": RAW, **FLAT}, GOOD)
-            harmed += status != 200
-    return {"requests": len(BAD), "unclear": unclear, "harmed": harmed}
+    """``unclear``: answers that are no 4xx (5xx of a stage, which they name) with a text that says why.
+
+    ``harmed``: good requests that failed afterwards.
+    """
+    size_bytes = len(GOOD)
+    trivial = Shape(graph="trivial", size_bytes=size_bytes, has_http=True, port=free_port())
+    strict = Shape(graph="moody", size_bytes=size_bytes, has_http=True, port=free_port(), patience_s=PATIENCE_S)
+    moods = {name: ("/infer", {"content-type": RAW, **FLAT}, body) for name, body in MOODS.items()}
+    found: Counter[str] = Counter()
+    async with deploy(trivial) as system:
+        await _provoke(system.url(), BAD, found)
+    async with deploy(strict) as system:
+        await _provoke(system.url(), STRICT, found)
+        await _provoke(system.url(), moods, found, of_stage=STAGE)
+    return {"requests": found["requests"], "unclear": found["unclear"], "harmed": found["harmed"]}
+
+
+async def _provoke(
+    url: str, bad: Mapping[str, tuple[str, dict[str, str], bytes]], found: Counter[str], of_stage: bytes = b""
+) -> None:
+    parts = urlsplit(url)
+    host, port = str(parts.hostname), int(parts.port or 0)
+    for name, (path, headers, body) in bad.items():
+        status, text = await _asked(host, port, path, headers, body)
+        kind = 5 if of_stage else 4
+        if status // 100 != kind or not _is_clear(text) or of_stage not in text:
+            found["unclear"] += 1
+            print(f"  {name}: {status} {text[:200]!r}", flush=True)
+        status, _answer = await _asked(host, port, "/infer", {"content-type": RAW, **FLAT}, GOOD)
+        found["harmed"] += status != 200
+        found["requests"] += 1
 
 
 async def _asked(host: str, port: int, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:

@@ -25,7 +25,7 @@ from multiworld.serving.gateway import Gateway, GatewayOptions, Metric
 from .proc import descendants
 from .scenarios import run_side
 from .system import Shape
-from .works import WIDTH, Dense, Heavy, Late, Matmuls, OneSlow, add_one, rhombus_tail, times_two
+from .works import WIDTH, Dense, Heavy, Late, Matmuls, OneSlow, add_one, moody, rhombus_tail, times_two
 
 __all__ = ["OurSystem", "deploy"]
 
@@ -42,7 +42,7 @@ class Model:
     """What is served: its stages, and how one process calls them."""
 
     stages: list[Stage]
-    whole: Callable[[Tensor], Tensor]
+    whole: Callable[[Tensor], Any]
     inputs: list[Tensor]
     modules: dict[str, nn.Module] = field(default_factory=dict)
 
@@ -132,12 +132,20 @@ async def deploy(shape: Shape) -> AsyncIterator[OurSystem]:
             if not shape.has_http:
                 yield system
                 return
-            async with Gateway(Asked(served), GatewayOptions(port=shape.port)) as gateway:
+            async with Gateway(Asked(served), _gateway_options(shape)) as gateway:
                 assert gateway.address is not None
                 system.address = gateway.address
                 yield system
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _gateway_options(shape: Shape) -> GatewayOptions:
+    if not shape.patience_s:
+        return GatewayOptions(port=shape.port)
+    return GatewayOptions(
+        port=shape.port, nan_policy="refuse", head_timeout_s=shape.patience_s, body_timeout_s=shape.patience_s
+    )
 
 
 def _cluster(shape: Shape) -> Cluster:
@@ -153,6 +161,10 @@ def _trivial(shape: Shape, _: str) -> Model:
     num = NUM_SAMPLES if shape.size_bytes < 1 << 20 else 2
     inputs = [torch.randn(shape.size_bytes // 4) for _ in range(num)]
     return Model(stages=[Stage("add", add_one), Stage("mul", times_two)], whole=whole, inputs=inputs)
+
+
+def _moody(shape: Shape, _: str) -> Model:
+    return Model(stages=[Stage("moody", moody)], whole=moody, inputs=[torch.zeros(shape.size_bytes // 4)])
 
 
 def _rhombus(shape: Shape, folder: str) -> Model:
@@ -199,7 +211,7 @@ def _heavy(shape: Shape, _: str) -> Model:
     return Model(stages=[stage], whole=heavy, inputs=_rows(), modules={"left": heavy})
 
 
-MODELS = {"trivial": _trivial, "rhombus": _rhombus, "chain": _chain, "slow": _slow, "heavy": _heavy}
+MODELS = {"trivial": _trivial, "moody": _moody, "rhombus": _rhombus, "chain": _chain, "slow": _slow, "heavy": _heavy}
 
 
 def times_for(seconds: float) -> int:

@@ -14,12 +14,13 @@ __all__ = ["Deployer", "Shape", "System"]
 class Shape:
     """What is deployed.
 
-    ``graph``: ``trivial`` (``add`` one, ``mul``tiply by two), ``rhombus`` (``head``, ``left`` and ``right``, ``tail``),
-    ``chain`` (three modules of a few milliseconds), ``slow`` (one stage, ``left``, one of whose replicas is 4 times
-    slower) or ``heavy`` (one stage, ``left``, of ``weights_bytes``). ``replicas``: of ``left``. ``service_s``: how long
-    ``left`` (and twice as long as ``right``) takes for a request. ``setup_s``: how long replicas of ``left`` other than
-    the first ones are set up. ``far``: the address of another host, on which half of them run; ``address``: this one's.
-    ``port``: for HTTP, or for the other host.
+    ``graph``: ``trivial`` (``add`` one, ``mul``tiply by two), ``rhombus`` (``head``, ``left`` and ``right``,
+    ``tail``), ``moody`` (one stage that may raise or return garbage), ``chain`` (three modules of a few
+    milliseconds), ``slow`` (one stage, ``left``, one of whose replicas is 4 times slower) or ``heavy`` (one stage,
+    ``left``, of ``weights_bytes``). ``replicas``: of ``left``. ``service_s``: how long ``left`` (and twice as long
+    as ``right``) takes for a request. ``setup_s``: how long replicas of ``left`` other than the first ones are set
+    up. ``far``: the address of another host, on which half of them run; ``address``: this one's. ``port``: for
+    HTTP, or for the other host. ``patience_s``: above 0, how long a client may pause, and NaN is refused.
     """
 
     graph: str = "trivial"
@@ -32,6 +33,7 @@ class Shape:
     far: str = ""
     address: str = ""
     has_http: bool = False
+    patience_s: float = 0.0
     port: int = 0
 
     def to_fields(self) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["WIDTH", "Dense", "Heavy", "Late", "Matmuls", "OneSlow", "add_one", "rhombus_tail", "times_two"]
+__all__ = ["WIDTH", "Dense", "Heavy", "Late", "Matmuls", "OneSlow", "add_one", "moody", "rhombus_tail", "times_two"]
 
 WIDTH = 64
 
@@ -24,6 +25,14 @@ def times_two(x: Tensor) -> Tensor:
 
 def rhombus_tail(left: Tensor, right: Tensor) -> Tensor:
     return left + right
+
+
+def moody(x: Tensor) -> Any:
+    """As ``add_one``; but it raises when ``x`` begins with 1, and returns what is no tensor when it begins with 2."""
+    mood = float(x[0])
+    if mood == 1.0:
+        raise RuntimeError("in a mood")
+    return "garbage" if mood == 2.0 else x + 1
 
 
 class Dense(nn.Module):
