@@ -64,6 +64,12 @@ def test_a_work_that_cannot_cross_says_how_it_could(tmp_path: Path) -> None:
         Blueprint.of("test", [stage], {}).write(tmp_path)
 
 
+def test_so_does_a_canary(tmp_path: Path) -> None:
+    stage = Stage("named", "operator:neg", canary=lambda: None)
+    with pytest.raises(DeploymentError, match=r"stage 'named': its canary cannot be sent"):
+        Blueprint.of("test", [stage], {}).write(tmp_path)
+
+
 async def test_another_host_fetches_what_its_stage_needs(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

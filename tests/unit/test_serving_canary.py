@@ -13,7 +13,7 @@ from multiworld.serving.canary import CanaryKeeper, answer_canary, difference, g
 from multiworld.serving.control.actions import CanaryPassed, Send, UpdateRolledBack
 from multiworld.serving.control.members import MemberState
 from multiworld.serving.errors import CanaryFailedError
-from multiworld.serving.graph import Stage
+from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.packets import Item, Kind
 from tests.unit.serving_wires import Plant
 
@@ -177,4 +177,17 @@ def test_replacements_are_asked_nothing_of_others() -> None:
     new = simulation.fleet.members["a-3"]
     hello = {"event": "hello", "pid": 1, "host": "127.0.0.1", "state": "starting", "edges": []}
     sends = [each for each in simulation.fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+    assert all("canary" not in each.message and each.message["do"] != "canary" for each in sends)
+
+
+def test_a_stage_without_a_canary_asks_no_old_replica() -> None:
+    graph = Graph([Stage("a", "app:work", replicas=2, canary=False)])
+    simulation = SimulatedFleet(graph)
+    simulation.run_until_settled()
+    fleet = simulation.fleet
+    simulation.do(fleet.update("a", "new.pt", simulation.now))
+    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    hello = {"event": "hello", "pid": new.pid or 1, "host": "127.0.0.1", "state": "starting", "edges": []}
+    sends = [each for each in fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+    assert sends
     assert all("canary" not in each.message and each.message["do"] != "canary" for each in sends)

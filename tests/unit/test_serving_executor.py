@@ -222,3 +222,26 @@ def test_memory_that_somebody_else_may_change_is_told_from_memory_of_ones_own() 
     assert not told(lambda: torch.from_numpy(kept.numpy()))
     assert not told(lambda: (torch.ones(5), kept))
     assert not told(lambda: kept_dict)
+
+
+async def test_a_defect_of_who_is_told_of_results_holds_up_nobody_else() -> None:
+    bench = Bench(lambda x: x)
+    told: list[int] = []
+
+    def done(job: Job, _: Any) -> None:
+        told.append(int.from_bytes(job.id, "little"))
+        if told[-1] == 2:
+            raise RuntimeError("a defect")
+
+    bench.executor._on_done = done
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    for number in range(1, 5):
+        bench.executor.submit(job(number, torch.ones(1)))
+        while number == 1 and not told:  # noqa: ASYNC110 - nobody else tells
+            await asyncio.sleep(0)  # the first one goes over a thread
+    for _ in range(10):
+        await asyncio.sleep(0)
+    bench.executor.close()
+    assert told == [1, 2, 3, 4]
+    assert len(complaints) == 1

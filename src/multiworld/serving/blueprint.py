@@ -58,7 +58,8 @@ class Blueprint:
         works.mkdir(mode=MINE, parents=True, exist_ok=True)
         for stage in self.stages:
             if not isinstance(stage.work, str):
-                _write(works / f"{stage.name}.pickle", _pickled(stage))
+                _write(works / f"{stage.name}.pickle", _pickled(stage, "work", stage.work))
+            _pickled(stage, "canary", stage.canary)
         named = tuple(
             stage if isinstance(stage.work, str) else replace(stage, work=_in_file(stage)) for stage in self.stages
         )
@@ -130,12 +131,12 @@ def _imported(name: str) -> Any:
     return value
 
 
-def _pickled(stage: Stage) -> bytes:
+def _pickled(stage: Stage, name: str, value: Any) -> bytes:
     try:
-        return pickle.dumps(stage.work)
+        return pickle.dumps(value)
     except Exception as error:
         raise DeploymentError(
-            f"stage {stage.name!r}: its work cannot be sent to another process ({type(error).__name__}: {error}). "
+            f"stage {stage.name!r}: its {name} cannot be sent to another process ({type(error).__name__}: {error}). "
             "Define it at the top level of a module, not inside a function, or name it as 'package.module:attribute'."
         ) from error
 

@@ -171,6 +171,12 @@ class Executor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        try:
+            self._execute_what_is_due()
+        finally:  # whoever is told of a result may raise: the others do not wait for ever because of that
+            self._plan_turn()
+
+    def _execute_what_is_due(self) -> None:
         began = now = time.monotonic()
         with torch.inference_mode():  # here, as entering it takes as long as a small work
             while self._has_room() and now - began < TURN_S:
@@ -179,6 +185,8 @@ class Executor:
                     break
                 self._execute(jobs)
                 now = time.monotonic()
+
+    def _plan_turn(self) -> None:
         if self._has_room():
             due = self._queue.due()
             if due is not None:

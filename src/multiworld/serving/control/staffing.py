@@ -184,6 +184,8 @@ class Staffing(Roster):
         """Return which replica of the old version tells a new one of an update what it must answer, if there is one."""
         if plan.rollout is None or member.version != plan.rollout.version:
             return None
+        if self.graph.stages[plan.name].canary is False:
+            return None
         old = [
             other.id
             for other in self.of_stage(plan.name)
