@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -245,3 +246,31 @@ async def test_a_defect_of_who_is_told_of_results_holds_up_nobody_else() -> None
     bench.executor.close()
     assert told == [1, 2, 3, 4]
     assert len(complaints) == 1
+
+
+async def test_the_thread_has_the_next_call_while_it_executes_one_and_never_two_at_once() -> None:
+    under_way: list[int] = []
+    most: list[int] = []
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        under_way.append(1)
+        most.append(len(under_way))
+        time.sleep(0.003)
+        under_way.pop()
+        return x
+
+    bench = Bench(work)
+    await bench.run(job(1, torch.ones(1)))
+    bench = Bench(work)
+    executing: list[int] = []
+    done = bench._done
+
+    def counted(one: Job, result: Any) -> None:
+        executing.append(bench.executor.num_executing)
+        done(one, result)
+
+    bench.executor._on_done = counted
+    await bench.run(*(job(number, torch.ones(1)) for number in range(1, 9)))
+    assert set(most) == {1}
+    assert max(executing) >= 1, "another one was with the thread when one was done"
+    assert list(bench.results) == list(range(1, 9))

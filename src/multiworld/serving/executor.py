@@ -28,7 +28,9 @@ logger = logging.getLogger(__name__)
 Results = Sequence[Payload | Exception]
 """One for each job of a batch."""
 
-INLINE_S = 0.01  # a thread costs several switches, and so little work holds up nothing else
+INLINE_S = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
+AHEAD_S = 0.05
+LONE_INLINE_S = 0.01  # so does longer work, while nothing else waits that could come and go meanwhile
 SMOOTHING = 0.2
 TURN_S = 0.002
 MAX_MESSAGE = 4096  # characters of what user code raises
@@ -194,13 +196,23 @@ class Executor:
         if len(self._queue) and self._turn is None and not self._executing and self._timer is None:
             self._go_on_soon()
 
+    def _is_quick(self) -> bool:
+        """Whether the next call is better made here than on a thread."""
+        if self._is_async or self.call_s is None or self._executing:
+            return False
+        return self.call_s < (LONE_INLINE_S if not len(self._queue) else INLINE_S)
+
     def _has_room(self) -> bool:
-        return not self._alone and self._executing < self.concurrency
+        return not self._alone and self._executing < self.concurrency + self._is_ahead()
+
+    def _is_ahead(self) -> bool:
+        """Whether the thread is given one call more, so that it need not wait for this loop between two."""
+        return not self._is_async and self._batch is None and self.call_s is not None and self.call_s < AHEAD_S
 
     def _execute(self, jobs: list[Job]) -> None:
         for job in jobs:
             self._jobs.pop(job.id, None)
-        if not jobs[0].alone and not self._is_async and self.call_s is not None and self.call_s < INLINE_S:
+        if not jobs[0].alone and self._is_quick():
             self._finish(jobs, *self._call(jobs))
             return
         self._executing += 1

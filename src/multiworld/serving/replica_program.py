@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Mapping
 from functools import partial
@@ -24,6 +25,7 @@ from .member import ReplicaMember, place_of
 __all__ = ["main"]
 
 LAST_WORDS_S = 1.0
+SWITCH_S = 0.0005  # who computes beside the event loop gets the interpreter back soon
 FETCH_S = 60.0
 
 
@@ -33,6 +35,7 @@ def main(arguments: dict[str, Any]) -> None:
     ``arguments``: member, stage, folder, job, token, store, lease_s, host (the numeric address of this machine), and
     controller (where that listens), whom the files are asked of where the folder is not.
     """
+    sys.setswitchinterval(SWITCH_S)
     torch.set_grad_enabled(False)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with contextlib.ExitStack() as stack:
