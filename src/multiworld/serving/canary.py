@@ -18,6 +18,7 @@ from .executor import describe_error, is_async
 from .graph import Stage
 from .messages import DONOR_RANK, TAKER_RANK, decode, encode
 from .packets import Item
+from .payloads import map_tensors, tensors_of
 from .results import checked_result
 
 __all__ = ["Canary", "CanaryKeeper", "answer_canary", "difference", "give_canary", "given_inputs", "take_canary"]
@@ -61,15 +62,15 @@ class CanaryKeeper:
         """Copy the inputs of a request that is about to be executed: the work may write into what it is given."""
         self.due = False
         if sum(item.size_bytes for item in inputs) <= MAX_BYTES:
-            self.taken, self._inputs = id_, tuple(_map(item.payload, torch.clone) for item in inputs)
+            self.taken, self._inputs = id_, tuple(map_tensors(item.payload, torch.clone) for item in inputs)
 
     def keep(self, result: Payload | Exception) -> None:
         """It was executed. What failed is no example."""
         self.taken = None
         if not isinstance(result, Exception):
-            size_bytes = sum(tensor.nbytes for payload in (*self._inputs, result) for tensor in _tensors(payload))
+            size_bytes = sum(tensor.nbytes for payload in (*self._inputs, result) for tensor in tensors_of(payload))
             if size_bytes <= MAX_BYTES:
-                self.kept = Canary(self._inputs, _map(result, torch.clone))
+                self.kept = Canary(self._inputs, map_tensors(result, torch.clone))
         self._inputs = ()
 
 
@@ -89,7 +90,7 @@ def given_inputs(stage: Stage) -> tuple[Payload, ...]:
 
 async def answer_canary(stage: Stage, work: Callable[..., Any], inputs: Sequence[Payload]) -> Payload:
     """Return what the work answers. Raises CanaryFailedError if it raises, returns no payload or takes too long."""
-    arguments = [_map(payload, lambda tensor: tensor.to(stage.device, copy=True)) for payload in inputs]
+    arguments = [map_tensors(payload, lambda tensor: tensor.to(stage.device, copy=True)) for payload in inputs]
     limit_s = LIMIT_S if stage.limit_s is None else stage.limit_s
     loop = asyncio.get_running_loop()
     until = loop.time() + limit_s
@@ -181,17 +182,3 @@ async def take_canary(manager: WorldManager, giver: str, taker: str, store: str)
 
 def _world(giver: str, taker: str) -> str:
     return f"canary:{giver}:{taker}"
-
-
-def _map(payload: Payload, function: Callable[[Tensor], Tensor]) -> Payload:
-    if isinstance(payload, Tensor):
-        return function(payload)
-    if isinstance(payload, dict):
-        return {name: function(tensor) for name, tensor in payload.items()}
-    return [function(tensor) for tensor in payload]
-
-
-def _tensors(payload: Payload) -> list[Tensor]:
-    if isinstance(payload, Tensor):
-        return [payload]
-    return list(payload.values()) if isinstance(payload, dict) else list(payload)

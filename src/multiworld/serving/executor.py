@@ -19,6 +19,7 @@ from ..channel.base import Payload
 from .batching import BatchQueue
 from .graph import Batch
 from .packets import Item
+from .payloads import map_tensors, tensors_of
 from .results import checked_result, is_nobodys_else, small_copy
 
 __all__ = ["Executor", "Job", "describe_error"]
@@ -346,19 +347,20 @@ class Executor:
     def _to_device(self, payload: Payload) -> Payload:
         if self._on_cpu:
             return payload
-        return _map(payload, lambda tensor: tensor.to(self._device))
+        return map_tensors(payload, lambda tensor: tensor.to(self._device))
 
     def _split(self, payload: Payload, rows: list[int], num_jobs: int) -> list[Payload]:
         if num_jobs == 1:
             return [payload]
-        for tensor in _tensors(payload):
+        for tensor in tensors_of(payload):
             if tensor.dim() == 0 or tensor.shape[0] != sum(rows):
                 raise ValueError(
                     f"a batch of {num_jobs} requests with {sum(rows)} rows in all gave a tensor of shape "
                     f"{list(tensor.shape)}: expected {sum(rows)} in dimension 0"
                 )
         return [
-            _map(payload, partial(_rows, begin=sum(rows[:index]), number=number)) for index, number in enumerate(rows)
+            map_tensors(payload, partial(_rows, begin=sum(rows[:index]), number=number))
+            for index, number in enumerate(rows)
         ]
 
 
@@ -397,26 +399,12 @@ def _shape_of(items: Sequence[Item]) -> tuple[int, Hashable]:
         if isinstance(payload, dict):
             kind.append(tuple(payload))
         kind.append(type(payload))
-        for tensor in _tensors(payload):
+        for tensor in tensors_of(payload):
             rows.add(tensor.shape[0] if tensor.dim() else -1)
             kind.append((tensor.dtype, tuple(tensor.shape[1:])))
     if len(rows) != 1 or -1 in rows or 0 in rows:  # nothing that rows could be told apart by
         return 1, items[0].id
     return rows.pop(), tuple(kind)
-
-
-def _tensors(payload: Payload) -> list[Tensor]:
-    if isinstance(payload, Tensor):
-        return [payload]
-    return list(payload.values()) if isinstance(payload, dict) else payload
-
-
-def _map(payload: Payload, function: Callable[[Tensor], Tensor]) -> Payload:
-    if isinstance(payload, Tensor):
-        return function(payload)
-    if isinstance(payload, dict):
-        return {name: function(tensor) for name, tensor in payload.items()}
-    return [function(tensor) for tensor in payload]
 
 
 def _rows(tensor: Tensor, *, begin: int, number: int) -> Tensor:

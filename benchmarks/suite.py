@@ -1,0 +1,78 @@
+"""A suite of benchmarks, each a line by name: measure those that are wanted, print a table, append it to RESULTS.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from multiworld.bench.machine import describe_machine
+from multiworld.bench.record import append_record
+from multiworld.bench.report import Line, Report, Section
+from multiworld.bench.table import report_text
+
+__all__ = ["RESULTS", "Suite"]
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """``lines``: by name, what each is about and how it is measured. ``reference``: what stands beside ours."""
+
+    name: str
+    lines: Mapping[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]]
+    reference: str
+    other_references: Mapping[str, str] = field(default_factory=dict)
+    not_alternated: Collection[str] = ()
+    """Lines that are not measured in turn with the reference."""
+
+    def parser(self, about: str | None) -> argparse.ArgumentParser:
+        """Return one with the options of every suite: ``alternations``, ``only``, ``record``, ``json``."""
+        listed = "\n".join(f"  {name:<9} {about}" for name, (about, _) in self.lines.items())
+        parser = argparse.ArgumentParser(
+            prog=f"python -m benchmarks.{self.name}",
+            description=about,
+            epilog=f"lines:\n{listed}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("--alternations", type=int, default=5, metavar="N", help="of every comparison (default 5)")
+        parser.add_argument("--only", action="append", choices=self.lines, metavar="LINE", help="this one; repeatable")
+        parser.add_argument("--record", action="store_true", help=f"append the figures to {RESULTS.name}")
+        parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+        parser.add_argument("--seed", type=int, default=0, help="of whatever is random (default 0)")
+        return parser
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Measure and report; return 1 if a bound was missed."""
+        machine = describe_machine()
+        sections = [self._measure(name, options) for name in options.only or self.lines]
+        report = Report(machine=machine, quick=options.alternations < 5, sections=sections)
+        print(f"\n{report_text(report)}", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(report.as_json(), indent=1))
+        if options.record:
+            append_record(RESULTS, report)
+        return 1 if report.failures or report.missing else 0
+
+    def _measure(self, name: str, options: argparse.Namespace) -> Section:
+        about, measure = self.lines[name]
+        began = time.monotonic()
+        print(f"{name}: {about}", flush=True)
+        try:
+            lines = measure(options)
+        except Exception as error:  # what cannot be measured fails, and the other lines are measured all the same
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            lines = [Line.not_measured(name, f"{type(error).__name__}: {error}")]
+        times = "" if name in self.not_alternated else f"; {options.alternations} times on each side, in turn"
+        return Section(
+            name=f"{self.name}: {name}",
+            about=f"{about[0].upper()}{about[1:]}{times}.",
+            took_s=time.monotonic() - began,
+            lines=lines,
+            reference=self.other_references.get(name, self.reference),
+        )
