@@ -24,7 +24,7 @@ from multiworld.serving import (
     Tracing,
 )
 from multiworld.serving.control.actions import CanaryPassed
-from multiworld.serving.hosts.orphans import is_running
+from multiworld.world.procfs import EXITED, process_start_time, process_state
 
 pytestmark = pytest.mark.process
 
@@ -140,6 +140,8 @@ async def test_what_members_had_started_ends_when_their_host_process_is_killed()
     async with Pipeline([Stage("parent", Parent)], lease_s=1.0).deploy() as served:
         child = int(await served.infer(torch.tensor([0]), timeout_s=20))  # type: ignore[arg-type]
         (host,) = served._controller._hosts.values()
-        assert is_running(child)
+        born = process_start_time(child)
+        assert born is not None
+        assert process_state(child, born) != EXITED
         os.kill(host.pid, signal.SIGKILL)
-        await until(lambda: not is_running(child))
+        await until(lambda: process_state(child, born) == EXITED)

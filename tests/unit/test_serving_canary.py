@@ -11,7 +11,7 @@ from torch import nn
 
 from multiworld.serving.canary import CanaryKeeper, answer_canary, difference, given_inputs
 from multiworld.serving.control.actions import CanaryPassed, Send, UpdateRolledBack
-from multiworld.serving.control.members import MemberState
+from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.errors import CanaryFailedError
 from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.packets import Item, Kind
@@ -135,14 +135,19 @@ async def test_replicas_keep_a_request_of_theirs() -> None:
     await plant.aclose()
 
 
+def sent_at_hello(simulation: SimulatedFleet, new: Member, host: str = "127.0.0.1") -> list[Send]:
+    """Have a new member introduce itself, and return what is sent then."""
+    hello = {"event": "hello", "pid": new.pid or 1, "host": host, "state": "starting", "edges": []}
+    return [each for each in simulation.fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+
+
 def test_an_old_replica_tells_each_new_one_of_an_update_what_to_answer() -> None:
     simulation = SimulatedFleet(chain("a", replicas=2))
     simulation.run_until_settled()
     fleet = simulation.fleet
     simulation.do(fleet.update("a", "new.pt", simulation.now))
     new = next(member for member in fleet.of_stage("a") if member.version == 2)
-    hello = {"event": "hello", "pid": new.pid or 1, "host": "127.0.0.1", "state": "starting", "edges": []}
-    sends = [each for each in fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+    sends = sent_at_hello(simulation, new)
     assert sends[0] == Send(member="a-1", message={"do": "canary", "to": new.id})
     assert sends[1].message["canary"] == "a-1"
     missed = {"event": "canary_missed", "giver": "a-1"}
@@ -160,8 +165,7 @@ def test_weights_that_do_not_answer_are_not_fetched_from_elsewhere() -> None:
     fleet = simulation.fleet
     simulation.do(fleet.update("a", "new.pt", simulation.now))
     new = next(member for member in fleet.of_stage("a") if member.version == 2)
-    hello = {"event": "hello", "pid": new.pid or 1, "host": "10.0.0.9", "state": "starting", "edges": []}
-    fleet.heard(new.id, hello, simulation.now)
+    sent_at_hello(simulation, new, host="10.0.0.9")
     assert new.donor == "controller"
     failed = {"event": "load_failed", "donor": "controller", "error": "CanaryFailedError: NaN", "tried_out": True}
     simulation.do(fleet.heard(new.id, failed, simulation.now))
@@ -175,8 +179,7 @@ def test_replacements_are_asked_nothing_of_others() -> None:
     simulation.run_until_settled()
     simulation.kill("a-1")
     new = simulation.fleet.members["a-3"]
-    hello = {"event": "hello", "pid": 1, "host": "127.0.0.1", "state": "starting", "edges": []}
-    sends = [each for each in simulation.fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+    sends = sent_at_hello(simulation, new)
     assert all("canary" not in each.message and each.message["do"] != "canary" for each in sends)
 
 
@@ -187,7 +190,6 @@ def test_a_stage_without_a_canary_asks_no_old_replica() -> None:
     fleet = simulation.fleet
     simulation.do(fleet.update("a", "new.pt", simulation.now))
     new = next(member for member in fleet.of_stage("a") if member.version == 2)
-    hello = {"event": "hello", "pid": new.pid or 1, "host": "127.0.0.1", "state": "starting", "edges": []}
-    sends = [each for each in fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+    sends = sent_at_hello(simulation, new)
     assert sends
     assert all("canary" not in each.message and each.message["do"] != "canary" for each in sends)

@@ -260,8 +260,6 @@ async def test_the_thread_has_the_next_call_while_it_executes_one_and_never_two_
         return x
 
     bench = Bench(work)
-    await bench.run(job(1, torch.ones(1)))
-    bench = Bench(work)
     executing: list[int] = []
     done = bench._done
 

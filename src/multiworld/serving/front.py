@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor
 
 from ..channel.base import Payload
-from ..channel.tensors import describe
 from ..world.manager import WorldManager
 from .answers import DOUBTFUL, Report, error_of
 from .custody import Refusal
@@ -32,7 +31,7 @@ from .graph import GATEWAY, INPUT
 from .node import Node, Place
 from .packets import Item, Kind
 from .requests import Admission, Open, Requests
-from .results import is_plain
+from .results import sendable
 from .tracing.hops import HOPS, merged
 from .tracing.spans import Journey
 from .tracing.tracer import Tracer
@@ -462,13 +461,9 @@ def _contiguous(value: Any) -> Tensor:
         )
     if value.is_sparse or value.is_quantized:
         raise BadRequestError("", f"a tensor of layout {value.layout} and type {value.dtype} cannot be sent")
-    if is_plain(value):
-        return value
-    ready = value.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-    try:
-        describe(ready)
-    except KeyError:
-        raise BadRequestError("", f"a tensor of type {value.dtype} cannot be sent") from None
+    ready = sendable(value)
+    if ready is None:
+        raise BadRequestError("", f"a tensor of type {value.dtype} cannot be sent")
     return ready
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..channel.base import Payload
-from ..channel.tensors import CODES, describe
+from ..channel.tensors import CODES
 
-__all__ = ["SMALL_BYTES", "checked_result", "is_nobodys_else", "is_plain", "small_copy"]
+__all__ = ["SMALL_BYTES", "checked_result", "is_nobodys_else", "is_plain", "sendable", "small_copy"]
 
 SMALL_BYTES = 64 << 10  # is copied faster than it is found out whether it has to be
 
@@ -67,6 +67,14 @@ def _count(storage: torch.UntypedStorage) -> int:
     return count
 
 
+def sendable(tensor: Tensor) -> Tensor | None:
+    """Return it contiguous and in memory of this host; None if nothing of its type can be sent."""
+    if is_plain(tensor):
+        return tensor
+    ready = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    return ready if ready.dtype in CODES else None
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor can be sent as it is: contiguous, in memory of this host, without a graph behind it."""
     return (
@@ -85,11 +93,9 @@ def is_plain(tensor: Tensor) -> bool:
 def _ready(tensor: Tensor, is_ours: bool) -> Tensor:
     if tensor.layout is not torch.strided:
         raise TypeError(f"the work returned a tensor of layout {tensor.layout}, expected torch.strided")
-    ready = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-    try:
-        describe(ready)
-    except KeyError:
-        raise TypeError(f"the work returned a tensor of type {tensor.dtype}, which cannot be sent") from None
+    ready = sendable(tensor)
+    if ready is None:
+        raise TypeError(f"the work returned a tensor of type {tensor.dtype}, which cannot be sent")
     is_copy = ready.data_ptr() != tensor.data_ptr() or tensor.device.type != "cpu"
     return ready.clone() if not is_copy and (ready.nbytes <= SMALL_BYTES or not is_ours) else ready
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["end_orphans", "is_running", "parse_session", "process_space"]
+__all__ = ["end_orphans", "parse_session", "process_space"]
 
 LEADER_S = 2.0  # for a member to be ended by the kernel
 MS = 1e3
@@ -43,11 +43,6 @@ def process_space() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended already."""
-    return _stat(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def parse_session(stat: str) -> int:
@@ -97,11 +92,3 @@ def _session_of(pid: int) -> int:
         return parse_session(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
     except (OSError, ValueError, IndexError):  # it has just ended
         return -1
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields after the name of the program; none if there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
