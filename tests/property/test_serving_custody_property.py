@@ -22,6 +22,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("put"), st.sampled_from(("", *PEERS)), st.integers(0, 90)),
     st.tuples(st.just("again"), st.just(""), st.integers(0, 1000)),
     st.tuples(st.just("released"), st.sampled_from(PEERS), st.integers(0, 5)),
+    st.tuples(st.just("told"), st.sampled_from(PEERS), st.integers(0, 5)),
     st.tuples(st.just("returned"), st.sampled_from(PEERS), st.integers(0, 5)),
     st.tuples(st.just("started"), st.sampled_from(PEERS), st.integers(0, 5)),
     st.tuples(st.just("drop"), st.just(""), st.integers(0, 1000)),
@@ -42,6 +43,7 @@ class Model:
         self.closed: set[str] = set()
         self.at: dict[str, dict[bytes, int]] = {}
         self.executed: dict[bytes, int] = {}
+        self.told: dict[str, set[bytes]] = {}
         self.open: dict[bytes, tuple[int, str]] = {}
         self.ended: set[bytes] = set()
         self.num = 0
@@ -66,9 +68,11 @@ class Model:
             assert self.merging or not held or sum(held.values()) + size <= MAX_BYTES
             assert self.idempotent or not self.executed.get(key), "executed twice"
             held[key] = size
+            self.told.get(peer, set()).discard(key)
             self.executed[key] = self.executed.get(key, 0) + 1
         for peer, statistics in self.custody.statistics().items():
             assert statistics["in_flight"] == len(self.at[peer])
+            assert statistics["executed"] == len(self.told.get(peer, set()) & set(self.at[peer]))
 
     def _end(self, key: bytes) -> None:
         assert key not in self.ended, "ended twice"
@@ -94,6 +98,7 @@ class Model:
     def _down(self, peer: str, _: int) -> None:
         held = self.at.pop(peer, {})
         self.live.pop(peer, None)
+        self.told.pop(peer, None)
         self.closed.discard(peer)
         loss = self.custody.down(peer)
         for refusal in loss.refused:
@@ -123,12 +128,19 @@ class Model:
             self._end(key)
         for key in keys:
             del self.at[peer][key]
+            self.told.get(peer, set()).discard(key)
+
+    def _told(self, peer: str, number: int) -> None:
+        keys = list(self.at.get(peer, {}))[:number]
+        self.custody.executed(peer, keys, now=self.now)
+        self.told.setdefault(peer, set()).update(keys)
 
     def _returned(self, peer: str, number: int) -> None:
         keys = list(self.at.get(peer, {}))[:number]
         self.custody.returned(peer, keys)
         for key in keys:
             del self.at[peer][key]
+            self.told.get(peer, set()).discard(key)
             self.executed[key] -= 1
 
     def _started(self, peer: str, number: int) -> None:

@@ -226,6 +226,27 @@ def test_a_replica_that_was_slow_once_is_tried_again_when_it_is_idle() -> None:
     assert peers == {"r-1", "r-2"}
 
 
+def test_what_a_replica_has_executed_stands_in_nobodys_way_and_is_kept_all_the_same() -> None:
+    c = custody()
+    for replica in ("r-1", "r-2"):
+        c.open(replica, 8, now=0.0)
+    put(c, 1, 2)
+    assert sent(c) == [(1, "r-1"), (2, "r-2")]
+    c.executed("r-1", [key(1), key(99)], now=0.005)
+    c.executed("r-1", [key(1)], now=4.0)
+    assert c.statistics()["r-1"]["executed"] == 1
+    assert c.statistics()["r-1"]["latency_s"] < 0.01, "it was learned from the first word"
+    put(c, 3, 4)
+    assert sent(c, 4.0) == [(3, "r-1"), (4, "r-1")], "half as much is before them there as at the other one"
+    learned = c.statistics()["r-1"]["latency_s"]
+    c.released("r-1", [key(1)], now=9.0)
+    assert c.statistics()["r-1"]["executed"] == 0
+    assert c.statistics()["r-1"]["latency_s"] == learned
+    c.executed("r-1", [key(3)], now=9.0)
+    c.down("r-1")
+    assert sent(c, 9.0) == [(3, "r-2"), (4, "r-2")]
+
+
 def test_late_answers_of_a_suspect_do_not_make_suspicion_slower() -> None:
     c = custody()
     suspect_first(c)

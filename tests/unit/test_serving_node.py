@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -55,6 +56,23 @@ async def test_requests_go_through_and_all_credit_comes_back() -> None:
     async with plant([Stage("a", double, replicas=2), Stage("b", double)], "b-1", "a-1", "a-2") as p:
         answers = await asyncio.gather(*(p.front.infer(tensor(number)) for number in range(200)))
         assert [value(answer) for answer in answers] == [4.0 * number for number in range(200)]
+        await p.wait_idle()
+
+
+async def test_a_sender_that_chooses_knows_at_once_what_was_executed_and_one_that_does_not_is_not_told() -> None:
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return x
+
+    async with plant([Stage("a", slow, replicas=2), Stage("b", double)], "b-1", "a-1", "a-2") as p:
+        for number in range(5):
+            await p.front.infer(tensor(number))
+            for known in p.front.node.custody["a"].statistics().values():
+                assert known["executed"] == known["in_flight"]
+        p.close("a-2")
+        await p.wait_idle()
+        await p.front.infer(tensor(1))
+        assert p.front.node.custody["a"].statistics()["a-1"]["executed"] == 0
         await p.wait_idle()
 
 

@@ -63,9 +63,14 @@ class Loss:
 
 
 class _Peer:
-    """One replica: what it holds by key, with the time when it was sent, the size, and how many it held then."""
+    """One replica: what it holds by key, with the time when it was sent, the size, and how many it had to do then.
 
-    __slots__ = ("closed", "held", "held_bytes", "latency_s", "name", "progress_at", "started", "suspect", "window")
+    ``executed``: what of that it has done, and still keeps.
+    """
+
+    __slots__ = (
+        "closed", "executed", "held", "held_bytes", "latency_s", "name", "progress_at", "started", "suspect", "window",
+    )  # fmt: skip
 
     def __init__(self, name: str, window: int, now: float) -> None:
         self.name, self.window = name, window
@@ -74,12 +79,13 @@ class _Peer:
         self.latency_s = FIRST_LATENCY_S
         self.progress_at = now
         self.started: set[bytes] = set()
+        self.executed: set[bytes] = set()
         self.closed = False
         self.suspect = False
 
     @property
     def in_flight(self) -> int:
-        return len(self.held)
+        return len(self.held) - len(self.executed)
 
 
 class _Item:
@@ -178,6 +184,7 @@ class Custody:
             assert known is not None
             known.held_bytes -= known.held.pop(key, NONE_HELD)[1]
             known.started.discard(key)
+            known.executed.discard(key)
             item = self._items.get(key)
             if item is not None and peer in item.holders:
                 item.holders.discard(peer)
@@ -300,6 +307,16 @@ class Custody:
         if known is not None:
             known.started = set(keys)
 
+    def executed(self, peer: str, keys: Iterable[bytes], *, now: float) -> None:
+        """The replica has done these. It keeps them still, but whatever is sent to it need not wait for them."""
+        known = self._peers.get(peer)
+        for key in keys if known is not None else ():
+            assert known is not None
+            held = known.held.get(key)
+            if held is not None and key not in known.executed:
+                known.executed.add(key)
+                self._learn(known, held, now)
+
     def released(self, peer: str, keys: Iterable[bytes], *, now: float) -> dict[bytes, tuple[str, ...]]:
         """The replica is done with these; return those that this ended here, each with the others that hold it too."""
         known = self._peers.get(peer)
@@ -351,6 +368,7 @@ class Custody:
         return {
             name: {
                 "in_flight": len(peer.held),
+                "executed": len(peer.executed),
                 "window": peer.window,
                 "latency_s": peer.latency_s,
                 "suspect": peer.suspect,
@@ -393,7 +411,8 @@ class Custody:
 
     def _hold(self, key: bytes, item: _Item, peer: _Peer, now: float) -> Assignment:
         peer.held_bytes += item.size_bytes - peer.held.pop(key, NONE_HELD)[1]
-        peer.held[key] = (now, item.size_bytes, len(peer.held) + 1)
+        peer.executed.discard(key)
+        peer.held[key] = (now, item.size_bytes, peer.in_flight + 1)
         item.holders.add(peer.name)
         item.is_waiting = False
         self._num_sent += 1
@@ -403,11 +422,19 @@ class Custody:
         return Assignment(key, peer.name)
 
     def _let_go(self, peer: _Peer, key: bytes, now: float) -> None:
-        sent_at, size_bytes, rank = peer.held.pop(key, NONE_HELD)
-        if sent_at is NONE_HELD[0]:
+        held = peer.held.pop(key, NONE_HELD)
+        if held is NONE_HELD:
             return
-        peer.held_bytes -= size_bytes
+        peer.held_bytes -= held[1]
         peer.started.discard(key)
+        if key in peer.executed:
+            peer.executed.discard(key)
+        else:
+            self._learn(peer, held, now)
+
+    def _learn(self, peer: _Peer, held: tuple[float, int, int], now: float) -> None:
+        """One that it held is done."""
+        sent_at, _, rank = held
         latency_s = now - sent_at
         peer.latency_s += SMOOTHING * (latency_s / rank - peer.latency_s)
         peer.progress_at = now

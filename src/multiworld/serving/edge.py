@@ -52,6 +52,8 @@ class Edge:
         self.is_upstream = world.rank == UPSTREAM_RANK
         self.lazy_ids = LAZY_IDS
         """So many things of one kind are said at once."""
+        self.is_prompt = False
+        """Whether the sender chooses among replicas by what each has executed, and is to hear of that at once."""
         self._owner = owner
         self._far = DOWNSTREAM_RANK if self.is_upstream else UPSTREAM_RANK
         self._loop = asyncio.get_running_loop()
@@ -105,15 +107,15 @@ class Edge:
         self._notes.append(Note(kind, list(ids), number))
         self._flush_soon()
 
-    def mention(self, kind: Kind, id_: bytes) -> None:
-        """Say something within ``LAZY_S``, or as soon as there is enough of it."""
+    def mention(self, kind: Kind, id_: bytes, *, lazily: bool = True) -> None:
+        """Say something within ``LAZY_S``, or as soon as there is enough of it; or else in this turn of the loop."""
         ids = self._ids.get(kind)
         if ids is None:
             ids = self._ids[kind] = {}
         ids[id_] = None
         if kind == Kind.RELEASED and Kind.ACCEPTED in self._ids:
             self._ids[Kind.ACCEPTED].pop(id_, None)  # it is said with this
-        if len(ids) >= self.lazy_ids:
+        if len(ids) >= self.lazy_ids or not lazily:
             self._flush_soon()
         elif self._later is None and self._soon is None:
             self._later = self._loop.call_later(LAZY_S, self._flush)

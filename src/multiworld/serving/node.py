@@ -143,6 +143,7 @@ class Node:
             custody.open(peer, self._granted.get(peer, FIRST_WINDOW), now=time.monotonic())
             self._recall(edge.stage)
             self._pump(edge.stage)
+            self._choose_promptly(edge.stage)
 
     def close(self, peer: str) -> None:
         """Offer nothing new to that peer."""
@@ -151,6 +152,15 @@ class Node:
             self.custody[edge.stage].close(peer)
             self._recall(edge.stage)
             self._pump(edge.stage)
+            self._choose_promptly(edge.stage)
+
+    def _choose_promptly(self, stage: str) -> None:
+        """Have the replicas of a stage say at once what they have executed while there is more than one to choose."""
+        is_prompt = self.custody[stage].num_live > 1 and stage not in self._merging and stage != GATEWAY
+        for edge in self.edges.values():
+            if edge.is_upstream and edge.stage == stage and edge.is_prompt != is_prompt:
+                edge.is_prompt = is_prompt
+                edge.say(Kind.PROMPT, number=is_prompt)
 
     def lost(self, peer: str) -> None:
         """The controller says that a peer is gone; its edges may not have broken yet."""
@@ -297,6 +307,10 @@ class Node:
             self._released(edge, ids)
         elif kind == Kind.ACCEPTED:
             self._owner.accepted(edge.stage, ids)
+        elif kind == Kind.EXECUTED:
+            self.custody[edge.stage].executed(edge.peer, ids, now=time.monotonic())
+        elif kind == Kind.PROMPT:
+            edge.is_prompt = bool(number)
         elif kind == Kind.GRANT:
             self._granted[edge.peer] = max(1, int(number))
             self.custody[edge.stage].grant(edge.peer, self._granted[edge.peer])
@@ -353,6 +367,7 @@ class Node:
         self._settle(edge.stage, custody.down(edge.peer))
         self._recall(edge.stage)
         self._pump(edge.stage)
+        self._choose_promptly(edge.stage)
 
     def _settle(self, stage: str, loss: Loss) -> None:
         items = self._items[stage]

@@ -41,8 +41,8 @@ class Kind(IntEnum):
     """What a record says.
 
     Downstream go ITEM, ERROR, CANCEL (nobody wants it any more, here and further down), DROP (another replica has done
-    it), RECALL (give it back unless it was begun) and GO. The others come back; ASK goes up to the gateways: does
-    anybody wait for these?
+    it), RECALL (give it back unless it was begun), GO and PROMPT (say at once what was EXECUTED, or not any more). The
+    others come back; ASK goes up to the gateways: does anybody wait for these?
     """
 
     ITEM = 1
@@ -57,6 +57,8 @@ class Kind(IntEnum):
     RECALL = 10
     RETURNED = 11
     ASK = 12
+    EXECUTED = 13
+    PROMPT = 14
 
 
 _ERROR = int(Kind.ERROR)

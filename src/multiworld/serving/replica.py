@@ -40,6 +40,7 @@ QUEUE_S = 0.05  # how much work each sender may have waiting here
 BLOCKED_S = 0.05  # a result that the next stage has had no room for so long
 MIN_WINDOW, MAX_WINDOW = 8, 256
 MERGING_WINDOW = 1 << 16  # see Custody
+TOLD_S = 0.001  # what takes longer is told when it is done: a sender that chooses would count it for as long again
 GO_AHEAD_S = 1.0
 ASK_S = 0.3  # a part whose other parts come later than that may have come too late itself
 GRANT_EVERY_S = 0.1
@@ -267,6 +268,10 @@ class Replica:
         if request.is_off:
             self._release(job.id)
             return
+        if self.executor.service_s >= TOLD_S:
+            for edge in request.senders:
+                if edge.is_prompt:
+                    edge.mention(Kind.EXECUTED, job.id, lazily=False)
         first = job.inputs[0]
         if first.extra or self.version != FIRST or (self._merges and any(part.extra for part in job.inputs)):
             first.extra = self._noted(job, request, result)
