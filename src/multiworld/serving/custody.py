@@ -4,10 +4,10 @@ An item stays here from ``put`` until a replica says that *its* successor has ac
 what a lost replica held is sent to another one, from here. Each replica grants credit, in requests and in bytes; what
 finds none waits here.
 
-Three things keep one failure from becoming many. A replica whose oldest item is far older than usual, while others make
-progress, is *suspect*: it is offered nothing and its items are tried elsewhere, within a budget, until it answers. An
-item that was at a replica when that died is *marked*: the next replica executes it alone, and says so first to all
-that send to it, so that a second death is blamed on it and on nothing beside it. At ``max_deaths`` it is refused.
+Two things keep one failure from becoming many. A replica that answers no more while others do is *suspect*
+(``suspicion``): it is offered nothing and its items are tried elsewhere, within a budget, until it answers. An item
+that was at a replica when that died is *marked*: the next replica executes it alone, and says so first to all that send
+to it, so that a second death is blamed on it and on nothing beside it. At ``max_deaths`` it is refused.
 
 All senders of a stage that joins several inputs choose the same replica for a request, by its id. When replicas come or
 go they choose anew at different moments, and parts of one request lie at different replicas: those are *recalled*, and
@@ -16,26 +16,16 @@ whatever has not been joined comes back and goes to where it now belongs.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .holder import Holder
 from .routing import Policy, rendezvous
+from .suspicion import Suspicion
 
 __all__ = ["Assignment", "Custody", "Loss", "Refusal"]
-
-SMOOTHING = 0.1  # of a replica's latency, per answer
-FIRST_LATENCY_S = 0.01  # of a replica that has not answered yet
-NUM_LATENCIES = 256
-SUSPECT_AFTER_S = 0.25
-SUSPECT_FACTOR = 4.0
-FORGIVE_HALF_S = 0.5  # in which half of an idle replica's bad name goes
-REPLAY_SHARE = 0.2
-REPLAY_ALLOWANCE = 16
-BUDGET_HALF_AT = 4096
-NONE_HELD = (math.inf, 0, 1)
 
 
 class Assignment(NamedTuple):
@@ -60,32 +50,6 @@ class Loss:
 
     refused: tuple[Refusal, ...] = ()
     ended: tuple[bytes, ...] = ()
-
-
-class _Peer:
-    """One replica: what it holds by key, with the time when it was sent, the size, and how many it had to do then.
-
-    ``executed``: what of that it has done, and still keeps.
-    """
-
-    __slots__ = (
-        "closed", "executed", "held", "held_bytes", "latency_s", "name", "progress_at", "started", "suspect", "window",
-    )  # fmt: skip
-
-    def __init__(self, name: str, window: int, now: float) -> None:
-        self.name, self.window = name, window
-        self.held: dict[bytes, tuple[float, int, int]] = {}
-        self.held_bytes = 0
-        self.latency_s = FIRST_LATENCY_S
-        self.progress_at = now
-        self.started: set[bytes] = set()
-        self.executed: set[bytes] = set()
-        self.closed = False
-        self.suspect = False
-
-    @property
-    def in_flight(self) -> int:
-        return len(self.held) - len(self.executed)
 
 
 class _Item:
@@ -119,13 +83,11 @@ class Custody:
         """
         self._policy, self._idempotent, self._merging = policy, idempotent, merging
         self._max_deaths, self._max_bytes = max_deaths, max_bytes
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, Holder] = {}
         self._items: dict[bytes, _Item] = {}
         self._waiting: deque[bytes] = deque()
         self._bound: dict[str, deque[bytes]] = {}  # waiting for one replica only
-        self._latencies: deque[float] = deque(maxlen=NUM_LATENCIES)
-        self._num_sent = self._num_replayed = 0.0
-        self._checked_at = 0.0
+        self._suspicion = Suspicion()
         self.held_bytes = 0
         self.num_replayed = 0
         """Items that were sent a second time, ever."""
@@ -145,7 +107,7 @@ class Custody:
         """From now on the replica may be given ``window`` items at a time; opened again, it goes on with that."""
         known = self._peers.get(peer)
         if known is None:
-            self._peers[peer] = _Peer(peer, window, now)
+            self._peers[peer] = Holder(peer, window, now)
         else:
             known.window, known.closed = window, False
 
@@ -182,9 +144,7 @@ class Custody:
         again: list[bytes] = []
         for key in keys if known is not None else ():
             assert known is not None
-            known.held_bytes -= known.held.pop(key, NONE_HELD)[1]
-            known.started.discard(key)
-            known.executed.discard(key)
+            known.drop(key)
             item = self._items.get(key)
             if item is not None and peer in item.holders:
                 item.holders.discard(peer)
@@ -219,7 +179,7 @@ class Custody:
             self._forget(key)
         return Loss(tuple(refused), tuple(ended))
 
-    def _judge(self, lost: _Peer, key: bytes, item: _Item) -> Refusal | None:
+    def _judge(self, lost: Holder, key: bytes, item: _Item) -> Refusal | None:
         if not self._idempotent:
             return Refusal(key, lost.name, 0)
         # What is marked says so before it is executed: without that it had no part in this death.
@@ -312,10 +272,7 @@ class Custody:
         known = self._peers.get(peer)
         for key in keys if known is not None else ():
             assert known is not None
-            held = known.held.get(key)
-            if held is not None and key not in known.executed:
-                known.executed.add(key)
-                self._learn(known, held, now)
+            self._done(known, key, now)
 
     def released(self, peer: str, keys: Iterable[bytes], *, now: float) -> dict[bytes, tuple[str, ...]]:
         """The replica is done with these; return those that this ended here, each with the others that hold it too."""
@@ -323,7 +280,8 @@ class Custody:
         ended: dict[bytes, tuple[str, ...]] = {}
         for key in keys:
             if known is not None:
-                self._let_go(known, key, now)
+                self._done(known, key, now)
+                known.drop(key)
             item = self._items.get(key)
             if item is not None and peer in item.holders:
                 self._forget(key)
@@ -346,18 +304,11 @@ class Custody:
 
         To be called several times a second.
         """
-        self._forgive_idle(now)
-        limit_s = max(SUSPECT_FACTOR * self._p99(), SUSPECT_AFTER_S)
+        since = self._suspicion.check(self._peers.values(), now=now)
         moved = False
         for peer in self._peers.values():
-            oldest = next(iter(peer.held.values()), NONE_HELD)[0]
-            late = now - oldest > limit_s
-            if not late:
-                peer.suspect = False
-            elif not peer.suspect and self._others_progress(peer, now - limit_s):
-                peer.suspect = True
             if peer.suspect and self._idempotent and not self._merging:
-                moved = self._try_elsewhere(peer, now - limit_s) or moved
+                moved = self._try_elsewhere(peer, since) or moved
         return moved
 
     def suspects(self) -> tuple[str, ...]:
@@ -365,20 +316,11 @@ class Custody:
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Return what is known of each replica."""
-        return {
-            name: {
-                "in_flight": len(peer.held),
-                "executed": len(peer.executed),
-                "window": peer.window,
-                "latency_s": peer.latency_s,
-                "suspect": peer.suspect,
-            }
-            for name, peer in self._peers.items()
-        }
+        return {name: peer.statistics() for name, peer in self._peers.items()}
 
     # ---- inside
 
-    def _choose(self, item: _Item) -> _Peer | None:
+    def _choose(self, item: _Item) -> Holder | None:
         peers = self._peers.values()
         if self._merging:
             alive = [peer for peer in peers if not peer.closed]
@@ -395,51 +337,31 @@ class Custody:
             return None
         return free[0] if len(free) == 1 else self._policy.choose(free, item.route)  # type: ignore[return-value]
 
-    def _last_resort(self, item: _Item) -> list[_Peer]:
+    def _last_resort(self, item: _Item) -> list[Holder]:
         """Suspects, when there is nobody else who could have credit again."""
         others = self._others(item)
         if any(not peer.suspect for peer in others):
             return []
         return [peer for peer in others if self._has_credit(peer, item)]
 
-    def _others(self, item: _Item) -> list[_Peer]:
+    def _others(self, item: _Item) -> list[Holder]:
         """Return who may be offered the item, with credit or without."""
         return [peer for peer in self._peers.values() if not peer.closed and peer.name not in item.holders]
 
-    def _has_credit(self, peer: _Peer, item: _Item) -> bool:
-        return len(peer.held) < peer.window and (not peer.held or peer.held_bytes + item.size_bytes <= self._max_bytes)
+    def _has_credit(self, peer: Holder, item: _Item) -> bool:
+        return peer.has_credit(item.size_bytes, self._max_bytes)
 
-    def _hold(self, key: bytes, item: _Item, peer: _Peer, now: float) -> Assignment:
-        peer.held_bytes += item.size_bytes - peer.held.pop(key, NONE_HELD)[1]
-        peer.executed.discard(key)
-        peer.held[key] = (now, item.size_bytes, peer.in_flight + 1)
+    def _hold(self, key: bytes, item: _Item, peer: Holder, now: float) -> Assignment:
+        peer.hold(key, item.size_bytes, now)
         item.holders.add(peer.name)
         item.is_waiting = False
-        self._num_sent += 1
-        if self._num_sent > BUDGET_HALF_AT:
-            self._num_sent /= 2
-            self._num_replayed /= 2
+        self._suspicion.sent()
         return Assignment(key, peer.name)
 
-    def _let_go(self, peer: _Peer, key: bytes, now: float) -> None:
-        held = peer.held.pop(key, NONE_HELD)
-        if held is NONE_HELD:
-            return
-        peer.held_bytes -= held[1]
-        peer.started.discard(key)
-        if key in peer.executed:
-            peer.executed.discard(key)
-        else:
-            self._learn(peer, held, now)
-
-    def _learn(self, peer: _Peer, held: tuple[float, int, int], now: float) -> None:
-        """One that it held is done."""
-        sent_at, _, rank = held
-        latency_s = now - sent_at
-        peer.latency_s += SMOOTHING * (latency_s / rank - peer.latency_s)
-        peer.progress_at = now
-        if not peer.suspect:  # else the next stall would be noticed later
-            self._latencies.append(latency_s)
+    def _done(self, peer: Holder, key: bytes, now: float) -> None:
+        latency_s = peer.done(key, now)
+        if latency_s is not None:
+            self._suspicion.answered(peer, latency_s)
 
     def _queue_of(self, item: _Item) -> deque[bytes]:
         return self._waiting if item.target is None else self._bound.setdefault(item.target, deque())
@@ -471,40 +393,18 @@ class Custody:
         if item is not None:
             self.held_bytes -= item.size_bytes
 
-    def _forgive_idle(self, now: float) -> None:
-        """Whoever was slow once is not asked any more, so never seen to be quick: with time it is tried again."""
-        idle_s, self._checked_at = now - self._checked_at, now
-        best_s = min((peer.latency_s for peer in self._peers.values()), default=0.0)
-        kept = 0.5 ** (max(idle_s, 0.0) / FORGIVE_HALF_S)
-        for peer in self._peers.values():
-            if not peer.held:
-                peer.latency_s = best_s + (peer.latency_s - best_s) * kept
-
-    def _p99(self) -> float:
-        if not self._latencies:
-            return 0.0
-        ordered = sorted(self._latencies)
-        return ordered[int(0.99 * (len(ordered) - 1))]
-
-    def _others_progress(self, peer: _Peer, since: float) -> bool:
-        return any(
-            other is not peer and not other.closed and not other.suspect and other.progress_at > since
-            for other in self._peers.values()
-        )
-
-    def _try_elsewhere(self, peer: _Peer, sent_before: float) -> bool:
+    def _try_elsewhere(self, peer: Holder, sent_before: float) -> bool:
         again: list[bytes] = []
-        for key, (sent_at, _, _) in peer.held.items():
-            if sent_at > sent_before:
+        for key, held in peer.held.items():
+            if held.sent_at > sent_before:
                 break
             item = self._items.get(key)
             if item is None or item.is_waiting or item.target is not None or item.holders != {peer.name}:
                 continue
             if all(other.suspect for other in self._others(item)):
                 break
-            if self._num_replayed >= REPLAY_SHARE * self._num_sent + REPLAY_ALLOWANCE:
+            if not self._suspicion.may_replay():
                 break
-            self._num_replayed += 1
             again.append(key)
         self._wait_again(again)
         return bool(again)
