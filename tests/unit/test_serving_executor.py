@@ -100,6 +100,8 @@ async def test_whatever_user_code_raises_or_returns_is_an_error_of_its_request_a
         lambda: raising(Odd()),
         lambda: raising(SystemExit(1)),
         lambda: raising(StopIteration()),
+        lambda: raising(asyncio.CancelledError()),
+        lambda: raising(GeneratorExit()),
         lambda: "text",
         lambda: [1],
         lambda: {1: torch.ones(1)},

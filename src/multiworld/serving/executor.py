@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..channel.base import Payload
 from .batching import BatchQueue
+from .call_thread import CallThread
 from .graph import Batch
 from .packets import Item
 from .payloads import map_tensors, tensors_of
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 Results = Sequence[Payload | Exception]
 """One for each job of a batch."""
+
+Outcome = tuple[Results | Exception, float]
+"""The results, or what was raised, and how long it took."""
 
 INLINE_S = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
 AHEAD_S = 0.05
@@ -73,7 +77,9 @@ class Executor:
         self._queue: BatchQueue[Job] = BatchQueue(batch)
         self._jobs: dict[bytes, Job] = {}
         self._loop = asyncio.get_running_loop()
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: CallThread[list[Job], Outcome] = CallThread(self._call, self._was_called)
+        self._turns: dict[bytes, asyncio.Future[Outcome]] = {}
+        """Of calls on the thread that a task waits for."""
         self._timer: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
@@ -160,8 +166,7 @@ class Executor:
                 handle.cancel()
         for task in self._running:
             task.cancel()
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     # ---- turns
 
@@ -217,9 +222,12 @@ class Executor:
             self._finish(jobs, *self._call(jobs))
             return
         self._executing += 1
+        self._began.update(dict.fromkeys((job.id for job in jobs), time.monotonic()))
+        if not (self._is_async or jobs[0].alone):
+            self._thread.submit(jobs)
+            return
         self._alone = jobs[0].alone
         task = self._loop.create_task(self._execute_beside(jobs))
-        self._began.update(dict.fromkeys((job.id for job in jobs), time.monotonic()))
         if self._is_async and len(jobs) == 1:
             self._calls[jobs[0].id] = task
         self._running.add(task)
@@ -236,29 +244,38 @@ class Executor:
             if self._is_async:
                 result, took_s = await self._call_async(jobs)
             else:
-                if self._thread is None:
-                    self._thread = ThreadPoolExecutor(
-                        1,
-                        thread_name_prefix="multiworld-stage",
-                        initializer=torch.set_num_threads,  # it counts for the thread that calls it
-                        initargs=(torch.get_num_threads(),),
-                    )
-                result, took_s = await self._loop.run_in_executor(self._thread, self._call_on_thread, jobs)
+                turn = self._turns[jobs[0].id] = self._loop.create_future()
+                self._thread.submit(jobs)
+                result, took_s = await turn
         finally:
-            self._executing -= 1
-            for job in jobs:
-                self._began.pop(job.id, None)
             self._calls.pop(jobs[0].id, None)
+            self._turns.pop(jobs[0].id, None)
             self._alone = self._alone and not alone
-            self._quiet.set()
             if alone:
                 self._after_alone()
-            if not self._closed:
-                self._go_on_soon()
+            self._is_over(jobs)
         if jobs[0].id in self._called_off:
             self._called_off.discard(jobs[0].id)
             return
         self._finish(jobs, result, took_s)
+
+    def _was_called(self, jobs: list[Job], outcome: Outcome) -> None:
+        """The thread made a call."""
+        turn = self._turns.get(jobs[0].id)
+        if turn is None:
+            self._is_over(jobs)
+            self._finish(jobs, *outcome)
+        elif not turn.done():
+            turn.set_result(outcome)
+
+    def _is_over(self, jobs: list[Job]) -> None:
+        """There is room for the next call."""
+        self._executing -= 1
+        for job in jobs:
+            self._began.pop(job.id, None)
+        self._quiet.set()
+        if not self._closed:
+            self._go_on_soon()
 
     def _finish(self, jobs: list[Job], result: Results | Exception, took_s: float) -> None:
         self.busy_s += took_s
@@ -285,12 +302,8 @@ class Executor:
 
     # ---- calls
 
-    @torch.inference_mode()
-    def _call_on_thread(self, jobs: list[Job]) -> tuple[Results | Exception, float]:
-        return self._call(jobs)
-
-    def _call(self, jobs: list[Job]) -> tuple[Results | Exception, float]:
-        """In inference mode: return the results, or what was raised, and how long it took."""
+    def _call(self, jobs: list[Job]) -> Outcome:
+        """In inference mode."""
         began = time.perf_counter()
         try:
             if self._takes_many(jobs[0]):
@@ -309,8 +322,12 @@ class Executor:
             return RuntimeError(f"the work called sys.exit({error.code!r})"), time.perf_counter() - began
         except Exception as error:  # the user's code may raise anything, and concerns only these requests
             return error, time.perf_counter() - began
+        except BaseException as error:  # a CancelledError, say, which must end neither the loop nor the thread
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
+            return RuntimeError(f"the work raised {describe_error(error)}"), time.perf_counter() - began
 
-    async def _call_async(self, jobs: list[Job]) -> tuple[Results | Exception, float]:
+    async def _call_async(self, jobs: list[Job]) -> Outcome:
         began = time.perf_counter()
         try:
             arguments, rows = self._arguments(jobs)

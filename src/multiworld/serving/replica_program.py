@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ __all__ = ["main"]
 LAST_WORDS_S = 1.0
 SWITCH_S = 0.0005  # who computes beside the event loop gets the interpreter back soon
 FETCH_S = 60.0
+PR_SET_TIMERSLACK = 29
+SLACK_NS = 1000
 
 
 def main(arguments: dict[str, Any]) -> None:
@@ -36,6 +39,7 @@ def main(arguments: dict[str, Any]) -> None:
     controller (where that listens), whom the files are asked of where the folder is not.
     """
     sys.setswitchinterval(SWITCH_S)
+    _wake_on_time()
     torch.set_grad_enabled(False)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with contextlib.ExitStack() as stack:
@@ -46,6 +50,12 @@ def main(arguments: dict[str, Any]) -> None:
         blueprint = Blueprint.read(folder)
         prepare_main(blueprint.main)
         asyncio.run(_run(arguments, blueprint, folder))
+
+
+def _wake_on_time() -> None:
+    """Have timers of this process end when they are due: by default Linux lets each wait 50 µs longer, for others."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(SLACK_NS), 0, 0, 0)
 
 
 def _ask(arguments: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
