@@ -88,6 +88,23 @@ async def test_results_in_memory_that_the_work_uses_again_stay_as_they_were() ->
         assert [float(result[-1]) for result in results] == [1.0, 2.0, 3.0, 4.0]
 
 
+async def test_large_results_that_nobody_else_has_are_not_copied() -> None:
+    addresses: set[int] = set()
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        result = x + 1
+        addresses.add(result.data_ptr())
+        return result
+
+    async def works(x: torch.Tensor) -> torch.Tensor:
+        return work(x)
+
+    for one in (work, works):
+        results = await Bench(one).run(*(job(number, torch.ones(100_000)) for number in range(1, 4)))
+        assert {result.data_ptr() for result in results} == addresses
+        addresses.clear()
+
+
 async def test_whatever_user_code_raises_or_returns_is_an_error_of_its_request_alone() -> None:
     class Odd(Exception):
         def __str__(self) -> str:

@@ -316,7 +316,8 @@ class Executor:
                     if inspect.iscoroutine(result):
                         result.close()  # else it would be warned of that nobody awaited it
                     raise TypeError("the work returned an awaitable; declare it with 'async def'")
-                payload = checked_result(result, is_ours=is_nobodys_else(result))
+                is_ours = is_nobodys_else(result)  # before it is anybody's argument
+                payload = checked_result(result, is_ours=is_ours)
             return self._split(payload, rows, len(jobs)), time.perf_counter() - began
         except SystemExit as error:  # only the controller ends replicas
             return RuntimeError(f"the work called sys.exit({error.code!r})"), time.perf_counter() - began
@@ -332,7 +333,8 @@ class Executor:
         try:
             arguments, rows = self._arguments(jobs)
             result = await self.work(*arguments)  # not in inference mode, which other tasks would get too
-            payload = checked_result(result, is_ours=is_nobodys_else(result))
+            is_ours = is_nobodys_else(result)  # as above
+            payload = checked_result(result, is_ours=is_ours)
             return self._split(payload, rows, len(jobs)), time.perf_counter() - began
         except asyncio.CancelledError:
             if self._closed or jobs[0].id in self._called_off:
