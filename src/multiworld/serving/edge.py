@@ -28,6 +28,7 @@ EARLY_ITEMS = 8  # leave at once: else all that waits travels as one packet, and
 LAZY_S = 0.01  # what nobody waits for may come so much later, together with more of it
 LEAVE_S = 1.0  # for the last notes to arrive, unless the peer leaves in this very moment and reads no more
 LAZY_IDS = 4
+LAZY_BYTES = 16 << 20  # a quarter of the credit of a replica
 
 
 class EdgeOwner(Protocol):
@@ -59,6 +60,7 @@ class Edge:
         self._loop = asyncio.get_running_loop()
         self._items: deque[Item] = deque()
         self._ids: dict[int, dict[bytes, None]] = {}
+        self._lazy_bytes = 0
         self._notes: list[Note] = []
         self._under_way = 0
         self._soon: asyncio.Handle | None = None
@@ -107,18 +109,28 @@ class Edge:
         self._notes.append(Note(kind, list(ids), number))
         self._flush_soon()
 
-    def mention(self, kind: Kind, id_: bytes, *, lazily: bool = True) -> None:
-        """Say something within ``LAZY_S``, or as soon as there is enough of it; or else in this turn of the loop."""
+    def mention(self, kind: Kind, id_: bytes, *, size_bytes: int = 0) -> None:
+        """Say something within ``LAZY_S``, or as soon as there is enough of it, or it is of many bytes of credit."""
+        ids = self._note(kind, id_)
+        self._lazy_bytes += size_bytes
+        if kind == Kind.RELEASED and Kind.ACCEPTED in self._ids:
+            self._ids[Kind.ACCEPTED].pop(id_, None)  # it is said with this
+        if len(ids) >= self.lazy_ids or self._lazy_bytes >= LAZY_BYTES:
+            self._flush_soon()
+        elif self._later is None and self._soon is None:
+            self._later = self._loop.call_later(LAZY_S, self._flush)
+
+    def say_soon(self, kind: Kind, id_: bytes) -> None:
+        """Say something in this turn of the loop, together with more of it."""
+        self._note(kind, id_)
+        self._flush_soon()
+
+    def _note(self, kind: Kind, id_: bytes) -> dict[bytes, None]:
         ids = self._ids.get(kind)
         if ids is None:
             ids = self._ids[kind] = {}
         ids[id_] = None
-        if kind == Kind.RELEASED and Kind.ACCEPTED in self._ids:
-            self._ids[Kind.ACCEPTED].pop(id_, None)  # it is said with this
-        if len(ids) >= self.lazy_ids or not lazily:
-            self._flush_soon()
-        elif self._later is None and self._soon is None:
-            self._later = self._loop.call_later(LAZY_S, self._flush)
+        return ids
 
     async def aclose(self) -> None:
         """Send what waits, then leave the world; the peer sees a graceful end."""
@@ -162,7 +174,7 @@ class Edge:
     def _send_one(self) -> None:
         notes = self._notes
         notes += [Note(kind, list(ids)) for kind, ids in self._ids.items() if ids]
-        self._notes, self._ids = [], {}
+        self._notes, self._ids, self._lazy_bytes = [], {}, 0
         items = self._take()
         packet = encode(items, notes, now=time.monotonic())
         try:

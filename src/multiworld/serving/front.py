@@ -29,7 +29,7 @@ from .errors import (
 )
 from .graph import GATEWAY, INPUT
 from .node import Node, Place
-from .packets import INLINE_BYTES, Item, Kind
+from .packets import Item, Kind
 from .requests import Admission, Open, Requests
 from .results import sendable
 from .tracing.hops import HOPS, merged
@@ -223,7 +223,7 @@ class Front:
     def arrived(self, edge: Edge, items: list[Item]) -> None:
         now = time.monotonic()
         for item in items:
-            edge.mention(Kind.RELEASED, item.id, lazily=item.size_bytes <= INLINE_BYTES)
+            edge.mention(Kind.RELEASED, item.id, size_bytes=item.size_bytes)
             self.num_replayed += item.replayed
             request = self.requests.get(item.id)
             if request is not None and item.extra and edge.stage not in request.parts:

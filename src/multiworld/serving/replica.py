@@ -28,7 +28,7 @@ from .executor import Executor, Job, describe_error
 from .finished import Finished
 from .graph import GATEWAY, INPUT, Batch
 from .node import Node, Place
-from .packets import INLINE_BYTES, Item, Kind
+from .packets import Item, Kind
 from .tracing.hops import HOPS, executed, merged
 from .versions import FIRST, WEIGHTS, merged_weights, with_version
 
@@ -50,7 +50,7 @@ MAX_NOTED = 512  # characters of an error in a trace
 class _Open:
     """A request that this replica has accepted, until its result has been accepted."""
 
-    __slots__ = ("arrived_at", "ask_at", "attempt", "inputs", "is_large", "is_off", "result_for", "senders", "taken")
+    __slots__ = ("arrived_at", "ask_at", "attempt", "inputs", "is_off", "result_for", "senders", "size_bytes", "taken")
 
     def __init__(self, attempt: int, now: float) -> None:
         self.attempt, self.arrived_at, self.ask_at = attempt, now, now + ASK_S
@@ -58,8 +58,7 @@ class _Open:
         self.senders: list[Edge] = []
         self.taken = False
         self.is_off = False
-        self.is_large = False
-        """Many bytes of somebody's credit: who waits for it is not to wait for what is said lazily."""
+        self.size_bytes = 0
         self.result_for: set[str] = set()
         """The stages that have not accepted the result yet."""
 
@@ -174,8 +173,8 @@ class Replica:
                 request = self._open[item.id] = _Open(item.attempt, now)
             request.attempt = max(request.attempt, item.attempt)
             request.senders.append(edge)
-            request.is_large = request.is_large or item.size_bytes > INLINE_BYTES
-            edge.mention(Kind.ACCEPTED, item.id, lazily=not request.is_large)
+            request.size_bytes += item.size_bytes
+            edge.mention(Kind.ACCEPTED, item.id, size_bytes=item.size_bytes)
             if not request.taken:
                 self._add_input(request, item)
         self.executor.go_on()
@@ -274,7 +273,7 @@ class Replica:
         if self.executor.service_s >= TOLD_S:
             for edge in request.senders:
                 if edge.is_prompt:
-                    edge.mention(Kind.EXECUTED, job.id, lazily=False)
+                    edge.say_soon(Kind.EXECUTED, job.id)
         first = job.inputs[0]
         if first.extra or self.version != FIRST or (self._merges and any(part.extra for part in job.inputs)):
             first.extra = self._noted(job, request, result)
@@ -374,7 +373,7 @@ class Replica:
         if request is not None:
             self._finished.add(id_, request.attempt)
             for edge in request.senders:
-                edge.mention(Kind.RELEASED, id_, lazily=not request.is_large)
+                edge.mention(Kind.RELEASED, id_, size_bytes=request.size_bytes)
         if not self._open:
             self._changed.set()
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ __all__ = ["Delivery"]
 
 logger = logging.getLogger(__name__)
 
+NUM_AHEAD = 2  # receives: a large message needs one before it comes, and comes while the one before it is worked on
 TURN_S = 0.005  # a peer that sends faster than this delivers would keep the loop from all else
 
 
@@ -43,69 +45,77 @@ class Delivery:
         self._deliver, self._ended = deliver, ended
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._pending: Operation[Payload] | None = None
-        self._starting = False
-        self._over = False
+        self._pending: deque[Operation[Payload]] = deque()
+        self._last: Exception | None = None
+        """Why no more can be received than what is pending."""
+        self._going = self._over = False
 
     def start(self) -> None:
         """What is there already comes in the next turn of the loop: only then the caller can stop this."""
-        try:
-            self._wait_for(self._world.start_recv_tensors(self._src, self._tag, None))
-        except MultiworldError as error:
-            self._loop.call_soon(self._end, error)
+        self._going = True
+        for _ in range(NUM_AHEAD):
+            self._receive()
+        self._going = False
+        self._keep_reading()
+        if self._last is not None or self._pending[0].done:
+            self._loop.call_soon(self._go_on)
 
     def stop(self) -> None:
-        """Deliver nothing more; a message that has come and was not delivered waits for the next receive. Idempotent.
+        """Deliver nothing more; messages that have come and were not delivered wait for the next receive. Idempotent.
 
         On the loop's thread.
         """
         self._over = True
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.cancel_or_undo(OperationCancelled())
+        while self._pending:
+            self._pending.pop().cancel_or_undo(OperationCancelled())  # the last first: each goes before those put back
 
     def _receive(self) -> None:
-        """Deliver what is there, for a while, then wait for the next message."""
-        until = time.monotonic() + TURN_S
-        while not self._over:
+        if self._last is None:
             try:
                 receive = self._world.start_recv_tensors(self._src, self._tag, None)
             except MultiworldError as error:
-                self._end(error)
-                return
-            if not receive.done or time.monotonic() > until:
-                self._wait_for(receive)
-                return
-            self._take(receive)
+                self._last = error
+            else:
+                self._pending.append(receive)
+                receive.add_callback(self._received)
 
-    def _wait_for(self, receive: Operation[Payload]) -> None:
-        """Deliver it in another turn of the loop, if it is done already."""
-        self._pending = receive
-        self._starting = True
-        receive.add_callback(self._received)
-        self._starting = False
+    def _received(self, _: Operation[Payload]) -> None:
+        """On whichever thread the message came."""
+        if threading.get_ident() == self._thread and self._loop.is_running():
+            if not self._going:
+                self._go_on()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._go_on)
+        except RuntimeError:  # the loop was closed: nobody listens any more
+            return
+
+    def _go_on(self) -> None:
+        """Deliver what has come, for a while."""
+        if self._going:
+            return
+        self._going = True
+        until = time.monotonic() + TURN_S
+        while self._pending and self._pending[0].done and not self._over:
+            if time.monotonic() > until:
+                self._loop.call_soon(self._go_on)
+                break
+            self._take(self._pending.popleft())
+            if not self._over:
+                self._receive()
+        self._going = False
+        if self._last is not None and not self._pending:
+            self._end(self._last)
+        elif not self._over:
+            self._keep_reading()
+
+    def _keep_reading(self) -> None:
         try:
             self._world.keep_reading(self._loop, self._src)
         except OSError as error:  # there is no descriptor for it
             logger.debug("the progress thread goes on reading what rank %d sends: %s", self._src, error)
 
-    def _received(self, receive: Operation[Payload]) -> None:
-        """On whichever thread the message came."""
-        if threading.get_ident() == self._thread and not self._starting and self._loop.is_running():
-            self._go_on(receive)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._go_on, receive)
-        except RuntimeError:  # the loop was closed: nobody listens any more
-            return
-
-    def _go_on(self, receive: Operation[Payload]) -> None:
-        if self._pending is receive:
-            self._take(receive)
-            self._receive()
-
     def _take(self, receive: Operation[Payload]) -> None:
-        self._pending = None
         try:
             self._deliver(outcome(receive))
         except Exception as error:  # of the world, or of the callback, whose defect ends what it is told
@@ -113,5 +123,5 @@ class Delivery:
 
     def _end(self, error: Exception) -> None:
         if not self._over:
-            self._over = True
+            self.stop()
             self._ended(error)
