@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from multiworld.serving.errors import DeploymentError
+from multiworld.serving.exit_status import IN_VAIN
 from multiworld.serving.hosts import Host, HostHandle, Order, Reception, ask, start_host
 from multiworld.serving.hosts.greeting import DialerGreeting
 from multiworld.serving.hosts.lines import to_line
@@ -63,6 +64,11 @@ def flood(arguments: dict[str, Any]) -> None:
 
 def fail(arguments: dict[str, Any]) -> None:
     raise LookupError("no such thing")
+
+
+def cannot_run_here(arguments: dict[str, Any]) -> None:
+    sys.stderr.write("it needs an extra\n")
+    raise SystemExit(IN_VAIN)
 
 
 def with_child(arguments: dict[str, Any]) -> None:
@@ -259,6 +265,8 @@ async def test_kept_member_is_back_at_once_under_its_name(desk: Desk, tmp_path: 
     await text_of(tmp_path / "notes")
     os.kill(host.members["done-1"], signal.SIGTERM)  # it ends by itself, with 0
     assert (await desk.exit())[:2] == ("done-1", 0)
+    await host.start(order("vain-1", cannot_run_here, keep=True))
+    assert await desk.exit() == ("vain-1", IN_VAIN, ["it needs an extra"])
     host.kill("gateway-1")  # an order to end is one
     assert (await desk.exit())[1] == -9
     assert await gone(new_pid, 1.0)

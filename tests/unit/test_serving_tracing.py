@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from multiworld.serving.errors import DeploymentError, StageFailedError
+from multiworld.serving.exit_status import IN_VAIN, starts_again
+from multiworld.serving.gateway_program import main as run_gateway
 from multiworld.serving.graph import Stage
 from multiworld.serving.launch import _tracing
 from multiworld.serving.tracing import Tracing
@@ -142,6 +145,17 @@ def test_an_error_names_the_option_or_the_variable(
 ) -> None:
     with pytest.raises(ValueError, match=named):
         chosen_tracing(url, ratio, endpoint)
+
+
+def test_a_gateway_ends_for_good_where_the_extra_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(SystemExit) as ended:
+        run_gateway({"member": "gateway-1", "folder": str(tmp_path), "tracing": {"url": ENDPOINT, "ratio": 0.0}})
+    assert ended.value.code == IN_VAIN
+    assert not starts_again(IN_VAIN)
+    assert "gateway-1: traces need the extra 'tracing'" in caplog.text
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4317", ENDPOINT])

@@ -18,6 +18,8 @@ from ..world.manager import WorldManager
 from .answers import Report
 from .blueprint import Blueprint
 from .control_line import ControlLine
+from .errors import DeploymentError
+from .exit_status import IN_VAIN
 from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric, Served
 from .generation import Generator
@@ -40,8 +42,11 @@ def main(arguments: dict[str, Any]) -> None:
     """Run until told to leave, or SIGTERM.
 
     ``arguments``: as those of a replica, ``http``: the fields of GatewayOptions, and maybe ``tracing``, of Tracing.
+    Ends with the status IN_VAIN where what that needs is not installed.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    if "tracing" in arguments:
+        _check_traces(arguments["member"])
     torch.set_grad_enabled(False)
     asyncio.run(_run(arguments, Blueprint.read(Path(arguments["folder"]))))
 
@@ -87,6 +92,16 @@ class GatewayService:
     def metrics(self) -> Mapping[str, Metric | float]:
         """Counts and latencies of this gateway's requests."""
         return request_metrics(self._front.statistics())
+
+
+def _check_traces(member: str) -> None:
+    from .tracing.exporter import check_installed  # an optional dependency
+
+    try:
+        check_installed()
+    except DeploymentError as error:
+        logger.error("%s: %s", member, error)
+        raise SystemExit(IN_VAIN) from None
 
 
 async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:

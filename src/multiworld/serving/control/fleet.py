@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import PeerLeftError
 from ..errors import DeploymentError, UnknownStageError
+from ..exit_status import IN_VAIN, starts_again
 from ..graph import GATEWAY, Batch, Graph
 from .actions import (
     Action,
@@ -140,7 +141,9 @@ class Fleet(Staffing):
         if found.state is MemberState.LEAVING:
             forgets = self._kill(found) if found.keep else []  # else its host would start it again
             return [*forgets, *self._left(found), *self._step(now)]
-        found.keep = found.keep and returncode != 0  # its host starts it again only after a failure
+        found.keep = found.keep and starts_again(returncode)  # by its host
+        if returncode == IN_VAIN and found.host in self.hosts:
+            self.hosts[found.host].unfit[found.stage] = last_lines.rpartition("\n")[2]
         why = f"its process ended with {returncode}"
         self._note_error(found, f"{found.id}: {why}\n{last_lines}".rstrip())
         ended = self._ended(member, returncode, last_lines)

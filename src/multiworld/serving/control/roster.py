@@ -40,6 +40,8 @@ class Roster:
         self.hosts: dict[str, HostInfo] = {}
         self.plans = {stage.name: StagePlan(name=stage.name, desired=stage.replicas) for stage in graph}
         self.gateways = gateways
+        self.gateways_wait_for = ""
+        """Why a gateway that is wanted cannot be started; empty as long as no host has shown itself unfit."""
         self.numbers: dict[str, int] = {}
         self.wiring = Wiring(graph)
         self.stopping = False

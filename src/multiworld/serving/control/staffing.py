@@ -43,9 +43,22 @@ class Staffing(Roster):
             hosts, members = self.hosts.values(), self.members.values()
             # Where the controller is: there is the address that clients know.
             host = place(GATEWAY, self._local, hosts, members) or place(GATEWAY, (), hosts, members)
-            if host is not None:
-                actions += self._start(GATEWAY, 0, host, now, "gateways are wanted", keep=True)
+            if host is None:
+                return [*actions, *self._wait_for_fit_host()]
+            actions += self._start(GATEWAY, 0, host, now, "gateways are wanted", keep=True)
+        if actions:
+            self.gateways_wait_for = ""
         return actions
+
+    def _wait_for_fit_host(self) -> list[Action]:
+        reasons = sorted(
+            f"not on {host.name}: {host.unfit[GATEWAY]}" for host in self.hosts.values() if GATEWAY in host.unfit
+        )
+        where = "; ".join(reasons)
+        if self.gateways_wait_for == where:
+            return []
+        self.gateways_wait_for = where
+        return [Emit(event=StageWaits(stage=GATEWAY, reason=where))]
 
     def _want(self, plan: StagePlan, now: float) -> list[Action]:
         if plan.rollout is None:

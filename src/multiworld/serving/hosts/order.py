@@ -20,9 +20,9 @@ class Order:
 
     ``arguments`` must be JSON. ``env`` is added to the host process's environment; what Python, the C library or torch
     read when they are loaded has no effect, because they are loaded already. ``threads``: with how many torch computes.
-    ``keep``: started again, with a back-off, whenever it ends with anything but 0 and nobody ordered it. At the end of
-    the host members are asked to end in the order of ``phase``: gateways (0), which finish what is open, before
-    replicas (1), before the controller (2). Raises ValueError or TypeError.
+    ``keep``: started again, with a back-off, whenever it ends and nobody ordered it, unless its status says that this
+    is in vain (``exit_status``). At the end of the host members are asked to end in the order of ``phase``: gateways
+    (0), which finish what is open, before replicas (1), before the controller (2). Raises ValueError or TypeError.
     """
 
     member: str
