@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from multiworld.serving.canary import CanaryKeeper, answer_canary, difference, given_inputs
-from multiworld.serving.control.actions import CanaryPassed, Send, UpdateRolledBack
+from multiworld.serving.control.actions import CanaryPassed, CanarySkipped, Send, UpdateRolledBack
 from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.errors import CanaryFailedError
 from multiworld.serving.graph import Graph, Stage
@@ -157,6 +157,31 @@ def test_an_old_replica_tells_each_new_one_of_an_update_what_to_answer() -> None
     events = [each.event for each in fleet.heard(new.id, loaded, simulation.now) if hasattr(each, "event")]
     assert CanaryPassed(member=new.id, stage="a", version=2, giver="a-2") in events
     assert new.state is MemberState.CONNECTING
+
+
+@pytest.mark.parametrize(
+    ("missed", "loaded", "reason"),
+    [
+        (("a-1", "a-2"), {}, "no old replica could be asked"),
+        ((), {"asked": "a-1"}, "a-1 has kept none"),
+    ],
+)
+def test_a_new_replica_that_nothing_was_compared_with_is_told_of(
+    missed: tuple[str, ...], loaded: dict[str, str], reason: str
+) -> None:
+    simulation = SimulatedFleet(chain("a", replicas=2))
+    simulation.run_until_settled()
+    assert "CanarySkipped" not in simulation.kinds()
+    fleet = simulation.fleet
+    simulation.do(fleet.update("a", "new.pt", simulation.now))
+    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    sent_at_hello(simulation, new)
+    for giver in missed:
+        fleet.heard(new.id, {"event": "canary_missed", "giver": giver}, simulation.now)
+    simulation.do(fleet.heard(new.id, {"event": "loaded", "version": 2, **loaded}, simulation.now))
+    assert [event for event in simulation.events if isinstance(event, CanarySkipped)] == [
+        CanarySkipped(member=new.id, stage="a", version=2, reason=reason)
+    ]
 
 
 def test_weights_that_do_not_answer_are_not_fetched_from_elsewhere() -> None:

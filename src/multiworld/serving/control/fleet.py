@@ -17,6 +17,7 @@ from ..graph import GATEWAY, Batch, Graph
 from .actions import (
     Action,
     CanaryPassed,
+    CanarySkipped,
     EdgeLost,
     Emit,
     HostJoined,
@@ -351,11 +352,17 @@ class Fleet(Staffing):
             return []
         member.donor = None
         member.go(MemberState.CONNECTING, now)
-        tuning, giver = self.plans[member.stage].tuning, message.get("canary")
-        actions: list[Action] = [Send(member=member.id, message={"do": "tune", **tuning})] if tuning else []
-        if giver:
-            event = CanaryPassed(member=member.id, stage=member.stage, version=member.version, giver=str(giver))
-            actions.append(Emit(event=event))
+        plan = self.plans[member.stage]
+        actions: list[Action] = [Send(member=member.id, message={"do": "tune", **plan.tuning})] if plan.tuning else []
+        stage, version = member.stage, member.version
+        if giver := message.get("canary"):
+            passed = CanaryPassed(member=member.id, stage=stage, version=version, giver=str(giver))
+            actions.append(Emit(event=passed))
+        elif self._is_to_be_compared(plan, member):
+            asked = message.get("asked")
+            reason = f"{asked} has kept none" if asked else "no old replica could be asked"
+            skipped = CanarySkipped(member=member.id, stage=stage, version=version, reason=reason)
+            actions.append(Emit(event=skipped))
         return actions
 
     def _canary_missed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:

@@ -195,9 +195,7 @@ class Staffing(Roster):
 
     def _canary_giver(self, plan: StagePlan, member: Member) -> str | None:
         """Return which replica of the old version tells a new one of an update what it must answer, if there is one."""
-        if plan.rollout is None or member.version != plan.rollout.version:
-            return None
-        if self.graph.stages[plan.name].canary is False:
+        if not self._is_to_be_compared(plan, member):
             return None
         old = [
             other.id
@@ -205,6 +203,10 @@ class Staffing(Roster):
             if other.is_ready and other.version == plan.version and other.id not in member.tried
         ]
         return old[0] if old else None
+
+    def _is_to_be_compared(self, plan: StagePlan, member: Member) -> bool:
+        is_new = plan.rollout is not None and member.version == plan.rollout.version
+        return is_new and self.graph.stages[plan.name].canary is not False
 
     def _other_donors(self, gone: str) -> list[Action]:
         """Let those who were to take their weights from a member that is gone take them elsewhere."""
