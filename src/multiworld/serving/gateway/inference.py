@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from ..versions import shown
 from .answers import JSON
@@ -56,7 +57,9 @@ class Inference:
         form, asked = sent_format(exchange.headers), self._asked(exchange)
         payload = await self._payload(exchange, form)
         exchange.begin_watch()
-        stream = served.stream(payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key)
+        stream = served.stream(
+            payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key, **self._report(asked)
+        )
         try:
             first = await first_event(stream)
         except BaseException:
@@ -93,6 +96,10 @@ class Inference:
         self._check(payload)
         return payload
 
+    def _report(self, asked: Asking) -> dict[str, Any]:
+        """Return what is asked besides, of what can tell it."""
+        return {"report": Report(traceparent=asked.traceparent)} if can_report(self._served) else {}
+
     def _max_bytes(self, *, is_text: bool) -> int:
         options = self._options
         return min(options.max_body_bytes, options.max_json_bytes) if is_text else options.max_body_bytes
@@ -104,17 +111,12 @@ class Inference:
     async def _ask(self, exchange: Exchange, payload: Payload, asked: Asking) -> tuple[Payload, dict[str, str]]:
         """Return the result, and what the answer's head tells of its way."""
         exchange.begin_watch()
-        served, began = self._served, time.perf_counter()
+        told, began = self._report(asked), time.perf_counter()
         try:
-            if not can_report(served):
-                result = await served.infer(
-                    payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key
-                )
-                return result, {}
-            report = Report(traceparent=asked.traceparent)
-            result = await served.infer(
-                payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key, report=report
+            result = await self._served.infer(
+                payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key, **told
             )
-            return result, {WEIGHTS_HEADER: shown(report.versions)} if report.versions else {}
+            report = told.get("report")
+            return result, {WEIGHTS_HEADER: shown(report.versions)} if report and report.versions else {}
         finally:
             self._counts.took(time.perf_counter() - began)

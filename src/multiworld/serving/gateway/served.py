@@ -83,9 +83,11 @@ class StreamingServed(Served, Protocol):
 
 
 class ReportingServed(Served, Protocol):
-    """Tells more than the answer: ``infer`` fills in a report."""
+    """Tells more than the answer: ``infer`` fills in a report, and so does ``stream``, if it has one."""
 
-    reports: bool
+    @property
+    def reports(self) -> bool:
+        """Whether it does."""
 
     async def infer(
         self,
