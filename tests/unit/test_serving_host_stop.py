@@ -43,6 +43,18 @@ def test_members_of_another_host_that_is_stopped_are_replaced_elsewhere_without_
     assert simulation.kinds().count("BackedOff") == 0
 
 
+def test_replicas_of_a_host_that_is_being_stopped_leave_once_they_are_replaced_and_have_finished() -> None:
+    simulation = settled()
+    there = [process.member for process in simulation.processes.values() if process.host == "host-1"]
+    simulation.do(simulation.fleet.host_stopping("host-1", simulation.now, ends_all=False))
+    assert all(simulation.fleet.members[name].is_ready for name in there)
+    simulation.run(2)
+    assert not simulation.fleet.members.keys() & set(there)
+    assert [simulation.fleet.num_open(name) for name in "ab"] == [2, 2]
+    assert not any(isinstance(event, ReplicaLost) for event in simulation.events)
+    assert simulation.killed == []
+
+
 def test_whatever_a_stopped_host_did_not_tell_the_end_of_ends_with_it() -> None:
     simulation = settled()
     simulation.do(simulation.fleet.host_stopping("host-1", simulation.now, ends_all=False))

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Order"]
+__all__ = ["FIRST", "LAST", "MIDDLE", "Order"]
 
 PROGRAM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 MAX_NAME = 128
 FIRST, MIDDLE, LAST = 0, 1, 2
+"""Phases."""
 
 
 @dataclass(frozen=True, kw_only=True)
