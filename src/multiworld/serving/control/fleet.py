@@ -97,6 +97,8 @@ class Fleet(Staffing):
         for member in [member for member in self.members.values() if member.host == name]:
             if host.leaving:
                 actions += self._lose(member, f"host {name} was stopped", now)
+            elif member.state is MemberState.LEAVING and not member.attached:
+                actions += self._left(member)
             elif not (member.attached or member.awaited or member.keep):
                 actions += self._lose(member, f"host {name} was lost while it started", now, blame=False)
         return actions + self._step(now)
@@ -183,7 +185,8 @@ class Fleet(Staffing):
         found = self.members.get(member)
         if found is None or (not found.attached and (found.awaited or found.keep)):
             return []  # it comes again by itself
-        if found.host and (found.state is MemberState.LEAVING or self._is_on_leaving_host(found)):
+        if self._is_on_live_host(found) and (found.state is MemberState.LEAVING or self._is_on_leaving_host(found)):
+            found.attached = found.attached and found.state is not MemberState.LEAVING
             return []  # its process's end is what is waited for
         if found.state is MemberState.LEAVING or (self.stopping and not found.host):
             return self._left(found) + self._step(now)

@@ -141,6 +141,10 @@ class Roster:
             return "its replicas die young"
         return ""
 
+    def _is_on_live_host(self, member: Member) -> bool:
+        """Whether somebody will tell of the end of its process."""
+        return member.host in self.hosts and self.hosts[member.host].live
+
     def _is_on_leaving_host(self, member: Member) -> bool:
         return member.host in self.hosts and self.hosts[member.host].leaving
 
