@@ -25,6 +25,7 @@ from .graph import Batch, Graph, Stage
 from .messages import Message
 from .node import Node, Place
 from .replica import Replica
+from .user_code import result_of
 from .vitals import Vitals
 from .weights import donate_weights, has_weights, put_weights, take_weights, weights_of
 
@@ -220,7 +221,7 @@ class ReplicaMember(Member):
             return
         try:
             torch.manual_seed(zlib.crc32(self.place.stage.encode()))  # else replicas that start together would differ
-            work = await load_work(stage, self._folder)
+            work = await result_of(load_work(stage, self._folder))
             source = await self._take_weights(work, order)
             kept = await self._try_out(stage, work, canary)
         except Exception as error:  # the user's code may raise anything; the controller decides what to do
