@@ -6,32 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import (
-    BadRequestError,
-    DeadlineExceededError,
-    PoisonedRequestError,
-    RequestLostError,
-    ServingError,
-    StageFailedError,
-    StateLostError,
-)
+from . import errors
+from .errors import ServingError
 
 __all__ = ["DOUBTFUL", "Report", "error_of", "fields_of"]
 
 DOUBTFUL = "doubtful"
 """Marks an error that is not the last word: the request may still be answered by a replica that has it, too."""
-CLASSES: dict[str, type[ServingError]] = {
-    error.__name__: error
-    for error in (
-        BadRequestError,
-        DeadlineExceededError,
-        PoisonedRequestError,
-        RequestLostError,
-        ServingError,
-        StageFailedError,
-        StateLostError,
-    )
-}
+CLASSES: dict[str, type[ServingError]] = {name: getattr(errors, name) for name in errors.__all__}
+"""What a replica may answer with: the user's code may raise any of them."""
 
 
 @dataclass(slots=True, kw_only=True)
