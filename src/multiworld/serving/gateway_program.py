@@ -8,14 +8,14 @@ import logging
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..channel.base import Payload
 from ..elastic.page.access import is_loopback
 from ..world.manager import WorldManager
-from .answers import Report
+from .answers import Asked
 from .blueprint import Blueprint
 from .control_line import ControlLine
 from .errors import DeploymentError
@@ -28,6 +28,9 @@ from .metrics import request_metrics
 from .page import PREFIX, ControllerSource, PageApp, Recorder
 from .requests import Admission
 from .tracing import Tracing
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["GatewayService", "main"]
 
@@ -63,16 +66,8 @@ class GatewayService:
     def name(self) -> str:
         return self._name
 
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-        report: Report | None = None,
-    ) -> Payload:
-        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key, report=report)
+    async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
+        return await self._front.infer(payload, **asked)
 
     def readiness(self) -> tuple[bool, str]:
         """What the controller said last, unless what is seen from here is worse."""

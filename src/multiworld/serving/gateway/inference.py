@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
+from ..answers import Asked
 from ..versions import shown
 from .answers import JSON
 from .asking import Asking, asking
@@ -57,9 +57,7 @@ class Inference:
         form, asked = sent_format(exchange.headers), self._asked(exchange)
         payload = await self._payload(exchange, form)
         exchange.begin_watch()
-        stream = served.stream(
-            payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key, **self._report(asked)
-        )
+        stream = served.stream(payload, **self._arguments(asked))
         try:
             first = await first_event(stream)
         except BaseException:
@@ -96,9 +94,12 @@ class Inference:
         self._check(payload)
         return payload
 
-    def _report(self, asked: Asking) -> dict[str, Any]:
-        """Return what is asked besides, of what can tell it."""
-        return {"report": Report(traceparent=asked.traceparent)} if can_report(self._served) else {}
+    def _arguments(self, asked: Asking) -> Asked:
+        """Return what is asked besides the payload, with a report of what can tell one."""
+        arguments = Asked(request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key)
+        if can_report(self._served):
+            arguments["report"] = Report(traceparent=asked.traceparent)
+        return arguments
 
     def _max_bytes(self, *, is_text: bool) -> int:
         options = self._options
@@ -111,12 +112,10 @@ class Inference:
     async def _ask(self, exchange: Exchange, payload: Payload, asked: Asking) -> tuple[Payload, dict[str, str]]:
         """Return the result, and what the answer's head tells of its way."""
         exchange.begin_watch()
-        told, began = self._report(asked), time.perf_counter()
+        arguments, began = self._arguments(asked), time.perf_counter()
         try:
-            result = await self._served.infer(
-                payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key, **told
-            )
-            report = told.get("report")
+            result = await self._served.infer(payload, **arguments)
+            report = arguments.get("report")
             return result, {WEIGHTS_HEADER: shown(report.versions)} if report and report.versions else {}
         finally:
             self._counts.took(time.perf_counter() - began)

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from ...channel.base import Payload
-from ..answers import Report
+from ..answers import Asked, Report
 from ..errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -25,6 +25,9 @@ from ..versions import joined
 from .cache import Step
 from .message import SEQUENCE_BYTES, pack
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["Infers", "Run"]
 
 FREE_S = 5.0
@@ -33,14 +36,7 @@ FREE_S = 5.0
 class Infers(Protocol):
     """A deployment, a gateway's view of one, or stages in this process."""
 
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> Payload:
+    async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
         """Answer one request; see ``Deployment.infer``."""
 
 
@@ -122,8 +118,8 @@ class Run:
         whole = self._report
         if whole is None:
             return await self._served.infer(payload, timeout_s=timeout_s, key=self._key)
-        told: dict[str, Any] = {"report": (report := Report(traceparent=whole.traceparent))}
-        answer = await self._served.infer(payload, timeout_s=timeout_s, key=self._key, **told)
+        report = Report(traceparent=whole.traceparent)
+        answer = await self._served.infer(payload, timeout_s=timeout_s, key=self._key, report=report)
         whole.versions, whole.attempts = joined(whole.versions, report.versions), self._attempt + 1
         return answer
 
