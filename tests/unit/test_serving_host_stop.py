@@ -59,6 +59,19 @@ def test_replicas_of_a_host_that_is_being_stopped_leave_once_they_are_replaced_a
     assert simulation.killed == []
 
 
+def test_a_gateway_of_a_host_that_is_being_stopped_is_replaced_before_it_ends() -> None:
+    simulation = settled()
+    (gateway,) = simulation.gateways()
+    host = simulation.fleet.members[gateway].host
+    simulation.do(simulation.fleet.host_stopping(host, simulation.now, ends_all=False))
+    simulation.run(1)
+    assert simulation.gateways() == [gateway, "gateway-2"]
+    assert "PipelineUnready" not in simulation.kinds()
+    simulation.stop_host(host)
+    simulation.run_until_settled(5)
+    assert simulation.gateways() == ["gateway-2"]
+
+
 def test_whatever_a_stopped_host_did_not_tell_the_end_of_ends_with_it() -> None:
     simulation = settled()
     simulation.do(simulation.fleet.host_stopping("host-1", simulation.now, ends_all=False))

@@ -38,7 +38,7 @@ class Staffing(Roster):
 
     def _want_gateways(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        there = [member for member in self.of_stage(GATEWAY) if member.host]
+        there = [member for member in self.of_stage(GATEWAY) if member.host and not member.retiring]
         for _ in range(self.gateways - len(there)):
             hosts, members = self.hosts.values(), self.members.values()
             # Where the controller is: there is the address that clients know.
