@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from multiworld.serving.errors import DeploymentError
+from multiworld.serving.exit_status import IN_VAIN
 from multiworld.serving.hosts import Host, HostHandle, Order, Reception, ask, start_host
 from multiworld.serving.hosts.greeting import DialerGreeting
 from multiworld.serving.hosts.lines import to_line
@@ -63,6 +64,11 @@ def flood(arguments: dict[str, Any]) -> None:
 
 def fail(arguments: dict[str, Any]) -> None:
     raise LookupError("no such thing")
+
+
+def cannot_run_here(arguments: dict[str, Any]) -> None:
+    sys.stderr.write("it needs an extra\n")
+    raise SystemExit(IN_VAIN)
 
 
 def with_child(arguments: dict[str, Any]) -> None:
@@ -259,6 +265,8 @@ async def test_kept_member_is_back_at_once_under_its_name(desk: Desk, tmp_path: 
     await text_of(tmp_path / "notes")
     os.kill(host.members["done-1"], signal.SIGTERM)  # it ends by itself, with 0
     assert (await desk.exit())[:2] == ("done-1", 0)
+    await host.start(order("vain-1", cannot_run_here, keep=True))
+    assert await desk.exit() == ("vain-1", IN_VAIN, ["it needs an extra"])
     host.kill("gateway-1")  # an order to end is one
     assert (await desk.exit())[1] == -9
     assert await gone(new_pid, 1.0)
@@ -426,6 +434,35 @@ async def test_all_ends_with_the_process_that_started_it(tmp_path: Path, no_leak
         assert await gone(pid, 1.0)
         assert await gone(child, 1.0)
         assert await gone(host.pid, 1.0)
+
+
+async def test_replicas_of_a_host_that_is_stopped_are_left_to_the_controller_for_a_while(
+    tmp_path: Path, no_leaks: None
+) -> None:
+    async with Desk(0) as desk:
+        command = [sys.executable, "-m", "multiworld.serving.hosts", f"127.0.0.1:{desk.port}", "--grace", "1.0"]
+        process = subprocess.Popen([*command, "--preload", HERE], env={**os.environ, "MULTIWORLD_TOKEN": TOKEN})
+        try:
+            host = await desk.host()
+            stopping = asyncio.Event()
+            host.on_stopping = stopping.set
+            path = tmp_path / "notes"
+            for name in ("drained-1", "held-1"):
+                await host.start(order(name, note_end, path=str(path), name=name))
+            await text_of(path, lines=2)
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(stopping.wait(), scaled(1.0))
+            host.signal("drained-1", signal.SIGTERM)  # as one that is told to leave
+            assert (await desk.exit())[:2] == ("drained-1", 0)
+            assert time.monotonic() - began < 1.0
+            assert (await desk.exit())[:2] == ("held-1", 0)  # when the time was over
+            assert 1.0 <= time.monotonic() - began < scaled(2.0)
+            assert path.read_text(encoding="utf-8").splitlines()[2:] == ["drained-1", "held-1"]
+            assert await asyncio.to_thread(process.wait, scaled(5)) == 0
+        finally:
+            process.kill()
+            process.wait()
 
 
 async def test_host_process_in_the_foreground_ends_by_signals(tmp_path: Path, no_leaks: None) -> None:

@@ -59,6 +59,7 @@ class StreamingPipeline(FakePipeline):
     parts: int = 3
     num_closed: int = 0
     stalls: bool = False
+    reports: bool = False
 
     async def stream(self, payload: Payload, **asked: Any) -> AsyncIterator[Payload]:
         self.calls.append({"payload": payload, **asked})

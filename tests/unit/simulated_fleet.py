@@ -115,6 +115,12 @@ class SimulatedFleet:
         self.do(self.fleet.exited(member, process.pid, -9, self.now))
         self.do(self.fleet.lost(member, "PeerDiedError", self.now, died=True))
 
+    def fail(self, member: str, returncode: int, last_lines: str) -> None:
+        """It ends by itself, and its host does not start it again."""
+        process = self.processes[member]
+        self._end(process)
+        self.do(self.fleet.exited(member, process.pid, returncode, self.now, last_lines))
+
     def hang(self, member: str) -> None:
         """SIGSTOP, found when the lease ran out."""
         self.processes[member].hangs = True

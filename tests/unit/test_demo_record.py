@@ -11,6 +11,7 @@ from multiworld.serving.control.actions import (
     EdgeLost,
     EdgeOpened,
     FleetEvent,
+    HostLost,
     ProcessEnded,
     ReplicaLeft,
     ReplicaLost,
@@ -142,6 +143,16 @@ def test_a_frozen_replica_is_fenced_when_its_process_has_ended() -> None:
     record.happened(ended, at=12.1)
     assert record.faults[0].fenced_by == "SIGKILL"
     assert tell(ended, record, at=12.1) == "b-1 will not go on: it was fenced off by SIGKILL"
+
+
+def test_a_lost_host_process_is_a_crash_unless_all_is_taken_down() -> None:
+    record = Record(WANTED)
+    record.happened(HostLost(host="here"), at=1.0)
+    assert record.crash == "the host process on here was lost: its replicas ended with it, for good"
+    record = Record(WANTED)
+    record.closing()
+    record.happened(HostLost(host="here"), at=1.0)
+    assert record.crash == ""
 
 
 def test_a_replica_that_ends_with_an_error_of_its_own_is_a_crash() -> None:

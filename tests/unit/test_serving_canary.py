@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +13,12 @@ import torch
 from torch import nn
 
 from multiworld.serving.canary import CanaryKeeper, answer_canary, difference, given_inputs
-from multiworld.serving.control.actions import CanaryPassed, Send, UpdateRolledBack
+from multiworld.serving.control.actions import CanaryPassed, CanarySkipped, Send, UpdateRolledBack
 from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.errors import CanaryFailedError
 from multiworld.serving.graph import Graph, Stage
+from multiworld.serving.member import ReplicaMember
+from multiworld.serving.node import Place
 from multiworld.serving.packets import Item, Kind
 from tests.unit.serving_wires import Plant
 
@@ -113,6 +118,12 @@ async def test_what_does_not_answer_is_said_so() -> None:
     async def sleeps(x: Any) -> Any:
         await asyncio.sleep(5)
 
+    async def cancels(x: Any) -> Any:
+        raise asyncio.CancelledError
+
+    async def leaves_late(x: Any) -> Any:
+        raise SystemExit(4)
+
     assert torch.equal(await answer_canary(stage, twice, [ONE]), ONE * 2)  # type: ignore[arg-type]
     assert torch.equal(await answer_canary(stage, Steps(), [ONE]), ONE)  # type: ignore[arg-type]
     for work, said in (
@@ -120,10 +131,60 @@ async def test_what_does_not_answer_is_said_so() -> None:
         (leaves, r"the work called sys.exit\(3\)"),
         (waits, "it raised TimeoutError: of its own"),
         (sleeps, "no answer within"),
+        (cancels, "it raised RuntimeError: the work was cancelled by its own code"),
+        (leaves_late, r"the work called sys.exit\(4\)"),
         (str, "returned a str"),
     ):
         with pytest.raises(CanaryFailedError, match=said):
             await answer_canary(stage, work, [ONE])
+
+
+async def test_work_that_is_cancelled_with_its_canary_is_called_off() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def waits(x: Any) -> Any:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    answering = asyncio.ensure_future(answer_canary(Stage("a", waits), waits, [ONE]))
+    await begun.wait()
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    assert ended.is_set()
+
+
+@dataclass
+class Line:
+    tell: Callable[[dict[str, Any]], None]
+
+
+class CancelledSetup:
+    async def setup(self) -> None:
+        raise asyncio.CancelledError
+
+    def __call__(self, x: Any) -> Any:
+        return x
+
+
+async def cancelled_work(x: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("work", [CancelledSetup, cancelled_work])
+async def test_a_replica_whose_work_is_cancelled_by_itself_has_not_loaded(work: Any, tmp_path: Path) -> None:
+    place = Place(member="a-1", stage="a", graph=Graph([Stage("a", work, canary=ONE)]), store="tcp://127.0.0.1:1")
+    member = ReplicaMember(None, place, host="", folder=tmp_path)  # type: ignore[arg-type]
+    told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    member.line = Line(told.put_nowait)
+    member.obey({"do": "load", "version": 1, "donor": None, "weights": None})
+    news = await asyncio.wait_for(told.get(), 5)
+    assert (news["event"], news["tried_out"]) == ("load_failed", work is cancelled_work)
+    assert "the work was cancelled by its own code" in news["error"]
+    member.stop()
 
 
 async def test_replicas_keep_a_request_of_theirs() -> None:
@@ -157,6 +218,31 @@ def test_an_old_replica_tells_each_new_one_of_an_update_what_to_answer() -> None
     events = [each.event for each in fleet.heard(new.id, loaded, simulation.now) if hasattr(each, "event")]
     assert CanaryPassed(member=new.id, stage="a", version=2, giver="a-2") in events
     assert new.state is MemberState.CONNECTING
+
+
+@pytest.mark.parametrize(
+    ("missed", "loaded", "reason"),
+    [
+        (("a-1", "a-2"), {}, "no old replica could be asked"),
+        ((), {"asked": "a-1"}, "a-1 has kept none"),
+    ],
+)
+def test_a_new_replica_that_nothing_was_compared_with_is_told_of(
+    missed: tuple[str, ...], loaded: dict[str, str], reason: str
+) -> None:
+    simulation = SimulatedFleet(chain("a", replicas=2))
+    simulation.run_until_settled()
+    assert "CanarySkipped" not in simulation.kinds()
+    fleet = simulation.fleet
+    simulation.do(fleet.update("a", "new.pt", simulation.now))
+    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    sent_at_hello(simulation, new)
+    for giver in missed:
+        fleet.heard(new.id, {"event": "canary_missed", "giver": giver}, simulation.now)
+    simulation.do(fleet.heard(new.id, {"event": "loaded", "version": 2, **loaded}, simulation.now))
+    assert [event for event in simulation.events if isinstance(event, CanarySkipped)] == [
+        CanarySkipped(member=new.id, stage="a", version=2, reason=reason)
+    ]
 
 
 def test_weights_that_do_not_answer_are_not_fetched_from_elsewhere() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +191,14 @@ stages:
         ("gateways: 0\nstages: []", "1: gateways: expected 1 to 64, got 0"),
         ("cut: {model: gpt2, stages: 2, replicas: [1]}", "1: cut: replicas has 1 entries for 2 stages"),
         ("cut: {model: 'm:A', stages: 2}", "1: cut.example: is missing: expected text"),
+        (
+            "stages: [{name: a, model: 'm:A', canary: true}]",
+            "1: stages[0].canary: expected false or 'package.module:attribute', got True",
+        ),
+        (
+            "stages: [{name: a, model: 'm:A', canary: [1]}]",
+            "1: stages[0].canary: expected false or 'package.module:attribute', got [1]",
+        ),
         ("cut: {model: gpt2, stages: 2, min_replicas: 3}", "1: cut: stage 'part0': expected 0 <= min_replicas"),
     ],
 )  # fmt: skip
@@ -275,6 +284,61 @@ cut: {model: "cuttable:model", example: "cuttable:example", stages: 2, replicas:
     whole = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     payload = torch.randn(3, 4)
     assert torch.equal(stages[1].work(stages[0].work(payload)), whole(payload))
+
+
+CANARIES = """
+import torch
+from pathlib import Path
+
+Path(__file__).with_name("imported").touch()
+one = {"x": torch.ones(2)}
+words = "no tensor"
+
+
+def two():
+    return torch.ones(2), torch.zeros(2)
+"""
+JOINED = """
+stages:
+  - {name: a, model: "m:A", canary: "trials:one"}
+  - {name: b, model: "m:B", inputs: [input], canary: false}
+  - {name: c, model: "m:C", inputs: [a, b], canary: "trials:two"}
+  - {name: d, model: "m:D"}
+"""
+
+
+@pytest.fixture
+def trials(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "trials.py").write_text(CANARIES)
+    yield tmp_path
+    sys.modules.pop("trials", None)
+    if str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
+
+
+def test_canaries_of_a_file_are_looked_up_when_it_is_built(trials: Path) -> None:
+    file = read_file(write(trials, JOINED))
+    assert not (trials / "imported").exists()
+    a, b, c, d = file.build()
+    assert torch.equal(a.canary["x"], torch.ones(2))
+    assert b.canary is False
+    assert [payload.tolist() for payload in c.canary] == [[1, 1], [0, 0]]
+    assert d.canary is None
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("trials:words", "stage 'a': trials:words: canary is no payload: "),
+        ("trials:two", "stage 'a': trials:two: canary has 2 payloads, the stage takes 1"),
+        ("trials:on", "trials has no 'on', did you mean 'one'?"),
+        ("nowhere:one", "no module 'nowhere'"),
+    ],
+)
+def test_a_canary_that_is_none_is_refused_when_the_file_is_built(trials: Path, named: str, message: str) -> None:
+    file = read_file(write(trials, JOINED.replace("trials:one", named)))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        file.build()
 
 
 def test_a_job_of_infscale_becomes_stages(tmp_path: Path) -> None:

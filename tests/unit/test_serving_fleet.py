@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.serving.control.actions import BackedOff, ReplicaLost, Send, StartProcess, UpdateRolledBack
+from multiworld.serving.control.actions import BackedOff, ReplicaLost, Send, StageWaits, StartProcess, UpdateRolledBack
 from multiworld.serving.control.fleet import Fleet
 from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.errors import DeploymentError, UnknownStageError
+from multiworld.serving.exit_status import IN_VAIN
 from multiworld.serving.graph import Graph, Stage
 
 from .simulated_fleet import SimulatedFleet, chain
@@ -77,6 +78,23 @@ def test_a_gateway_comes_again_under_its_name() -> None:
     assert simulation.gateways() == ["gateway-1"]
     assert ("gateway-1", "a-1") in simulation.open_edges()
     assert ("b-1", "gateway-1") in simulation.open_edges()
+
+
+def test_a_gateway_is_not_started_again_where_it_cannot_run() -> None:
+    simulation = settled(chain("a"))
+    for number in (1, 2):
+        simulation.fail(f"gateway-{number}", IN_VAIN, "WARNING\nit needs an extra")
+        simulation.run(1)
+    assert simulation.gateways() == []
+    assert simulation.started == ["gateway-1", "a-1", "gateway-2"]
+    waits = [event for event in simulation.events if isinstance(event, StageWaits)]
+    assert [(event.stage, event.reason) for event in waits] == [
+        ("gateway", "not on host-0: it needs an extra; not on host-1: it needs an extra")
+    ]
+    simulation.do(simulation.fleet.host_joined("host-2", "10.0.0.2", 8, {}, simulation.now))
+    simulation.run_until_settled(2)
+    assert simulation.gateways() == ["gateway-3"]
+    assert not simulation.fleet.gateways_wait_for
 
 
 def test_a_hanging_gateway_is_killed_so_that_its_host_starts_it_again() -> None:

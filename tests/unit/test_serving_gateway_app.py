@@ -323,6 +323,15 @@ async def test_a_stream_is_server_sent_events() -> None:
     assert (served.num_closed, served.calls[0]["request_id"]) == (1, "a")
 
 
+async def test_a_stream_is_told_which_trace_it_belongs_to() -> None:
+    served = StreamingPipeline()
+    await Client(served).post_json("/generate", ONE, traceparent="00-abc-def-01")
+    assert "report" not in served.calls[0]
+    served.reports = True
+    await Client(served).post_json("/generate", ONE, traceparent="00-abc-def-01")
+    assert served.calls[1]["report"].traceparent == "00-abc-def-01"
+
+
 async def test_a_stream_that_fails_says_so_in_its_status_or_in_its_last_event() -> None:
     error = errors.StageFailedError("head", "head-0", "ValueError")
     early = StreamingPipeline(error=error, parts=0)

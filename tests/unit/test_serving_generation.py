@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from multiworld.channel.base import Payload
+from multiworld.serving.answers import Report
 from multiworld.serving.errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -308,6 +309,52 @@ async def test_who_waits_for_a_turn_gives_up_by_its_deadline_and_in_order() -> N
 
 
 # ---- as what a gateway serves
+
+
+class Reporting(Losing):
+    """Tells which trace each step continues, and is of another version at each."""
+
+    reports = True
+
+    def __init__(self, stages: Sequence[GptStage], plan: Callable[[int], None]) -> None:
+        super().__init__(stages, plan)
+        self.traceparents: list[str] = []
+
+    async def infer(self, payload: Payload, *, report: Report | None = None, **options: Any) -> Payload:
+        assert report is not None
+        self.traceparents.append(report.traceparent)
+        answer = await super().infer(payload, **options)
+        report.versions = {"a": (1,), "b": (self.num_steps,)}
+        return answer
+
+
+def loses_the_second(number: int) -> None:
+    if number == 2:
+        raise StateLostError("a", "")
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_each_step_continues_the_trace_of_its_generation(is_streamed: bool) -> None:
+    served = Reporting(make_stages(), loses_the_second)
+    report = Report(traceparent="00-11-22-01")
+    asked: Payload = {"tokens": torch.tensor(PROMPT), "max_new_tokens": torch.tensor(2)}
+    async with Generator(served) as generator:
+        assert generator.reports
+        if is_streamed:
+            assert len([part async for part in generator.stream(asked, report=report)]) == 2
+        else:
+            await generator.infer(asked, report=report)
+    assert served.traceparents == ["00-11-22-01"] * 4  # two tokens, one of them twice, and the farewell
+    assert report.versions == {"a": (1,), "b": (1, 3)}
+    assert report.attempts == 2
+
+
+async def test_what_does_not_report_is_asked_for_none() -> None:
+    async with Generator(Alone(make_stages())) as generator:
+        assert not generator.reports
+        report = Report()
+        assert len(await collect(generator, max_new_tokens=2, report=report)) == 2
+    assert report == Report()
 
 
 async def test_a_gateway_can_ask_for_all_and_for_a_stream() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 
 import pytest
 
 from multiworld.serving.control.actions import HostLeft, ReplicaLeft, ReplicaLost, ReplicaStarted
+from multiworld.serving.control.members import MemberState
 from multiworld.serving.control.placement import HostInfo, place
+from multiworld.serving.errors import DeploymentError
 from multiworld.serving.hosts.host import Host
 from multiworld.serving.hosts.orphans import end_orphans, parse_session, process_space
+from multiworld.serving.pipeline import _wait_complete
 
 from .simulated_fleet import SimulatedFleet, chain
 
@@ -43,6 +47,31 @@ def test_members_of_another_host_that_is_stopped_are_replaced_elsewhere_without_
     assert simulation.kinds().count("BackedOff") == 0
 
 
+def test_replicas_of_a_host_that_is_being_stopped_leave_once_they_are_replaced_and_have_finished() -> None:
+    simulation = settled()
+    there = [process.member for process in simulation.processes.values() if process.host == "host-1"]
+    simulation.do(simulation.fleet.host_stopping("host-1", simulation.now, ends_all=False))
+    assert all(simulation.fleet.members[name].is_ready for name in there)
+    simulation.run(2)
+    assert not simulation.fleet.members.keys() & set(there)
+    assert [simulation.fleet.num_open(name) for name in "ab"] == [2, 2]
+    assert not any(isinstance(event, ReplicaLost) for event in simulation.events)
+    assert simulation.killed == []
+
+
+def test_a_gateway_of_a_host_that_is_being_stopped_is_replaced_before_it_ends() -> None:
+    simulation = settled()
+    (gateway,) = simulation.gateways()
+    host = simulation.fleet.members[gateway].host
+    simulation.do(simulation.fleet.host_stopping(host, simulation.now, ends_all=False))
+    simulation.run(1)
+    assert simulation.gateways() == [gateway, "gateway-2"]
+    assert "PipelineUnready" not in simulation.kinds()
+    simulation.stop_host(host)
+    simulation.run_until_settled(5)
+    assert simulation.gateways() == ["gateway-2"]
+
+
 def test_whatever_a_stopped_host_did_not_tell_the_end_of_ends_with_it() -> None:
     simulation = settled()
     simulation.do(simulation.fleet.host_stopping("host-1", simulation.now, ends_all=False))
@@ -51,6 +80,62 @@ def test_whatever_a_stopped_host_did_not_tell_the_end_of_ends_with_it() -> None:
     simulation.do(simulation.fleet.host_lost("host-1", simulation.now))
     simulation.run_until_settled(5)
     assert all(member.host == "host-0" for member in simulation.fleet.members.values())
+
+
+@pytest.mark.parametrize("host_first", [True, False])
+def test_members_that_are_told_to_leave_are_not_waited_for_when_they_end_with_their_host(host_first: bool) -> None:
+    simulation = SimulatedFleet(chain("a", "b"), hosts=1, gateways=0)
+    simulation.run(2)
+    fleet = simulation.fleet
+    fleet.stop(simulation.now)
+    assert {member.state for member in fleet.members.values()} == {MemberState.LEAVING}
+    if host_first:
+        fleet.host_lost("host-0", simulation.now)
+    for member in list(fleet.members):
+        fleet.lost(member, "PeerDiedError", simulation.now, died=True)
+    if not host_first:
+        assert fleet.members
+        fleet.host_lost("host-0", simulation.now)
+    assert not fleet.members
+
+
+class Controller:
+    """Whose replicas come up, or do not."""
+
+    def __init__(self, error: Exception | None, *, waits: bool) -> None:
+        self.error, self.waits = error, waits
+        self.num_cancelled = 0
+
+    async def wait_complete(self, timeout_s: float) -> None:
+        try:
+            if self.waits:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+
+
+class HostHandle:
+    def __init__(self, returncode: int | None) -> None:
+        self.pid, self.returncode = 7, returncode
+
+    async def wait_ended(self) -> None:
+        if self.returncode is None:
+            await asyncio.Event().wait()
+
+
+async def test_replicas_are_not_waited_for_once_their_host_process_has_ended() -> None:
+    controller = Controller(None, waits=True)
+    with pytest.raises(DeploymentError, match="the host process 7 ended with -9 before all replicas were up"):
+        await _wait_complete(controller, HostHandle(-9), 60.0)  # type: ignore[arg-type]
+    assert controller.num_cancelled == 1
+    await _wait_complete(Controller(None, waits=False), HostHandle(None), 60.0)  # type: ignore[arg-type]
+    controller = Controller(DeploymentError("it does not load"), waits=False)
+    for host in (HostHandle(None), None):
+        with pytest.raises(DeploymentError, match="it does not load"):
+            await _wait_complete(controller, host, 60.0)  # type: ignore[arg-type]
 
 
 def test_nothing_is_placed_on_a_host_that_is_leaving() -> None:

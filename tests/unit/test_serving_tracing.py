@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from multiworld.serving.errors import StageFailedError
+from multiworld.serving.errors import DeploymentError, StageFailedError
+from multiworld.serving.exit_status import IN_VAIN, starts_again
+from multiworld.serving.gateway_program import main as run_gateway
 from multiworld.serving.graph import Stage
+from multiworld.serving.launch import _tracing
 from multiworld.serving.tracing import Tracing
+from multiworld.serving.tracing.choice import ENDPOINT_VARIABLE, chosen_tracing
 from multiworld.serving.tracing.hops import HOPS, executed, merged, sent
 from multiworld.serving.tracing.spans import Journey, spans_of
 from multiworld.serving.tracing.traceparent import Parent, is_traced, parse_traceparent
@@ -102,6 +109,65 @@ def test_parts_that_were_joined_have_each_hop_once() -> None:
 )
 def test_spans_are_posted_below_the_url(url: str, posted: str) -> None:
     assert Tracing(url=url).traces_url == posted
+
+
+ENDPOINT = "http://collector:4318"
+
+
+@pytest.mark.parametrize(
+    ("url", "ratio", "endpoint", "expected"),
+    [
+        (None, None, "", None),
+        ("http://a:4318", None, "", Tracing(url="http://a:4318", ratio=1.0)),
+        ("http://a:4318", 0.5, ENDPOINT, Tracing(url="http://a:4318", ratio=0.5)),
+        (None, None, ENDPOINT, Tracing(url=ENDPOINT, ratio=0.0)),
+        (None, 0.5, ENDPOINT, Tracing(url=ENDPOINT, ratio=0.5)),
+        (None, 0.5, f"{ENDPOINT}/otel/", Tracing(url=f"{ENDPOINT}/otel/v1/traces", ratio=0.5)),
+    ],
+)
+def test_an_endpoint_in_the_environment_says_where_traces_go_and_asks_for_none(
+    url: str | None, ratio: float | None, endpoint: str, expected: Tracing | None
+) -> None:
+    assert chosen_tracing(url, ratio, endpoint) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "ratio", "endpoint", "named"),
+    [
+        (None, None, "collector:4317", ENDPOINT_VARIABLE),
+        ("collector:4317", None, ENDPOINT, "--trace: "),
+        ("http://a:4318", 2.0, "", "--trace-ratio"),
+        (None, 0.5, "", ENDPOINT_VARIABLE),
+    ],
+)
+def test_an_error_names_the_option_or_the_variable(
+    url: str | None, ratio: float | None, endpoint: str, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        chosen_tracing(url, ratio, endpoint)
+
+
+def test_a_gateway_ends_for_good_where_the_extra_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(SystemExit) as ended:
+        run_gateway({"member": "gateway-1", "folder": str(tmp_path), "tracing": {"url": ENDPOINT, "ratio": 0.0}})
+    assert ended.value.code == IN_VAIN
+    assert not starts_again(IN_VAIN)
+    assert "gateway-1: traces need the extra 'tracing'" in caplog.text
+
+
+@pytest.mark.parametrize("endpoint", ["collector:4317", ENDPOINT])
+def test_what_only_the_environment_says_keeps_nobody_from_serving(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ENDPOINT_VARIABLE, endpoint)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    assert _tracing(Namespace(trace=None, trace_ratio=None)) == {}
+    assert f"{ENDPOINT_VARIABLE} is set, but no request is traced" in capsys.readouterr().err
+    with pytest.raises((DeploymentError, ValueError)):
+        _tracing(Namespace(trace=None, trace_ratio=0.5))
 
 
 @pytest.mark.parametrize("fields", [{}, {"url": "collector:4318"}, {"url": "http://c", "ratio": 1.5}])

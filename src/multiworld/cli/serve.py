@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..serving.errors import DeploymentError
-from ..serving.tracing.settings import TRACES_PATH
+from ..serving.tracing.choice import ENDPOINT_VARIABLE
 
 __all__ = ["main"]
 
-TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 DESCRIPTION = """\
 Serve a pipeline: TARGET is app.py:pipeline, package.module:pipeline, or a YAML file. Ends with Ctrl-C, and everything
 with it; open requests are answered first. Of a pipeline that is up:
@@ -79,15 +76,14 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-dir", default="", help="a folder for one log file per process")
     parser.add_argument(
         "--trace",
-        default=_collector(os.environ.get(TRACE_VARIABLE, "")),
         metavar="URL",
-        help=f"of a collector of OpenTelemetry (OTLP over HTTP) that gets traces (default: {TRACE_VARIABLE})",
+        help="of a collector of OpenTelemetry (OTLP over HTTP): trace requests, and send it the traces "
+        f"(without it, {ENDPOINT_VARIABLE} says where those go that callers ask for)",
     )
     parser.add_argument(
         "--trace-ratio",
         type=float,
-        default=1.0,
-        help="share of the requests to trace beside those whose traceparent says so (default: 1)",
+        help="share of the requests to trace beside those whose traceparent says so (default: 1 with --trace, else 0)",
     )
     return parser
 
@@ -153,12 +149,6 @@ def _event_text(event: dict[str, Any]) -> str:
         name: value for name, value in event.items() if name not in ("at", "kind", "number") and value not in ("", None)
     }
     return f"{at}  {event['kind']}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
-
-
-def _collector(base: str) -> str:
-    """Return where spans go by OpenTelemetry's variable, which names what comes before the path of each signal."""
-    is_below = bool(urlsplit(base).path.strip("/"))
-    return f"{base.rstrip('/')}{TRACES_PATH}" if is_below else base
 
 
 def _status_text(status: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from ..serving.control.actions import (
     EdgeLost,
     EdgeOpened,
     FleetEvent,
+    HostLost,
     ProcessEnded,
     ReplicaLeft,
     ReplicaLost,
@@ -83,7 +84,7 @@ class Record:
         self.faults: list[Fault] = []
         self.answers: list[tuple[float, int]] = []  # (when, number of images), in order
         self.crash = ""
-        """Which replica ended by itself, with what it wrote last; empty: none did."""
+        """Which replica ended by itself, with what it wrote last, or that none can be started; empty: neither."""
         self._wanted = dict(wanted)
         self._answering: dict[str, set[str]] = {stage: set() for stage in wanted}
         self._gone: set[str] = set()
@@ -97,6 +98,7 @@ class Record:
             ReplicaLost: self._replica_lost,
             ReplicaLeft: lambda event, at: self._forget(event.member),
             ProcessEnded: self._process_ended,
+            HostLost: self._host_lost,
         }
 
     # ---- what happens
@@ -202,6 +204,10 @@ class Record:
         for told_at, told in early:
             self._edge_lost(told, told_at)
         self._forget(event.member)
+
+    def _host_lost(self, event: HostLost, at: float) -> None:
+        """There is only one: nobody is there to start replicas again."""
+        self.crash = self.crash or f"the host process on {event.host} was lost: its replicas ended with it, for good"
 
     def _process_ended(self, event: ProcessEnded, at: float) -> None:
         fault = self.fault_in(event.member)

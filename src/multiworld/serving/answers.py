@@ -1,37 +1,20 @@
-"""What comes back besides answers: errors in their place, which become exceptions, and what is told of their way."""
+"""What is asked and told besides payloads: how, errors in place of answers, and what is known of their way."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
-from .errors import (
-    BadRequestError,
-    DeadlineExceededError,
-    PoisonedRequestError,
-    RequestLostError,
-    ServingError,
-    StageFailedError,
-    StateLostError,
-)
+from . import errors
+from .errors import ServingError
 
-__all__ = ["DOUBTFUL", "Report", "error_of", "fields_of"]
+__all__ = ["DOUBTFUL", "Asked", "Report", "error_of", "fields_of"]
 
 DOUBTFUL = "doubtful"
 """Marks an error that is not the last word: the request may still be answered by a replica that has it, too."""
-CLASSES: dict[str, type[ServingError]] = {
-    error.__name__: error
-    for error in (
-        BadRequestError,
-        DeadlineExceededError,
-        PoisonedRequestError,
-        RequestLostError,
-        ServingError,
-        StageFailedError,
-        StateLostError,
-    )
-}
+CLASSES: dict[str, type[ServingError]] = {name: getattr(errors, name) for name in errors.__all__}
+"""What a replica may answer with: the user's code may raise any of them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +29,19 @@ class Report:
     traceparent: str = ""
     versions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     attempts: int = 0
+
+
+class Asked(TypedDict, total=False):
+    """How a payload is asked about besides: the arguments of each ``infer`` by name, None for what is not wanted.
+
+    ``request_id``: the same id gets the same answer, computed once. ``timeout_s``: default, that of who is asked.
+    ``key``: requests with the same key go to the same replica if they can. ``report``: is filled in.
+    """
+
+    request_id: str | None
+    timeout_s: float | None
+    key: str | None
+    report: Report | None
 
 
 def fields_of(error: ServingError) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from .messages import DONOR_RANK, TAKER_RANK, decode, encode
 from .packets import Item
 from .payloads import map_tensors, tensors_of
 from .results import checked_result
+from .user_code import OverdueError, result_of
 
 __all__ = ["Canary", "CanaryKeeper", "answer_canary", "difference", "give_canary", "given_inputs", "take_canary"]
 
@@ -92,17 +93,15 @@ async def answer_canary(stage: Stage, work: Callable[..., Any], inputs: Sequence
     """Return what the work answers. Raises CanaryFailedError if it raises, returns no payload or takes too long."""
     arguments = [map_tensors(payload, lambda tensor: tensor.to(stage.device, copy=True)) for payload in inputs]
     limit_s = LIMIT_S if stage.limit_s is None else stage.limit_s
-    loop = asyncio.get_running_loop()
-    until = loop.time() + limit_s
     try:
         if is_async(work):
-            result = await asyncio.wait_for(work(*arguments), limit_s)
+            result = await result_of(work(*arguments), limit_s)
         else:
-            result = await asyncio.wait_for(asyncio.to_thread(_call, work, arguments, torch.get_num_threads()), limit_s)
+            result = await result_of(asyncio.to_thread(_call, work, arguments, torch.get_num_threads()), limit_s)
         return checked_result(result, is_ours=False)
-    except Exception as error:  # the user's code may raise anything, also a TimeoutError
-        if isinstance(error, asyncio.TimeoutError) and loop.time() >= until:
-            raise CanaryFailedError(stage.name, f"no answer within {limit_s:g} s") from None
+    except OverdueError:
+        raise CanaryFailedError(stage.name, f"no answer within {limit_s:g} s") from None
+    except Exception as error:  # the user's code may raise anything
         raise CanaryFailedError(stage.name, f"it raised {describe_error(error)}") from error
 
 
@@ -110,12 +109,9 @@ async def answer_canary(stage: Stage, work: Callable[..., Any], inputs: Sequence
 def _call(work: Callable[..., Any], arguments: Sequence[Payload], num_threads: int) -> Any:
     torch.set_num_threads(num_threads)  # it counts for the thread that calls it
     many = getattr(work, "many", None)
-    try:
-        if many is None or len(arguments) > 1:
-            return work(*arguments)
-        (result,) = many([arguments[0]])
-    except SystemExit as error:  # it would end the process, and nobody would learn why
-        raise RuntimeError(f"the work called sys.exit({error.code!r})") from None
+    if many is None or len(arguments) > 1:
+        return work(*arguments)
+    (result,) = many([arguments[0]])
     if isinstance(result, Exception):
         raise result
     return result

@@ -113,33 +113,32 @@ class Front:
             except asyncio.CancelledError:
                 self._give_up(request)
                 raise
-            if report is not None:
-                self._fill(report, request)
-            return answer  # type: ignore[no-any-return]
-        known = self.requests.kept(request_id, now=now)
-        if known is not None:
-            kept, attempts, versions = known
-            if report is not None:
-                report.attempts, report.versions = attempts, versions
-            return _copied(kept)
-        timeout_s = self._checked_timeout(timeout_s)
-        open_ = self.requests.chosen(request_id)
-        if open_ is not None:
-            open_.num_waiters += 1
-            answer = _copied(await self._wait_with_others(open_, timeout_s))
-            if report is not None:
-                self._fill(report, open_)
-            return answer
-        request = self._admit(payload, timeout_s, key, request_id, now, report)
-        request.waiter.add_done_callback(_look_at)
-        self._send(request)
-        answer = await self._wait_with_others(request, None)
+            attempts, versions = request.attempt, self._versions(request)
+        else:
+            answer, attempts, versions = await self._infer_once(request_id, payload, timeout_s, key, report, now)
         if report is not None:
-            self._fill(report, request)
-        return answer
+            report.attempts, report.versions = attempts, versions
+        return answer  # type: ignore[no-any-return]
 
-    def _fill(self, report: Report, request: Open) -> None:
-        report.attempts, report.versions = request.attempt, self._versions(request)
+    async def _infer_once(
+        self, chosen: str, payload: Payload, timeout_s: float | None, key: str | None, report: Report | None, now: float
+    ) -> tuple[Payload, int, Versions]:
+        """Return the answer to what was asked with an id, now, before or at the same time, and what is told of it."""
+        kept = self.requests.kept(chosen, now=now)
+        if kept is not None:
+            answer, attempts, versions = kept
+            return _copied(answer), attempts, versions
+        limit_s = self._checked_timeout(timeout_s)
+        request = self.requests.chosen(chosen)
+        if request is not None:
+            request.num_waiters += 1
+            answer = _copied(await self._wait_with_others(request, limit_s))
+        else:
+            request = self._admit(payload, timeout_s, key, chosen, now, report)
+            request.waiter.add_done_callback(_look_at)
+            self._send(request)
+            answer = await self._wait_with_others(request, None)
+        return answer, request.attempt, self._versions(request)
 
     def _versions(self, request: Open) -> Versions:
         """Return the versions of the weights that an answered request was executed with."""

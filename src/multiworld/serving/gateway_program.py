@@ -8,16 +8,18 @@ import logging
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..channel.base import Payload
 from ..elastic.page.access import is_loopback
 from ..world.manager import WorldManager
-from .answers import Report
+from .answers import Asked
 from .blueprint import Blueprint
 from .control_line import ControlLine
+from .errors import DeploymentError
+from .exit_status import IN_VAIN
 from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric, Served
 from .generation import Generator
@@ -26,6 +28,9 @@ from .metrics import request_metrics
 from .page import PREFIX, ControllerSource, PageApp, Recorder
 from .requests import Admission
 from .tracing import Tracing
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["GatewayService", "main"]
 
@@ -40,8 +45,11 @@ def main(arguments: dict[str, Any]) -> None:
     """Run until told to leave, or SIGTERM.
 
     ``arguments``: as those of a replica, ``http``: the fields of GatewayOptions, and maybe ``tracing``, of Tracing.
+    Ends with the status IN_VAIN where what that needs is not installed.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    if "tracing" in arguments:
+        _check_traces(arguments["member"])
     torch.set_grad_enabled(False)
     asyncio.run(_run(arguments, Blueprint.read(Path(arguments["folder"]))))
 
@@ -58,16 +66,8 @@ class GatewayService:
     def name(self) -> str:
         return self._name
 
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-        report: Report | None = None,
-    ) -> Payload:
-        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key, report=report)
+    async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
+        return await self._front.infer(payload, **asked)
 
     def readiness(self) -> tuple[bool, str]:
         """What the controller said last, unless what is seen from here is worse."""
@@ -87,6 +87,16 @@ class GatewayService:
     def metrics(self) -> Mapping[str, Metric | float]:
         """Counts and latencies of this gateway's requests."""
         return request_metrics(self._front.statistics())
+
+
+def _check_traces(member: str) -> None:
+    from .tracing.exporter import check_installed  # an optional dependency
+
+    try:
+        check_installed()
+    except DeploymentError as error:
+        logger.error("%s: %s", member, error)
+        raise SystemExit(IN_VAIN) from None
 
 
 async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:

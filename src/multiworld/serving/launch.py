@@ -162,15 +162,25 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
 
 
 def _tracing(options: argparse.Namespace) -> dict[str, Any]:
-    """Say at once what is wrong with it, and not in a gateway that is started again and again."""
-    if not options.trace:
-        return {}
-    from .tracing import Tracing
+    """Say at once what is wrong with it, and not in a gateway that cannot start.
+
+    What only the environment says, which may be meant for others, keeps nobody from serving.
+    """
+    from .tracing.choice import ENDPOINT_VARIABLE, chosen_tracing
     from .tracing.exporter import check_installed
 
-    Tracing(url=options.trace, ratio=options.trace_ratio)
-    check_installed()
-    return {"tracing": {"url": options.trace, "ratio": options.trace_ratio}}
+    endpoint = os.environ.get(ENDPOINT_VARIABLE, "")
+    try:
+        tracing = chosen_tracing(options.trace, options.trace_ratio, endpoint)
+        if tracing is None:
+            return {}
+        check_installed()
+    except (DeploymentError, ValueError) as error:
+        if options.trace is not None or options.trace_ratio is not None:
+            raise
+        _say(f"{ENDPOINT_VARIABLE} is set, but no request is traced: {error}")
+        return {}
+    return {"tracing": {"url": tracing.url, "ratio": tracing.ratio}}
 
 
 def _check_port(host: str, port: int) -> None:

@@ -25,6 +25,7 @@ from .graph import Batch, Graph, Stage
 from .messages import Message
 from .node import Node, Place
 from .replica import Replica
+from .user_code import result_of
 from .vitals import Vitals
 from .weights import donate_weights, has_weights, put_weights, take_weights, weights_of
 
@@ -176,6 +177,8 @@ class ReplicaMember(Member):
         self._replica: Replica | None = None
         self._batch: Batch | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._tried_with: dict[str, str] = {}
+        """Whose canary it has passed, or who was asked for one and had none."""
         self._orders |= {
             "load": self._load_anew,
             "donate": lambda order: self._start(self._donate(order["to"])),
@@ -199,7 +202,8 @@ class ReplicaMember(Member):
     def _load_anew(self, order: Message) -> None:
         """Another donor, say: what was under way is given up."""
         if self._replica is not None:  # told again, by a controller that has come back
-            self.tell({"event": "loaded", "version": self.version, "took_s": 0.0, "from": "before"})
+            loaded = {"event": "loaded", "version": self.version, "took_s": 0.0, "from": "before"}
+            self.tell({**loaded, **self._tried_with})
             return
         if self._loading is not None:
             self._loading.cancel()
@@ -217,7 +221,7 @@ class ReplicaMember(Member):
             return
         try:
             torch.manual_seed(zlib.crc32(self.place.stage.encode()))  # else replicas that start together would differ
-            work = await load_work(stage, self._folder)
+            work = await result_of(load_work(stage, self._folder))
             source = await self._take_weights(work, order)
             kept = await self._try_out(stage, work, canary)
         except Exception as error:  # the user's code may raise anything; the controller decides what to do
@@ -238,8 +242,9 @@ class ReplicaMember(Member):
         self._replica.version = self.version
         self._replica.canary.kept = kept
         took_s = asyncio.get_running_loop().time() - began
-        passed = {} if canary is None else {"canary": giver}
-        self.tell({"event": "loaded", "version": self.version, "took_s": took_s, "from": source, **passed})
+        if giver is not None:
+            self._tried_with = {"asked" if canary is None else "canary": giver}
+        self.tell({"event": "loaded", "version": self.version, "took_s": took_s, "from": source, **self._tried_with})
 
     async def _try_out(self, stage: Stage, work: Callable[..., Any], canary: Canary | None) -> Canary | None:
         """Return the canary with what this work answers; None if there is none. Raises CanaryFailedError."""

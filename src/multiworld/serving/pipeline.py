@@ -200,7 +200,7 @@ class Pipeline:
                             controller.address, spec.token, own_address=cluster.address[0], preload=self.preload
                         )
                         await host.wait_ready(ready_s)
-                    await controller.wait_complete(ready_s)
+                    await _wait_complete(controller, host, ready_s)
                     yield Deployment(self.name, controller, front)
                 finally:
                     await controller.stop(STOP_S)
@@ -251,6 +251,22 @@ class Pipeline:
             parting.cancel()
             member.stop()
             await front.aclose()
+
+
+async def _wait_complete(controller: Controller, host: HostHandle | None, ready_s: float) -> None:
+    """Wait for all replicas, and not in vain: without a host process of ours, none comes."""
+    waiting = asyncio.ensure_future(controller.wait_complete(ready_s))
+    tasks = [waiting] if host is None else [waiting, asyncio.ensure_future(host.wait_ended())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if host is not None and not waiting.done():
+            reason = f"the host process {host.pid} ended with {host.returncode} before all replicas were up"
+            raise DeploymentError(reason)
+        await waiting
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def _part(member: GatewayMember, line: AttachedLine) -> None:

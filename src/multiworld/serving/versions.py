@@ -10,7 +10,7 @@ from typing import Any
 
 from .graph import INPUT, Graph
 
-__all__ = ["FIRST", "WEIGHTS", "Versions", "merged_weights", "shown", "versions_of", "with_version"]
+__all__ = ["FIRST", "WEIGHTS", "Versions", "joined", "merged_weights", "shown", "versions_of", "with_version"]
 
 FIRST = 1
 """The weights that a deployment begins with."""
@@ -46,6 +46,12 @@ def merged_weights(graph: Graph, parts: Sequence[tuple[str, Extra]]) -> Noted:
 def versions_of(graph: Graph, noted: Mapping[str, Sequence[int]]) -> Versions:
     """Return the versions of all stages."""
     return {stage: tuple(noted.get(stage, (FIRST,))) for stage in graph.order}
+
+
+def joined(one: Versions, other: Versions) -> Versions:
+    """Return the versions of what two requests were executed with together."""
+    stages = dict.fromkeys([*one, *other])
+    return {stage: tuple(sorted({*one.get(stage, ()), *other.get(stage, ())})) for stage in stages}
 
 
 def shown(versions: Versions) -> str:

@@ -13,7 +13,7 @@ from .problems import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Resolver", "import_attribute", "resolve_model"]
+__all__ = ["Resolver", "import_attribute", "resolve_example", "resolve_model"]
 
 Resolver = Callable[[str, str | None, str], "tuple[nn.Module, Any]"]
 """Takes the name of a model, of an example (or None) and the file's folder; returns the model and a payload."""
@@ -54,13 +54,18 @@ def resolve_model(model: str, example: str | None, folder: str) -> tuple[nn.Modu
     """
     if ":" in model:
         module = _made(import_attribute(model, folder))
-        payload = _made(import_attribute(example, folder)) if example else None
+        payload = resolve_example(example, folder) if example else None
     else:
         module, payload = _hugging_face(model)
-        payload = _made(import_attribute(example, folder)) if example else payload
+        payload = resolve_example(example, folder) if example else payload
     if not hasattr(module, "state_dict"):
         raise ConfigError(model, [f" is a {type(module).__name__}, expected an nn.Module or what makes one"])
     return module, payload
+
+
+def resolve_example(example: str, folder: str) -> Any:
+    """Return what is named, or what it returns, if it is a class or a function."""
+    return _made(import_attribute(example, folder))
 
 
 def _made(value: Any) -> Any:

@@ -15,6 +15,8 @@ key                           value (default)
 ``stages[].device``           ``cpu``, ``cuda:0``, ... (``cpu``)
 ``stages[].hosts``            the only hosts for it, a list (any)
 ``stages[].idempotent``       whether a request may be executed again after a loss (true)
+``stages[].canary``           ``false``, or ``package.module:attribute``: what a new replica is tried with, or what
+                              returns that; a tuple for several inputs (a recent request, when weights are updated)
 ``cut``                       a model that is cut into stages of equal cost when it is deployed
 ``cut.model``                 required; ``package.module:attribute``, or the name of a Hugging Face model
 ``cut.example``               ``package.module:attribute``: a request's payload, or what returns one (made up for
@@ -41,16 +43,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ..errors import CanaryFailedError
 from ..gateway.options import GatewayOptions
 from ..graph import Batch, Graph, Stage
 from ..routing import POLICIES
 from ..scaling import ScalingPolicy
 from .document import Document
-from .problems import Problems, did_you_mean
+from .problems import ConfigError, Problems, did_you_mean
 from .sections import Section
 
 if TYPE_CHECKING:
@@ -117,6 +120,8 @@ class PipelineFile:
     autoscaling: ScalingPolicy | None = field(default_factory=ScalingPolicy)
     max_inflight: int | None = None
     """How many requests the gateways take at once; None: as many as the stages have credit for."""
+    canaries: Mapping[str, str] = field(default_factory=dict)
+    """Where the canaries of stages are found that have one."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -125,18 +130,32 @@ class PipelineFile:
         return os.path.dirname(os.path.abspath(self.path))
 
     def build(self, resolve: Resolver | None = None) -> list[Stage]:
-        """Return the stages; a model to be cut is made, measured and cut, by this process and now.
+        """Return the stages, with their canaries; a model to be cut is made, measured and cut, by this process and now.
 
         ``resolve`` finds the model and an example by name (default: ``resolve_model``). Raises ConfigError for what
         cannot be found, ValueError for a model that cannot be cut.
         """
         if self.cut is None:
-            return list(self.stages)
+            return [self._with_canary(stage) for stage in self.stages]
         from ..cutting import cut  # only here: it needs torch.fx and torch.export, which take a while to import
         from .models import resolve_model
 
         module, example = (resolve or resolve_model)(self.cut.model, self.cut.example, self.folder)
         return self.cut.stages(cut(module, example, self.cut.num_stages))
+
+    def _with_canary(self, stage: Stage) -> Stage:
+        name = self.canaries.get(stage.name)
+        if name is None:
+            return stage
+        from ..canary import given_inputs  # only here: a file can be read without torch's channels
+        from .models import resolve_example
+
+        stage = replace(stage, canary=resolve_example(name, self.folder))
+        try:
+            given_inputs(stage)
+        except CanaryFailedError as error:
+            raise ConfigError(self.path, [f" stage {stage.name!r}: {name}: {error.difference}"]) from None
+        return stage
 
 
 def read_pipeline(document: Document) -> PipelineFile:
@@ -157,12 +176,14 @@ def read_pipeline(document: Document) -> PipelineFile:
         section.problem("gateways", f"expected 1 to 64, got {gateways}")
     preload = tuple(section.take("preload", list[str], []))
     gateway, autoscaling = _gateway(section), _autoscaling(section)
-    stages, cut = _stages(section), _cut(section)
+    canaries: dict[str, str] = {}
+    stages, cut = _stages(section, canaries), _cut(section)
     section.finish()
     problems.raise_any()
     return PipelineFile(
         path=document.source, name=name, stages=stages, cut=cut, policy=policy, lease_s=float(lease_s),
         gateways=gateways, preload=preload, gateway=gateway, autoscaling=autoscaling,
+        canaries=canaries,
     )  # fmt: skip
 
 
@@ -179,11 +200,11 @@ def _autoscaling(section: Section) -> ScalingPolicy | None:
     return (sub.make(ScalingPolicy) if sub is not None else None) or ScalingPolicy()
 
 
-def _stages(section: Section) -> tuple[Stage, ...]:
+def _stages(section: Section, canaries: dict[str, str]) -> tuple[Stage, ...]:
     if ("stages" in section) == ("cut" in section):
         section.problem(None, "expected either 'stages' or 'cut', a model to be cut into stages")
     subs = section.subs("stages")
-    stages = [stage for sub in subs if (stage := _stage(sub)) is not None]
+    stages = [stage for sub in subs if (stage := _stage(sub, canaries)) is not None]
     if "stages" in section and len(stages) == len(subs):
         try:
             Graph(stages)
@@ -192,7 +213,7 @@ def _stages(section: Section) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _stage(section: Section) -> Stage | None:
+def _stage(section: Section, canaries: dict[str, str]) -> Stage | None:
     name = section.need("name", str, "")
     model = _attribute(section, "model", required=True)
     inputs = section.take("inputs", list[str])
@@ -205,6 +226,11 @@ def _stage(section: Section) -> Stage | None:
         "hosts": tuple(section.take("hosts", list[str], [])),
         "idempotent": section.take("idempotent", bool, True),
     }
+    canary = _canary(section)
+    if isinstance(canary, str):
+        canaries[name] = canary
+    else:
+        given["canary"] = canary
     section.finish()
     if not name or not model:
         return None
@@ -261,3 +287,12 @@ def _attribute(section: Section, key: str, *, required: bool) -> str | None:
         section.problem(key, f"expected 'package.module:attribute', got {value!r}")
         return None
     return value
+
+
+def _canary(section: Section) -> str | bool | None:
+    """Return where it is found, False for none at all, None for whatever there is."""
+    value = section.raw("canary")
+    if value is None or value is False or (isinstance(value, str) and ATTRIBUTE.fullmatch(value)):
+        return value
+    section.problem("canary", f"expected false or 'package.module:attribute', got {value!r}")
+    return None

@@ -9,6 +9,7 @@ __all__ = [
     "Action",
     "BackedOff",
     "CanaryPassed",
+    "CanarySkipped",
     "Donate",
     "EdgeBroken",
     "EdgeClosed",
@@ -113,6 +114,16 @@ class CanaryPassed(FleetEvent):
     stage: str
     version: int
     giver: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanarySkipped(FleetEvent):
+    """A new replica with new weights is to serve without its answer compared with an old one's. ``reason``: why."""
+
+    member: str
+    stage: str
+    version: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

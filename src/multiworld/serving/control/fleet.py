@@ -12,10 +12,12 @@ from typing import Any
 
 from ...errors import PeerLeftError
 from ..errors import DeploymentError, UnknownStageError
+from ..exit_status import IN_VAIN, starts_again
 from ..graph import GATEWAY, Batch, Graph
 from .actions import (
     Action,
     CanaryPassed,
+    CanarySkipped,
     EdgeLost,
     Emit,
     HostJoined,
@@ -95,6 +97,8 @@ class Fleet(Staffing):
         for member in [member for member in self.members.values() if member.host == name]:
             if host.leaving:
                 actions += self._lose(member, f"host {name} was stopped", now)
+            elif member.state is MemberState.LEAVING and not member.attached:
+                actions += self._left(member)
             elif not (member.attached or member.awaited or member.keep):
                 actions += self._lose(member, f"host {name} was lost while it started", now, blame=False)
         return actions + self._step(now)
@@ -140,7 +144,9 @@ class Fleet(Staffing):
         if found.state is MemberState.LEAVING:
             forgets = self._kill(found) if found.keep else []  # else its host would start it again
             return [*forgets, *self._left(found), *self._step(now)]
-        found.keep = found.keep and returncode != 0  # its host starts it again only after a failure
+        found.keep = found.keep and starts_again(returncode)  # by its host
+        if returncode == IN_VAIN and found.host in self.hosts:
+            self.hosts[found.host].unfit[found.stage] = last_lines.rpartition("\n")[2]
         why = f"its process ended with {returncode}"
         self._note_error(found, f"{found.id}: {why}\n{last_lines}".rstrip())
         ended = self._ended(member, returncode, last_lines)
@@ -179,7 +185,8 @@ class Fleet(Staffing):
         found = self.members.get(member)
         if found is None or (not found.attached and (found.awaited or found.keep)):
             return []  # it comes again by itself
-        if found.host and (found.state is MemberState.LEAVING or self._is_on_leaving_host(found)):
+        if self._is_on_live_host(found) and (found.state is MemberState.LEAVING or self._is_on_leaving_host(found)):
+            found.attached = found.attached and found.state is not MemberState.LEAVING
             return []  # its process's end is what is waited for
         if found.state is MemberState.LEAVING or (self.stopping and not found.host):
             return self._left(found) + self._step(now)
@@ -348,11 +355,17 @@ class Fleet(Staffing):
             return []
         member.donor = None
         member.go(MemberState.CONNECTING, now)
-        tuning, giver = self.plans[member.stage].tuning, message.get("canary")
-        actions: list[Action] = [Send(member=member.id, message={"do": "tune", **tuning})] if tuning else []
-        if giver:
-            event = CanaryPassed(member=member.id, stage=member.stage, version=member.version, giver=str(giver))
-            actions.append(Emit(event=event))
+        plan = self.plans[member.stage]
+        actions: list[Action] = [Send(member=member.id, message={"do": "tune", **plan.tuning})] if plan.tuning else []
+        stage, version = member.stage, member.version
+        if giver := message.get("canary"):
+            passed = CanaryPassed(member=member.id, stage=stage, version=version, giver=str(giver))
+            actions.append(Emit(event=passed))
+        elif self._is_to_be_compared(plan, member):
+            asked = message.get("asked")
+            reason = f"{asked} has kept none" if asked else "no old replica could be asked"
+            skipped = CanarySkipped(member=member.id, stage=stage, version=version, reason=reason)
+            actions.append(Emit(event=skipped))
         return actions
 
     def _canary_missed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:

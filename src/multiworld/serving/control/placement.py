@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .members import Member
 
@@ -12,19 +12,23 @@ __all__ = ["HostInfo", "place"]
 
 @dataclass(kw_only=True)
 class HostInfo:
-    """One host as its process introduced it. ``live``: there is a link to it. ``leaving``: it ends its members."""
+    """One host as its process introduced it. ``live``: there is a link to it. ``leaving``: it ends its members.
+
+    ``unfit``: the stages whose members cannot run there, as one of them found, and why.
+    """
 
     name: str
     address: str
     capacity: int
     live: bool = True
     leaving: bool = False
+    unfit: dict[str, str] = field(default_factory=dict)
 
 
 def place(
     stage: str, allowed: Collection[str], hosts: Iterable[HostInfo], members: Iterable[Member]
 ) -> HostInfo | None:
-    """Return the live host with the fewest of this stage, then with the lowest load; None if there is none.
+    """Return the live, fit host with the fewest of this stage, then with the lowest load; None if there is none.
 
     ``allowed``: names or addresses of hosts; empty: any.
     """
@@ -35,6 +39,6 @@ def place(
         same = sum(member.stage == stage for member in there)
         return same, len(there) / max(host.capacity, 1), host.name
 
-    there = [host for host in hosts if host.live and not host.leaving]
+    there = [host for host in hosts if host.live and not host.leaving and stage not in host.unfit]
     fitting = [host for host in there if not allowed or host.name in allowed or host.address in allowed]
     return min(fitting, key=burden, default=None)

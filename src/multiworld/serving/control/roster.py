@@ -40,6 +40,8 @@ class Roster:
         self.hosts: dict[str, HostInfo] = {}
         self.plans = {stage.name: StagePlan(name=stage.name, desired=stage.replicas) for stage in graph}
         self.gateways = gateways
+        self.gateways_wait_for = ""
+        """Why a gateway that is wanted cannot be started; empty as long as no host has shown itself unfit."""
         self.numbers: dict[str, int] = {}
         self.wiring = Wiring(graph)
         self.stopping = False
@@ -138,6 +140,10 @@ class Roster:
         if not plan.crash.allows(now=now):
             return "its replicas die young"
         return ""
+
+    def _is_on_live_host(self, member: Member) -> bool:
+        """Whether somebody will tell of the end of its process."""
+        return member.host in self.hosts and self.hosts[member.host].live
 
     def _is_on_leaving_host(self, member: Member) -> bool:
         return member.host in self.hosts and self.hosts[member.host].leaving

@@ -38,14 +38,27 @@ class Staffing(Roster):
 
     def _want_gateways(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        there = [member for member in self.of_stage(GATEWAY) if member.host]
+        there = [member for member in self.of_stage(GATEWAY) if member.host and not member.retiring]
         for _ in range(self.gateways - len(there)):
             hosts, members = self.hosts.values(), self.members.values()
             # Where the controller is: there is the address that clients know.
             host = place(GATEWAY, self._local, hosts, members) or place(GATEWAY, (), hosts, members)
-            if host is not None:
-                actions += self._start(GATEWAY, 0, host, now, "gateways are wanted", keep=True)
+            if host is None:
+                return [*actions, *self._wait_for_fit_host()]
+            actions += self._start(GATEWAY, 0, host, now, "gateways are wanted", keep=True)
+        if actions:
+            self.gateways_wait_for = ""
         return actions
+
+    def _wait_for_fit_host(self) -> list[Action]:
+        reasons = sorted(
+            f"not on {host.name}: {host.unfit[GATEWAY]}" for host in self.hosts.values() if GATEWAY in host.unfit
+        )
+        where = "; ".join(reasons)
+        if self.gateways_wait_for == where:
+            return []
+        self.gateways_wait_for = where
+        return [Emit(event=StageWaits(stage=GATEWAY, reason=where))]
 
     def _want(self, plan: StagePlan, now: float) -> list[Action]:
         if plan.rollout is None:
@@ -182,9 +195,7 @@ class Staffing(Roster):
 
     def _canary_giver(self, plan: StagePlan, member: Member) -> str | None:
         """Return which replica of the old version tells a new one of an update what it must answer, if there is one."""
-        if plan.rollout is None or member.version != plan.rollout.version:
-            return None
-        if self.graph.stages[plan.name].canary is False:
+        if not self._is_to_be_compared(plan, member):
             return None
         old = [
             other.id
@@ -192,6 +203,10 @@ class Staffing(Roster):
             if other.is_ready and other.version == plan.version and other.id not in member.tried
         ]
         return old[0] if old else None
+
+    def _is_to_be_compared(self, plan: StagePlan, member: Member) -> bool:
+        is_new = plan.rollout is not None and member.version == plan.rollout.version
+        return is_new and self.graph.stages[plan.name].canary is not False
 
     def _other_donors(self, gone: str) -> list[Action]:
         """Let those who were to take their weights from a member that is gone take them elsewhere."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ..answers import Asked
 from ..versions import shown
 from .answers import JSON
 from .asking import Asking, asking
@@ -56,7 +57,7 @@ class Inference:
         form, asked = sent_format(exchange.headers), self._asked(exchange)
         payload = await self._payload(exchange, form)
         exchange.begin_watch()
-        stream = served.stream(payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key)
+        stream = served.stream(payload, **self._arguments(asked))
         try:
             first = await first_event(stream)
         except BaseException:
@@ -93,6 +94,13 @@ class Inference:
         self._check(payload)
         return payload
 
+    def _arguments(self, asked: Asking) -> Asked:
+        """Return what is asked besides the payload, with a report of what can tell one."""
+        arguments = Asked(request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key)
+        if can_report(self._served):
+            arguments["report"] = Report(traceparent=asked.traceparent)
+        return arguments
+
     def _max_bytes(self, *, is_text: bool) -> int:
         options = self._options
         return min(options.max_body_bytes, options.max_json_bytes) if is_text else options.max_body_bytes
@@ -104,17 +112,10 @@ class Inference:
     async def _ask(self, exchange: Exchange, payload: Payload, asked: Asking) -> tuple[Payload, dict[str, str]]:
         """Return the result, and what the answer's head tells of its way."""
         exchange.begin_watch()
-        served, began = self._served, time.perf_counter()
+        arguments, began = self._arguments(asked), time.perf_counter()
         try:
-            if not can_report(served):
-                result = await served.infer(
-                    payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key
-                )
-                return result, {}
-            report = Report(traceparent=asked.traceparent)
-            result = await served.infer(
-                payload, request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key, report=report
-            )
-            return result, {WEIGHTS_HEADER: shown(report.versions)} if report.versions else {}
+            result = await self._served.infer(payload, **arguments)
+            report = arguments.get("report")
+            return result, {WEIGHTS_HEADER: shown(report.versions)} if report and report.versions else {}
         finally:
             self._counts.took(time.perf_counter() - began)

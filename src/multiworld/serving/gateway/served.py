@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
 from ...channel.base import Payload
-from ..answers import Report
+from ..answers import Asked, Report
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "Metric",
     "Payload",
     "Report",
-    "ReportingServed",
     "Sample",
     "Served",
     "StreamingServed",
@@ -41,19 +43,11 @@ class Served(Protocol):
     def name(self) -> str:
         """By which name KServe's clients ask for it."""
 
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> Payload:
+    async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
         """Answer one request. It is cancelled when the client has gone, and when the gateway must stop.
 
-        ``request_id``: the same id gets the same answer, computed once. ``key``: requests with the same key go to the
-        same replica if they can. The tensors of the payload are its own: nobody else writes or reads them. Those of the
-        answer must not change after it was returned.
+        A ``report`` is given only to what has a true attribute ``reports``. The tensors of the payload are its own:
+        nobody else writes or reads them. Those of the answer must not change after it was returned.
 
         Raises the errors of ``multiworld.serving.errors``, whose ``http_status`` becomes the answer's.
         """
@@ -71,36 +65,12 @@ class Served(Protocol):
 class StreamingServed(Served, Protocol):
     """Answers some payloads with a series of payloads, each as soon as it is there."""
 
-    def stream(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> AsyncIterator[Payload]:
+    def stream(self, payload: Payload, **asked: Unpack[Asked]) -> AsyncIterator[Payload]:
         """As ``infer``. What it returns is closed (``aclose``, if it has one) when nobody wants the rest."""
 
 
-class ReportingServed(Served, Protocol):
-    """Tells more than the answer: ``infer`` fills in a report."""
-
-    reports: bool
-
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-        report: Report | None = None,
-    ) -> Payload:
-        """As that of Served."""
-
-
-def can_report(served: Served) -> TypeGuard[ReportingServed]:
-    """Whether it is a ReportingServed."""
+def can_report(served: object) -> bool:
+    """Whether ``infer``, and ``stream`` if there is one, fill in a report."""
     return bool(getattr(served, "reports", False))
 
 

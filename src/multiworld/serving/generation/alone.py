@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ...channel.base import Payload
+from ..answers import Asked
 from .stage import GenerationStage
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Alone"]
 
@@ -18,14 +23,7 @@ class Alone:
     def __init__(self, stages: Iterable[GenerationStage]) -> None:
         self.stages = [stage.eval() for stage in stages]
 
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> Payload:
+    async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
         """Answer one request at once."""
         for stage in self.stages:
             payload = stage.forward(payload)

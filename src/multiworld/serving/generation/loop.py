@@ -6,16 +6,20 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...channel.base import Payload
+from ..answers import Asked, Report
 from ..errors import DeadlineExceededError, OverloadedError, ServingError
 from .question import Question
 from .run import Infers, Run
 from .sampling import Sampling
 from .turns import Turns
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Generator"]
 
@@ -89,12 +93,14 @@ class Generator:
         stop: Collection[int] = (),
         timeout_s: float | None = None,
         key: str | None = None,
+        report: Report | None = None,
     ) -> AsyncGenerator[int, None]:
         """Yield the tokens that follow ``tokens``, each as soon as it is chosen.
 
         It ends after ``max_new_tokens``, or before the first one in ``stop``. The same arguments give the same tokens,
         whatever replicas are lost on the way. ``timeout_s``: for all of it, waiting for its turn included. ``key``:
-        generations with the same key go to the same replicas.
+        generations with the same key go to the same replicas. ``report``: its trace is continued by each step, and it
+        is filled in for all steps so far, if what generates reports.
 
         Closed or cancelled, it frees its states. Raises a ServingError.
         """
@@ -109,6 +115,7 @@ class Generator:
             chunk_tokens=self._chunk_tokens,
             max_replays=self._max_replays,
             on_replay=self._count_replay,
+            report=report,
         )
         await self._enter(run)
         try:
@@ -133,31 +140,22 @@ class Generator:
     def name(self) -> str:
         return str(getattr(self._served, "name", "generation"))
 
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> Payload:
+    @property
+    def reports(self) -> bool:
+        """Whether that which serves it fills in a report."""
+        return bool(getattr(self._served, "reports", False))
+
+    async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
         """Answer with all tokens at once: ``{"tokens": [n] int64}``. ``payload``: see ``Question``."""
-        tokens = self._asked(Question.of(payload), timeout_s, key)
+        tokens = self._asked(Question.of(payload), asked)
         return {"tokens": torch.tensor([token async for token in tokens], dtype=torch.int64)}
 
-    async def stream(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> AsyncGenerator[Payload, None]:
+    async def stream(self, payload: Payload, **asked: Unpack[Asked]) -> AsyncGenerator[Payload, None]:
         """Yield ``{"token": [1] int64}`` for each token. ``payload``: see ``Question``.
 
         Asked twice, it is generated twice, with the same tokens: ``request_id`` is not needed.
         """
-        async with contextlib.aclosing(self._asked(Question.of(payload), timeout_s, key)) as tokens:
+        async with contextlib.aclosing(self._asked(Question.of(payload), asked)) as tokens:
             async for token in tokens:
                 yield {"token": torch.tensor([token])}
 
@@ -208,7 +206,7 @@ class Generator:
 
     # ---- inside
 
-    def _asked(self, question: Question, timeout_s: float | None, key: str | None) -> AsyncGenerator[int, None]:
+    def _asked(self, question: Question, asked: Asked) -> AsyncGenerator[int, None]:
         return self.generate(
             question.tokens,
             max_new_tokens=question.max_new_tokens,
@@ -216,8 +214,9 @@ class Generator:
             seed=question.sampling.seed,
             top_k=question.sampling.top_k,
             stop=question.stop,
-            timeout_s=timeout_s,
-            key=key,
+            timeout_s=asked.get("timeout_s"),
+            key=asked.get("key"),
+            report=asked.get("report"),
         )
 
     async def _enter(self, run: Run) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from ...channel.base import Payload
+from ..answers import Asked, Report
 from ..errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -20,8 +21,12 @@ from ..errors import (
     ServingError,
     StateLostError,
 )
+from ..versions import joined
 from .cache import Step
 from .message import SEQUENCE_BYTES, pack
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Infers", "Run"]
 
@@ -31,14 +36,7 @@ FREE_S = 5.0
 class Infers(Protocol):
     """A deployment, a gateway's view of one, or stages in this process."""
 
-    async def infer(
-        self,
-        payload: Payload,
-        *,
-        request_id: str | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> Payload:
+    async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
         """Answer one request; see ``Deployment.infer``."""
 
 
@@ -55,13 +53,18 @@ class Run:
         chunk_tokens: int,
         max_replays: int,
         on_replay: Callable[[], None],
+        report: Report | None = None,
     ) -> None:
-        """``timeout_s``: from now on. ``on_replay`` is called each time when the sequence is sent again."""
+        """``timeout_s``: from now on. ``on_replay`` is called each time when the sequence is sent again.
+
+        ``report``: of all steps together, if ``served`` reports; each continues the trace that it names.
+        """
         self.tokens = list(tokens)
         self.timeout_s = timeout_s
         self.is_begun = False
         self._served, self._chunk_tokens, self._max_replays = served, chunk_tokens, max_replays
         self._on_replay = on_replay
+        self._report = report if getattr(served, "reports", False) else None
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_s
         self._sequence = os.urandom(SEQUENCE_BYTES)
@@ -94,8 +97,10 @@ class Run:
     async def free(self) -> None:
         """Tell the stages that it is over; one that does not hear it frees the state when it has been idle for long."""
         farewell = pack(Step(self._sequence, self._attempt, 0, 0), torch.empty(0, dtype=torch.int64), is_last=True)
+        if self._report is not None:  # whose answer has been given
+            self._report = Report(traceparent=self._report.traceparent)
         with contextlib.suppress(ServingError):
-            await self._served.infer(farewell, timeout_s=FREE_S, key=self._key)
+            await self._ask(farewell, FREE_S)
 
     async def _advance(self) -> Tensor:
         """Send what the stages do not know yet: one token, or all of them in pieces."""
@@ -104,10 +109,19 @@ class Run:
             step = Step(self._sequence, self._attempt, self._num_known, len(piece))
             left_s = self.remaining_s()
             self.is_begun = True
-            answer = await self._served.infer(pack(step, torch.tensor(piece)), timeout_s=left_s, key=self._key)
+            answer = await self._ask(pack(step, torch.tensor(piece)), left_s)
             self._num_known += len(piece)
             if self._num_known == len(self.tokens):
                 return _rows_of(answer)
+
+    async def _ask(self, payload: Payload, timeout_s: float) -> Payload:
+        whole = self._report
+        if whole is None:
+            return await self._served.infer(payload, timeout_s=timeout_s, key=self._key)
+        report = Report(traceparent=whole.traceparent)
+        answer = await self._served.infer(payload, timeout_s=timeout_s, key=self._key, report=report)
+        whole.versions, whole.attempts = joined(whole.versions, report.versions), self._attempt + 1
+        return answer
 
 
 def _rows_of(answer: Payload) -> Tensor:

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--address", default="", help="at which others reach this host; by default as it shows itself")
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before any fork")
     parser.add_argument("--log-dir", default="", help="a folder for one log file per member")
-    parser.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="that gateways have to finish")
+    parser.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="that members have to finish")
     parser.epilog = f"The token of the deployment is taken from the environment: {TOKEN}."
     options = parser.parse_args(arguments)
     address, _, port = options.controller.rpartition(":")

@@ -88,6 +88,11 @@ class ControllerLink:
             self._write(to_line(event))
 
     @property
+    def is_up(self) -> bool:
+        """Whether the controller hears what is said now."""
+        return self._is_linked
+
+    @property
     def owes(self) -> bool:
         """Whether something said was not sent yet."""
         return self._is_linked and bool(self._unsent)

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ...elastic.worker_program import Inheritance
+from ...wire.progress import Timer
 from .controller_link import ControllerLink
 from .host_log import logging_to
 from .loop import HostLoop
 from .members import Members
 from .options import HostOptions
-from .order import Order
+from .order import FIRST, LAST, MIDDLE, Order
 from .orphans import process_space
 from .output import Outputs
 from .owner_line import OwnerLine
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 LATER_GRACE_S = 2.0  # for those that have nothing to finish once the gateways have
 LAST_WORDS_S = 1.0
-GATEWAY_PHASE = 0
 ENDED_BY_FORCE = 130
 
 
@@ -65,6 +65,8 @@ class HostProcess:
         self._owner_pidfd = _PidWatch(self._loop, options.owner_pid, self._owner_lost) if options.owner_pid else None
         self._grace_s = options.grace_s
         self._phase: int | None = None  # being ended
+        self._drained_by = 0.0
+        self._draining: Timer | None = None  # while the replicas are left to the controller
         self._finish_by = 0.0
         self._status = 0
 
@@ -153,6 +155,8 @@ class HostProcess:
 
     def _signalled(self, signum: int) -> None:
         if self._phase is None:
+            if self._link.is_up and LAST not in self._members.phases:
+                self._drained_by = time.monotonic() + self._options.grace_s
             self._stop(self._options.grace_s)
         else:  # a second time: whoever sends it does not want to wait
             self._status = ENDED_BY_FORCE
@@ -163,8 +167,14 @@ class HostProcess:
         self._loop.stop()
 
     def _stop(self, grace_s: float) -> None:
-        """Ask phase after phase to end: gateways first, which finish what is open while the rest still works."""
-        if self._phase is None:
+        """Ask phase after phase to end: gateways first, which finish what is open while the rest still works.
+
+        Replicas that a controller elsewhere can replace are not asked for a while: it has each leave when it holds
+        nothing any more. What they hold would be executed a second time otherwise.
+        """
+        if self._draining is not None:  # ordered: there is nothing left to wait for
+            self._ask_to_end()
+        elif self._phase is None:
             self._grace_s, self._phase = grace_s, -1
             self._members.end()
             self._link.send({"event": "stopping"})  # else the controller would replace those that end now
@@ -177,9 +187,21 @@ class HostProcess:
             self._finish()
         elif phase != self._phase:
             self._phase = phase
-            grace_s = self._grace_s if phase == GATEWAY_PHASE else min(self._grace_s, LATER_GRACE_S)
-            self._signal_phase(phase, self._members.signal, signal.SIGTERM)
-            self._loop.call_later(grace_s, partial(self._signal_phase, phase, self._kill))
+            left_s = self._drained_by - time.monotonic()
+            if phase == MIDDLE and left_s > 0:
+                self._draining = self._loop.call_later(left_s, self._ask_to_end)
+            else:
+                self._ask_to_end()
+
+    def _ask_to_end(self) -> None:
+        """Signal those whose turn it is."""
+        if self._draining is not None:
+            self._draining.cancel()
+            self._draining = None
+        assert self._phase is not None
+        grace_s = self._grace_s if self._phase == FIRST else min(self._grace_s, LATER_GRACE_S)
+        self._signal_phase(self._phase, self._members.signal, signal.SIGTERM)
+        self._loop.call_later(grace_s, partial(self._signal_phase, self._phase, self._kill))
 
     def _signal_phase(self, phase: int, send: Callable[..., None], *arguments: int) -> None:
         for name in self._members.of_phase(phase):

@@ -17,6 +17,7 @@ from typing import NoReturn
 from ...elastic.forking import fork
 from ...elastic.worker_program import Inheritance
 from ...wire.progress import Timer
+from ..exit_status import IN_VAIN, starts_again
 from .hatching import Hatching
 from .loop import HostLoop
 from .member_process import become_member
@@ -157,7 +158,10 @@ class Members:
         returncode, last_lines = member.reap()
         name = member.order.member
         del self._running[name]
-        if member.is_kept and returncode != 0 and not self._is_ending:
+        if member.is_kept and returncode == IN_VAIN:
+            reason = last_lines[-1] if last_lines else "it did not say why"
+            logger.error("%s cannot run on this host, and is not started again: %s", name, reason)
+        elif member.is_kept and starts_again(returncode) and not self._is_ending:
             restarts = self._restarts.setdefault(name, Restarts())
             delay_s = restarts.ended(time.monotonic() - member.started_at)
             logger.warning("%s ended with %d; it is started again in %.1f s", name, returncode, delay_s)

@@ -19,7 +19,7 @@ class HostOptions:
     ``name``: of this host; stages may be bound to it. ``own_address``: at which its members can be reached; empty: the
     one from which it reaches the controller. ``preload``: modules that are imported before the first fork, so that
     members have them at once; one that fails is only warned of. ``members`` are started by the host process itself.
-    ``log_dir``: where each member gets a log file; empty: there are none. ``grace_s``: how long gateways may finish.
+    ``log_dir``: where each member gets a log file; empty: there are none. ``grace_s``: how long members may finish.
     ``paths``: what ``sys.path`` is to be; empty: what it is. ``owner_pid``: all ends when that process does; 0: nobody.
     """
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Order"]
+__all__ = ["FIRST", "LAST", "MIDDLE", "Order"]
 
 PROGRAM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 MAX_NAME = 128
 FIRST, MIDDLE, LAST = 0, 1, 2
+"""Phases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +21,9 @@ class Order:
 
     ``arguments`` must be JSON. ``env`` is added to the host process's environment; what Python, the C library or torch
     read when they are loaded has no effect, because they are loaded already. ``threads``: with how many torch computes.
-    ``keep``: started again, with a back-off, whenever it ends with anything but 0 and nobody ordered it. At the end of
-    the host members are asked to end in the order of ``phase``: gateways (0), which finish what is open, before
-    replicas (1), before the controller (2). Raises ValueError or TypeError.
+    ``keep``: started again, with a back-off, whenever it ends and nobody ordered it, unless its status says that this
+    is in vain (``exit_status``). At the end of the host members are asked to end in the order of ``phase``: gateways
+    (0), which finish what is open, before replicas (1), before the controller (2). Raises ValueError or TypeError.
     """
 
     member: str

@@ -113,6 +113,11 @@ class HostHandle:
             raise DeploymentError(reason)
         return list(record["warnings"])
 
+    async def wait_ended(self) -> None:
+        """Wait for its end, whyever that comes."""
+        while self.returncode is None:  # noqa: ASYNC110 - child watchers are the user's
+            await asyncio.sleep(POLL_S)
+
     async def stop(self, grace_s: float = 10.0) -> None:
         """End it and its members: gateways have ``grace_s`` to finish. Bounded; what does not end is killed."""
         if self.returncode is None and self._line.fileno() >= 0:
@@ -134,7 +139,10 @@ class HostHandle:
     async def _next(self) -> Mapping[str, Any] | None:
         loop = asyncio.get_running_loop()
         while True:
-            chunk = await loop.sock_recv(self._line, CHUNK_BYTES)
+            try:
+                chunk = await loop.sock_recv(self._line, CHUNK_BYTES)
+            except ConnectionResetError:  # it was killed before it had read all that it was told
+                return None
             if not chunk:
                 return None
             for record in self._splitter.feed(chunk):

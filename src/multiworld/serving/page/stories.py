@@ -148,6 +148,11 @@ TELLERS: dict[str, Callable[[Event], Told]] = {
         "good",
         f"{event['member']} (version {event['version']}) answers a canary request as {event['giver']} does",
     ),
+    "CanarySkipped": lambda event: (
+        "update",
+        "warn",
+        f"{event['member']} (version {event['version']}) serves without a canary request: {event['reason']}",
+    ),
     "UpdateFinished": _updated,
     "UpdateRolledBack": _rolled_back,
     "Tuned": lambda event: (

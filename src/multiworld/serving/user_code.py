@@ -1,0 +1,49 @@
+"""Awaits what a user's code gives: that it cancels itself is told from our being cancelled, and ends nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+__all__ = ["OverdueError", "result_of"]
+
+T = TypeVar("T")
+CALLED_OFF_S = 1.0  # for code that is cancelled to end
+
+
+class OverdueError(Exception):
+    """The code did not come to its end in time. Its own TimeoutError is another matter."""
+
+
+async def result_of(work: Awaitable[T], limit_s: float | None = None) -> T:
+    """Return its result, or raise what it raised; a RuntimeError in place of CancelledError and SystemExit of its own.
+
+    Cancelled or overdue, it cancels the work, and waits a moment for its end. Raises OverdueError after ``limit_s``.
+    """
+    task = asyncio.ensure_future(_contained(work))
+    try:
+        await asyncio.wait({task}, timeout=limit_s)
+    except asyncio.CancelledError:
+        await _call_off(task)
+        raise
+    if not task.done():
+        await _call_off(task)
+        raise OverdueError
+    if task.cancelled():
+        raise RuntimeError("the work was cancelled by its own code")
+    return task.result()
+
+
+async def _contained(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except SystemExit as error:  # it would end the event loop, and nobody would learn why
+        raise RuntimeError(f"the work called sys.exit({error.code!r})") from None
+
+
+async def _call_off(task: asyncio.Future[T]) -> None:
+    task.cancel()
+    await asyncio.wait({task}, timeout=CALLED_OFF_S)
+    if task.done() and not task.cancelled():
+        task.exception()  # nobody else looks at it
