@@ -38,7 +38,7 @@ __all__ = [
     "writer_words",
 ]
 
-WINDOW_BYTES = 8 * 1024 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024
 PAGE_BYTES = 4096
 """Holds the four words of a lane, each in a cache line of its own; at first all are 0."""
 WRITTEN_AT, TAKEN_AT, WRITER_RESTS_AT, READER_RESTS_AT = 0, 128, 256, 384
