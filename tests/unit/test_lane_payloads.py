@@ -309,6 +309,9 @@ class Meanwhile:
     def wake(self) -> None:
         self._end.wake()
 
+    def told(self) -> None:
+        self._end.told()
+
     def is_level(self) -> bool:
         return self._end.is_level()
 
