@@ -16,7 +16,7 @@ import pytest
 
 from multiworld import native
 from multiworld.channel import lane as lane_module
-from multiworld.channel.lane import BELL_SHARE, LaneEnd, NativeEnd, PythonEnd, open_reader, open_writer
+from multiworld.channel.lane import LaneEnd, NativeEnd, PythonEnd, open_reader, open_writer
 from multiworld.errors import ProtocolError
 from multiworld.testing import scaled
 from multiworld.wire.waiting import run_in_thread, wait_blocking
@@ -133,42 +133,16 @@ def test_nobody_rings_who_looks(lane: Lane) -> None:
 
 
 @OF_ENDS
-def test_a_reader_that_rests_is_rung_when_a_wake_up_is_worth_it_and_once(lane: Lane) -> None:
+def test_a_reader_that_rests_is_rung_with_the_first_piece_and_once(lane: Lane) -> None:
     for _ in range(3):
         assert lane.reader.rest_reading(early=False, end=0)
         assert not lane.reader.bell
-        assert 0 <= lane.push(bytes(WINDOW)) - WINDOW // BELL_SHARE < CHUNK
+        assert 0 < lane.push(bytes(WINDOW)) <= CHUNK
         assert lane.writer.bell
         fill(lane, HALF)
         assert not lane.writer.bell, "it was rung before, and has not looked since"
         lane.reader.wake()
         assert lane.skip(WINDOW) > HALF
-
-
-@OF_ENDS
-def test_a_reader_that_rests_is_rung_with_the_last_piece_however_little_that_is(lane: Lane) -> None:
-    assert lane.reader.rest_reading(early=False, end=0)
-    assert lane.push(b"1") == 1
-    assert lane.writer.bell
-
-
-@OF_ENDS
-def test_a_reader_that_was_told_otherwise_is_rung_when_it_rests_anew(lane: Lane) -> None:
-    assert lane.reader.rest_reading(early=False, end=0)
-    lane.writer.told()
-    lane.push(b"1")
-    assert not lane.writer.bell
-    lane.reader.wake()
-    assert lane.skip(WINDOW) == 1
-    assert lane.reader.rest_reading(early=False, end=0)
-    lane.push(b"2")
-    assert lane.writer.bell
-    lane.reader.wake()
-    assert lane.skip(WINDOW) == 1
-    lane.writer.told()  # of what it sees by itself
-    assert lane.reader.rest_reading(early=False, end=0)
-    lane.push(b"3")
-    assert lane.writer.bell
 
 
 @OF_ENDS

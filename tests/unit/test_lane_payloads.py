@@ -309,9 +309,6 @@ class Meanwhile:
     def wake(self) -> None:
         self._end.wake()
 
-    def told(self) -> None:
-        self._end.told()
-
     def is_level(self) -> bool:
         return self._end.is_level()
 
@@ -444,12 +441,12 @@ def test_an_end_looks_for_less_time_when_that_does_not_pay_and_longer_when_it_do
     spin.rested()
     spin.rested()
     assert spin.seconds == lane_payloads.MAX_SPIN_S / 4
-    spin.moved(WINDOW_BYTES // 2 - 1)
+    spin.moved(WINDOW_BYTES - 1)
     assert spin.seconds == lane_payloads.MAX_SPIN_S / 4
-    spin.moved(WINDOW_BYTES // 2)
+    spin.moved(WINDOW_BYTES)
     assert spin.seconds == lane_payloads.MAX_SPIN_S / 2
     for _ in range(3):
-        spin.moved(WINDOW_BYTES // 2)
+        spin.moved(WINDOW_BYTES)
     assert spin.seconds == lane_payloads.MAX_SPIN_S
     for _ in range(100):
         spin.rested()

@@ -46,7 +46,6 @@ NATIVE_CHUNK_BYTES = 256 * 1024
 LIMIT_S = 5e-3  # of one call: a turn takes a fraction of that
 PYTHON_CHUNK_BYTES = 512 * 1024  # each costs a few microseconds more here
 YIELD_AFTER_S = 20e-6
-BELL_SHARE = 8  # of the window: so much is worth a wake-up before all is written, and keeps the reader busy
 MASK = (1 << 64) - 1
 HALF = 1 << 63
 NONSENSE = MASK
@@ -92,9 +91,6 @@ class LaneEnd(Protocol):
 
     def wake(self) -> None:
         """Look again."""
-
-    def told(self) -> None:
-        """The other end, if it rests, has been sent another message that lets it look again: it needs no bell."""
 
     def is_level(self) -> bool:
         """Whether both have moved the same bytes."""
@@ -162,9 +158,6 @@ class NativeEnd:
     def wake(self) -> None:
         _wake(self._at)
 
-    def told(self) -> None:
-        self._end.rung = self._their_rest.value
-
     def is_level(self) -> bool:
         return bool(self._their_count.value == self._end.position)
 
@@ -190,9 +183,7 @@ class PythonEnd:
             copy_memory(self._window + at, source + moved, part)
             moved += part
             self._publish(part)
-            unread = self.position - self._their_count.value & MASK
-            if moved == size_bytes or unread >= self._size // BELL_SHARE:
-                self._ring()
+            self._ring()
         return moved
 
     def pull(self, target: int | None, size_bytes: int, spin_s: float, *, past_caches: bool, not_yet: bool) -> int:
@@ -233,9 +224,6 @@ class PythonEnd:
         rest = self._rest.value
         if rest & 1:
             self._rest.value = rest + 1
-
-    def told(self) -> None:
-        self._rung = self._their_rest.value
 
     def is_level(self) -> bool:
         return self._their_count.value == self.position

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 TURN_BYTES = 4 * 1024 * 1024
 BLOCKED_TURN_BYTES = 4 * TURN_BYTES
-MIN_PUSH_BYTES = 256 * 1024  # of a turn that is over, but must go on; and what little is left at its end goes along
+MIN_PUSH_BYTES = 256 * 1024  # of a turn that is over, but must go on
 TURN_S, BLOCKED_TURN_S = 5e-3, 20e-3  # however little that was
 MAX_SPIN_S = 100e-6  # the other end copies a piece in a fifth of that
 MIN_SPIN_S = 5e-6
@@ -37,7 +37,7 @@ class Spin:
         self.seconds = MAX_SPIN_S
 
     def moved(self, size_bytes: int) -> None:
-        if size_bytes >= WINDOW_BYTES // 2:
+        if size_bytes >= WINDOW_BYTES:
             self.seconds = min(2 * self.seconds, MAX_SPIN_S)
 
     def rested(self) -> None:
@@ -83,11 +83,6 @@ class LaneWrites(Generic[T]):
         """Whether nothing waits, here or in the window."""
         return not self.waiting and self._end.is_level()
 
-    def told(self) -> None:
-        """The reader is being sent a frame of the next payload, and looks for that then: there is none before it."""
-        if self.is_idle:
-            self._end.told()
-
     def close(self) -> None:
         """Nothing more is written, from inside ``write``, too."""
         self._over = True
@@ -106,9 +101,7 @@ class LaneWrites(Generic[T]):
                 spin_s = 0.0  # who waits for it is to hear of it first
                 continue
             segment = segments[0]
-            size_bytes = len(segment)
-            if size_bytes > left + MIN_PUSH_BYTES:
-                size_bytes = max(left, MIN_PUSH_BYTES)
+            size_bytes = min(len(segment), max(left, MIN_PUSH_BYTES))
             moved = end.push(address_of(segment), size_bytes, spin_s)
             self._spin.moved(moved)
             left -= moved
@@ -197,7 +190,7 @@ class LaneReads:
             if to_the_end or left <= 0:
                 size_bytes, spin_s = wanted, 0.0
             else:
-                size_bytes = wanted if wanted <= left + MIN_PUSH_BYTES else left
+                size_bytes = min(wanted, left)
             target = None  # as an empty payload's memory has no address
             if incoming.target is not None and wanted:
                 target = address_of(incoming.target) + incoming.received

@@ -252,7 +252,6 @@ class SharedSending(MessageStream):
         if self._num_unsaid:
             self._hold(_Outgoing(None, frame=frame))
         else:
-            writes.told()  # before the reader can have looked, and rest anew
             self._tell(frame)
         writes.waiting.append(Payload(send, send.segments))
         if len(writes.waiting) == 1:

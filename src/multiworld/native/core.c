@@ -23,7 +23,6 @@
 #define YIELD_AFTER_NS 20000
 #define LOOKS_PER_POLL 4 /* of 32 turns each: a few microseconds */
 #define VECTORS_FROM 4096
-#define BELL_SHARE 8 /* of the window: so much is worth a wake-up before all is written, and keeps the reader busy */
 #define NONSENSE UINT64_MAX
 
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "two processes can share a counter only if it needs no lock");
@@ -147,8 +146,7 @@ void multiworld_copy(char *target, const char *source, uint64_t size)
 }
 
 /* Write up to `size` bytes. Return how many, when they are written, the reader is to be told, there was no room for
- * `spin_ns`, or all took `limit_ns`; NONSENSE if the reader's count can't be one. In the last two cases the reader may
- * have to be told by `multiworld_rest_writing`. */
+ * `spin_ns`, or all took `limit_ns`; NONSENSE if the reader's count can't be one. */
 uint64_t multiworld_push(lane_end *end, const char *source, uint64_t size, uint64_t spin_ns, uint64_t limit_ns)
 {
     uint64_t moved = 0, began = now_ns();
@@ -164,9 +162,7 @@ uint64_t multiworld_push(lane_end *end, const char *source, uint64_t size, uint6
         moved += part;
         end->position += part;
         publish(end);
-        uint64_t unread = end->position - atomic_load_explicit(end->their_count, memory_order_relaxed);
-        if (moved == size || unread >= end->size / BELL_SHARE)
-            ring(end);
+        ring(end);
     }
     return moved;
 }
