@@ -19,8 +19,8 @@ Outcome = TypeVar("Outcome")
 class CallThread(Generic[Call, Outcome]):
     """``make`` makes a call, in inference mode, and raises nothing; ``made`` hears of it on the event loop.
 
-    An executor of the standard library takes twice as long between two calls: each has a future, a lock and a condition
-    of its own there.
+    An executor of the standard library takes a third longer between two calls (decision 023): each has a future, a lock
+    and a condition of its own there.
     """
 
     def __init__(self, make: Callable[[Call], Outcome], made: Callable[[Call, Outcome], None]) -> None:

@@ -22,6 +22,7 @@ from .graph import Batch
 from .packets import Item
 from .payloads import map_tensors, tensors_of
 from .results import checked_result, is_nobodys_else, small_copy
+from .user_code import contained
 
 __all__ = ["Executor", "Job", "describe_error"]
 
@@ -319,14 +320,10 @@ class Executor:
                 is_ours = is_nobodys_else(result)  # before it is anybody's argument
                 payload = checked_result(result, is_ours=is_ours)
             return self._split(payload, rows, len(jobs)), time.perf_counter() - began
-        except SystemExit as error:  # only the controller ends replicas
-            return RuntimeError(f"the work called sys.exit({error.code!r})"), time.perf_counter() - began
-        except Exception as error:  # the user's code may raise anything, and concerns only these requests
-            return error, time.perf_counter() - began
-        except BaseException as error:  # a CancelledError, say, which must end neither the loop nor the thread
+        except BaseException as error:  # the user's code may raise anything, and concerns only these requests
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
-            return RuntimeError(f"the work raised {describe_error(error)}"), time.perf_counter() - began
+            return contained(error), time.perf_counter() - began
 
     async def _call_async(self, jobs: list[Job]) -> Outcome:
         began = time.perf_counter()
@@ -336,14 +333,12 @@ class Executor:
             is_ours = is_nobodys_else(result)  # as above
             payload = checked_result(result, is_ours=is_ours)
             return self._split(payload, rows, len(jobs)), time.perf_counter() - began
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if self._closed or jobs[0].id in self._called_off:
                 raise
-            return RuntimeError("the work was cancelled by its own code"), time.perf_counter() - began
-        except SystemExit as error:  # as above
-            return RuntimeError(f"the work called sys.exit({error.code!r})"), time.perf_counter() - began
-        except Exception as error:  # as above
-            return error, time.perf_counter() - began
+            return contained(error), time.perf_counter() - began
+        except (Exception, SystemExit) as error:  # as above
+            return contained(error), time.perf_counter() - began
 
     def _takes_many(self, job: Job) -> bool:
         """Work with a method ``many`` gets a batch as it is, and answers each request of it, or fails it alone."""

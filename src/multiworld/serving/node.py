@@ -141,18 +141,20 @@ class Node:
         if edge is not None:
             custody = self.custody[edge.stage]
             custody.open(peer, self._granted.get(peer, FIRST_WINDOW), now=time.monotonic())
-            self._recall(edge.stage)
-            self._pump(edge.stage)
-            self._choose_promptly(edge.stage)
+            self._choose_anew(edge.stage)
 
     def close(self, peer: str) -> None:
         """Offer nothing new to that peer."""
         edge = self.edges.get((peer, True))
         if edge is not None:
             self.custody[edge.stage].close(peer)
-            self._recall(edge.stage)
-            self._pump(edge.stage)
-            self._choose_promptly(edge.stage)
+            self._choose_anew(edge.stage)
+
+    def _choose_anew(self, stage: str) -> None:
+        """There are other replicas of a stage to choose from."""
+        self._recall(stage)
+        self._pump(stage)
+        self._choose_promptly(stage)
 
     def _choose_promptly(self, stage: str) -> None:
         """Have the replicas of a stage say at once what they have executed while there is more than one to choose."""
@@ -365,9 +367,7 @@ class Node:
         custody = self.custody[edge.stage]
         custody.returned(edge.peer, edge.unsent())  # these never got there
         self._settle(edge.stage, custody.down(edge.peer))
-        self._recall(edge.stage)
-        self._pump(edge.stage)
-        self._choose_promptly(edge.stage)
+        self._choose_anew(edge.stage)
 
     def _settle(self, stage: str, loss: Loss) -> None:
         items = self._items[stage]

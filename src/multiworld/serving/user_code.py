@@ -1,4 +1,4 @@
-"""Awaits what a user's code gives: that it cancels itself is told from our being cancelled, and ends nothing else."""
+"""What a user's code raises is its own: that it cancels itself or exits ends neither the loop nor who awaits it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-__all__ = ["OverdueError", "result_of"]
+__all__ = ["OverdueError", "contained", "result_of"]
 
 T = TypeVar("T")
 CALLED_OFF_S = 1.0  # for code that is cancelled to end
@@ -14,6 +14,17 @@ CALLED_OFF_S = 1.0  # for code that is cancelled to end
 
 class OverdueError(Exception):
     """The code did not come to its end in time. Its own TimeoutError is another matter."""
+
+
+def contained(error: BaseException) -> Exception:
+    """Return what was raised, as an error that concerns its request alone: a RuntimeError for what would end more."""
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, SystemExit):
+        return RuntimeError(f"the work called sys.exit({error.code!r})")
+    if isinstance(error, asyncio.CancelledError):
+        return RuntimeError("the work was cancelled by its own code")
+    return RuntimeError(f"the work raised {type(error).__name__}: {error}")
 
 
 async def result_of(work: Awaitable[T], limit_s: float | None = None) -> T:
@@ -31,7 +42,7 @@ async def result_of(work: Awaitable[T], limit_s: float | None = None) -> T:
         await _call_off(task)
         raise OverdueError
     if task.cancelled():
-        raise RuntimeError("the work was cancelled by its own code")
+        raise contained(asyncio.CancelledError())
     return task.result()
 
 
@@ -39,7 +50,7 @@ async def _contained(work: Awaitable[T]) -> T:
     try:
         return await work
     except SystemExit as error:  # it would end the event loop, and nobody would learn why
-        raise RuntimeError(f"the work called sys.exit({error.code!r})") from None
+        raise contained(error) from None
 
 
 async def _call_off(task: asyncio.Future[T]) -> None:

@@ -95,19 +95,24 @@ class Delivery:
         if self._going:
             return
         self._going = True
-        until = time.monotonic() + TURN_S
-        while self._pending and self._pending[0].done and not self._over:
-            if time.monotonic() > until:
-                self._loop.call_soon(self._go_on)
-                break
-            self._take(self._pending.popleft())
-            if not self._over:
-                self._receive()
-        self._going = False
+        try:
+            self._deliver_for_a_turn()
+        finally:  # an interrupt amid a delivery must not leave the rest undelivered
+            self._going = False
         if self._last is not None and not self._pending:
             self._end(self._last)
         elif not self._over:
             self._keep_reading()
+
+    def _deliver_for_a_turn(self) -> None:
+        until = time.monotonic() + TURN_S
+        while self._pending and self._pending[0].done and not self._over:
+            if time.monotonic() > until:
+                self._loop.call_soon(self._go_on)
+                return
+            self._take(self._pending.popleft())
+            if not self._over:
+                self._receive()
 
     def _keep_reading(self) -> None:
         try:
