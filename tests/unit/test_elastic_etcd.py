@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -375,6 +376,23 @@ def test_an_answer_that_does_not_come_is_given_up(etcd: FakeEtcd) -> None:
             client(etcd.endpoint, timeout_s=0.05).get(KEY)
     finally:
         answer.set()
+
+
+def test_who_knows_nothing_but_tls_may_reset_the_connection_as_well_as_close_it() -> None:
+    """The kernel resets it if the server had not read all that was asked."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def reset() -> None:
+            connection, _ = server.accept()
+            connection.recv(1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+        resetting = threading.Thread(target=reset)
+        resetting.start()
+        with pytest.raises(EtcdAwayError, match="does it want --rdzv-conf protocol=https"):
+            client(("127.0.0.1", server.getsockname()[1])).get(KEY)
+        resetting.join()
 
 
 def test_tls_is_not_spoken_with_who_does_not(etcd: FakeEtcd) -> None:

@@ -200,7 +200,7 @@ class EtcdGateway:
                 yield response
         except TimeoutError:
             raise
-        except http.client.RemoteDisconnected as error:  # it may be ending, or know nothing but TLS
+        except (ConnectionResetError, BrokenPipeError) as error:  # it may be ending, or know nothing but TLS
             hint = "" if self._access.tls is not None else ": does it want --rdzv-conf protocol=https?"
             raise EtcdAwayError(self._here, f"it closed the connection{hint}") from error
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:  # it may be ending, or know no TLS
