@@ -45,10 +45,10 @@ def _script(path: Path, text: str) -> str:
 
 def test_ranks_on_two_hosts_make_one_job_in_one_directory_and_ctrl_c_ends_them(ssh: str, tmp_path: Path) -> None:
     show = 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK $(pwd) $GREETING ${HIDDEN-no}" > "new$RANK"; mv "new$RANK" "told$RANK"'
-    wait = 'trap "touch ended$RANK; exit" TERM; while :; do sleep 0.1; done'
+    heed, wait = 'trap "touch ended$RANK; exit" TERM', "while :; do sleep 0.1; done"  # in place before it is told
     hosts = ["-n", "3", "--hosts", "127.0.0.1,127.0.0.2:2", "--ssh", ssh]
     running = subprocess.Popen(
-        [*EXEC, *hosts, "-x", "GREETING=a b", "sh", "-c", f"{show}; {wait}"],
+        [*EXEC, *hosts, "-x", "GREETING=a b", "sh", "-c", f"{heed}; {show}; {wait}"],
         cwd=tmp_path,
         env={**os.environ, "HIDDEN": "1"},
         stderr=subprocess.PIPE,
