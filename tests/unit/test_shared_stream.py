@@ -12,18 +12,20 @@ import torch
 from torch import Tensor
 
 from multiworld.channel import lane, lane_payloads, shared_sending, shared_stream, stream
+from multiworld.channel.base import Payload
 from multiworld.channel.host_memory import RING_BYTES
 from multiworld.channel.lane import TAKEN_AT, WINDOW_BYTES, WRITTEN_AT
 from multiworld.channel.lane_payloads import LaneReads
 from multiworld.channel.message import USER
-from multiworld.channel.shared_sending import INLINE_BYTES, SHARED_EAGER_BYTES
+from multiworld.channel.shared_sending import FLAG_SHELF, INLINE_BYTES, SHARED_EAGER_BYTES, SHELF_PLACE
 from multiworld.channel.shared_stream import KEPT_BYTES
+from multiworld.channel.shelf import MAX_KEPT_BYTES
 from multiworld.channel.tensors import describe, memory_of, payload_segments
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.copying import copied
 from multiworld.wire.frames import Kind, pack_header
 from multiworld.wire.operation import Operation, StepsCancelled
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.waiting import OperationCancelled, wait_blocking
 from tests.unit.shared_pair import Pair
 
 COUNT = 3 * RING_BYTES // (2 * SHARED_EAGER_BYTES)  # messages that the window allows, but not the ring at once
@@ -597,3 +599,133 @@ def test_an_interrupted_large_send_writes_nothing_more(pair: Pair, monkeypatch: 
     assert writes._end.position == position
     half_way.resume()
     assert not half_way.receiving.done or half_way.receiving.error is not None
+
+
+# ---- large payloads that stay where they came
+
+
+def receive_any(pair: Pair, tag: int = 0) -> Operation[Payload]:
+    return pair.there.recv(USER, tag, None, None)
+
+
+def lies_in_memory(pair: Pair, tensor: Tensor) -> bool:
+    region = pair.there._peer_ring
+    assert region is not None
+    return 0 <= tensor.data_ptr() - region.address < region.size_bytes
+
+
+def kept(pair: Pair, value: int, size: int = LARGE, *, tag: int = 0) -> Tensor:
+    """Have something sent to who takes whatever comes, and waits for it."""
+    receiving = receive_any(pair, tag)
+    pair.answer()
+    sent = torch.full((size,), value, dtype=torch.uint8)
+    sending = pair.send(sent, tag)
+    wait_blocking(sending)
+    sent.fill_(255)  # it is the sender's again
+    payload = wait_blocking(receiving)
+    assert isinstance(payload, Tensor)
+    assert payload.min() == payload.max() == value
+    return payload
+
+
+def test_a_large_payload_of_any_form_stays_where_it_came(pair: Pair) -> None:
+    pair.lend()
+    first, second = kept(pair, 1), kept(pair, 2)
+    assert lies_in_memory(pair, first)
+    assert lies_in_memory(pair, second)
+    first.fill_(7)
+    assert second.min() == second.max() == 2
+    at = first.data_ptr()
+    del first
+    assert kept(pair, 3).data_ptr() == at
+
+
+def test_what_the_shelf_has_no_room_for_goes_through_the_lane(pair: Pair) -> None:
+    pair.lend()
+    size = MAX_KEPT_BYTES
+    held = [kept(pair, value, size) for value in range(6)]
+    assert [lies_in_memory(pair, tensor) for tensor in held] == [True] * 4 + [False] * 2
+    assert all(tensor.min() == tensor.max() == value for value, tensor in enumerate(held))
+    assert not lies_in_memory(pair, kept(pair, 9, size + 1))
+    held.clear()
+    assert lies_in_memory(pair, kept(pair, 8, size))
+
+
+def test_several_tensors_stay_where_they_came(pair: Pair) -> None:
+    pair.lend()
+    payload = {"a": torch.randn(300, 1001), "b": torch.arange(5), "c": torch.randn(0, 3), "d": torch.randn(700, 901)}
+    meta, segments, tensors = payload_segments(payload)
+    receiving = receive_any(pair)
+    pair.answer()
+    wait_blocking(pair.here.send(USER, 0, meta, segments, tensors))
+    came = wait_blocking(receiving)
+    assert isinstance(came, dict)
+    assert list(came) == list(payload)
+    assert all(torch.equal(came[name], tensor) for name, tensor in payload.items())
+    assert lies_in_memory(pair, came["a"])
+    assert lies_in_memory(pair, came["d"])
+
+
+def test_a_receive_with_memory_of_its_own_gets_it_there_whatever_the_one_before_it_took(pair: Pair) -> None:
+    pair.lend()
+    any_form = receive_any(pair)  # its credit says that what comes is kept; the message will be another receive's
+    pair.answer()
+    assert any_form.cancel(StepsCancelled())
+    came = torch.zeros(LARGE, dtype=torch.uint8)
+    receiving = pair.recv(came)
+    wait_blocking(pair.send(torch.full((LARGE,), 5, dtype=torch.uint8)))
+    wait_blocking(receiving)
+    assert came.min() == came.max() == 5
+    assert lies_in_memory(pair, kept(pair, 6))
+
+
+def test_what_came_for_a_cancelled_receive_waits_on_the_shelf_for_the_next(pair: Pair) -> None:
+    pair.lend()
+    receiving = receive_any(pair)
+    pair.answer()
+    wait_blocking(pair.send(torch.full((LARGE,), 4, dtype=torch.uint8)))
+    assert wait_until(lambda: receiving.done, timeout_s=5)
+    receiving.cancel_or_undo(OperationCancelled())
+    again = wait_blocking(receive_any(pair))
+    assert isinstance(again, Tensor)
+    assert again.min() == again.max() == 4
+    assert lies_in_memory(pair, again)
+
+
+def test_what_lies_on_the_shelf_outlasts_the_stream_and_its_memory(pair: Pair) -> None:
+    pair.lend()
+    payload = kept(pair, 6)
+    for end, memory in zip(pair.streams, pair.memories, strict=True):
+        end.abort(RuntimeError("the world broke"))
+        memory.close(RuntimeError("the world broke"))
+    assert payload.min() == payload.max() == 6
+
+
+def test_what_is_kept_keeps_its_memory_when_the_rest_is_given_back(pair: Pair) -> None:
+    pair.lend()
+    first, second = kept(pair, 1), kept(pair, 2)
+    del first
+    pair.here._forget_later(pair.here._num_written)
+    assert second.min() == second.max() == 2
+    assert lies_in_memory(pair, kept(pair, 3))
+
+
+def test_large_payloads_stay_behind_what_is_in_the_lane(pair: Pair) -> None:
+    half_way = HalfWay(pair)
+    receiving = receive_any(pair)
+    resume = half_read(pair, half_way)
+    pair.send(torch.full((LARGE,), 3, dtype=torch.uint8))
+    resume()
+    half_way.check()
+    payload = wait_blocking(receiving)
+    assert isinstance(payload, Tensor)
+    assert payload.min() == payload.max() == 3
+
+
+@pytest.mark.parametrize("place", [(0, LARGE, 0, 0), (1 << 40, LARGE, 0, 1), (0, 1 << 40, 0, 1), (0, LARGE, 64, 1)])
+def test_a_place_that_cannot_be_ends_the_connection(pair: Pair, place: tuple[int, int, int, int]) -> None:
+    pair.lend()
+    receive_any(pair)
+    meta = SHELF_PLACE.pack(*place) + describe(torch.empty(LARGE, dtype=torch.uint8))
+    pair.here.connection.send(pack_header(Kind.MESSAGE, flags=FLAG_SHELF | 2, meta_bytes=len(meta), seq=1) + meta)
+    assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)

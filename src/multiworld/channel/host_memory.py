@@ -2,8 +2,8 @@
 
 A rank makes its memory when it is first needed, and hands it to all ranks that it reaches over a Unix socket. Each of
 them answers whether it has mapped it. Once collectives want to know, each rank tells all others whether all have mapped
-its own: only then may all areas be used. The ways, each a ring with its slots and a lane, belong to the streams, the
-area to collectives (``shared_area``).
+its own: only then may all areas be used. The ways, each a ring with its slots, a lane and a shelf, belong to the
+streams, the area to collectives (``shared_area``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .flags import PAGE_BYTES
 from .lane import PAGE_BYTES as LANE_PAGE_BYTES
 from .lane import WINDOW_BYTES
 from .shared_region import SharedRegion
+from .shelf import shelf_bytes
 from .slots import SLOTS_BYTES
 
 __all__ = ["FORGET_S", "HALF_BYTES", "RING_BYTES", "HostMemory", "Lender"]
@@ -28,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 RING_BYTES = 4 * 1024 * 1024
 HALF_BYTES = 4 * 1024 * 1024
-WAY_BYTES = (RING_BYTES, WINDOW_BYTES, LANE_PAGE_BYTES, SLOTS_BYTES)
-"""Of the parts that lead to one peer, as in ``Offsets``."""
 AREA_BYTES = PAGE_BYTES + 2 * HALF_BYTES
 FORGET_S = 1.0  # memory that was not used for so long is given back
 
@@ -41,6 +40,7 @@ class Offsets(NamedTuple):
     window: int
     page: int
     slots: int
+    shelf: int
 
 
 class Lender(Protocol):
@@ -65,6 +65,9 @@ class HostMemory:
     def __init__(self, world: str, rank: int, world_size: int) -> None:
         self.rank = rank
         self._world, self.world_size = world, world_size
+        self.shelf_bytes = shelf_bytes(world_size - 1)
+        self._way_bytes = (RING_BYTES, WINDOW_BYTES, LANE_PAGE_BYTES, SLOTS_BYTES, self.shelf_bytes)
+        """Of the parts that lead to one peer, as in ``Offsets``."""
         self._lenders: dict[int, Lender] = {}
         self._lock = threading.Lock()
         self._offered = False
@@ -86,7 +89,7 @@ class HostMemory:
         """Return where what one rank sends to another goes, in the memory of the first."""
         index, count = reader - (reader > writer), self.world_size - 1
         begin, begins = 0, []
-        for size in WAY_BYTES:
+        for size in self._way_bytes:
             begins.append(begin + size * index)
             begin += size * count
         return Offsets(*begins)
@@ -199,7 +202,7 @@ class HostMemory:
     @property
     def area_offset(self) -> int:
         """Where the area begins in each rank's memory."""
-        return sum(WAY_BYTES) * (self.world_size - 1)
+        return sum(self._way_bytes) * (self.world_size - 1)
 
     def region(self, rank: int) -> SharedRegion | None:
         return self.own if rank == self.rank else self.theirs.get(rank)

@@ -69,9 +69,13 @@ class SharedRegion:
 
     def tensor(self, offset: int, size_bytes: int) -> Tensor:
         """Return a part of it as ``[size_bytes]`` uint8, which holds the region."""
+        return torch.frombuffer(self.array(self), dtype=torch.uint8, count=size_bytes, offset=offset)
+
+    def array(self, keeper: object) -> Any:
+        """Return all of it as an object with a buffer; it holds ``keeper``, which is to hold the region."""
         array = self._array_type.from_address(self.address)
-        array.region = self
-        return torch.frombuffer(array, dtype=torch.uint8, count=size_bytes, offset=offset)
+        array.keeper = keeper
+        return array
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Give pages back, for all who map them: they read as zeros until they are written again."""

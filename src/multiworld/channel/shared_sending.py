@@ -3,8 +3,9 @@
 Our memory (``host_memory``) is offered when the first larger payload comes, or the peer answers quickly. Once it has
 answered that it mapped it, a payload of moderate size goes whole into the ring in it; a slot says where it lies
 (``slots``), or a frame, if it was announced before or there is no slot for it. A small one does so unless the peer
-sleeps: then a frame brings it. A large one, whose receive waits, goes through the lane: its frame says that it comes. A
-payload is out of the caller's tensor once it is in the memory.
+sleeps: then a frame brings it. A large one, whose receive waits, goes through the lane: its frame says that it comes.
+Or, if that receive is of any payload and brings no memory for it, to the shelf, where it stays. A payload is out of the
+caller's tensor once it is in the memory.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_writer
 from .lane import WORKS as LANES_WORK
 from .lane_payloads import LaneWrites, Payload
-from .message import FLAG_COLLECTIVE, FLAG_CREDITED, MESSAGE, Send, key_of
+from .message import FLAG_COLLECTIVE, FLAG_CREDITED, MESSAGE, USER, Send, key_of
 from .outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
 from .outbox import Outbox
 from .ring import ALIGNMENT, RingSpace
 from .shared_region import SharedRegion
+from .shelf import Place, ShelfWriter
 from .slots import MAX_META_BYTES, SLOTS_BYTES, WORDS_AT, SlotWriter
 from .stream import MessageStream
 from .stream_owner import StreamOwner
@@ -43,16 +45,19 @@ from .stream_sending import EAGER_BYTES, SMALL_BYTES
 __all__ = [
     "FLAG_LANE",
     "FLAG_SHARED",
+    "FLAG_SHELF",
     "INLINE_BYTES",
     "LENGTH",
     "NO_ROOM",
     "PLACE",
     "ROOM_S",
     "SHARED_EAGER_BYTES",
+    "SHELF_PLACE",
     "SharedSending",
 ]
 
-FLAG_SHARED, FLAG_LANE = 16, 32
+FLAG_SHARED, FLAG_LANE, FLAG_SHELF = 16, 32, 64
+"""Where a payload is; the last also of a credit, whose receive takes what lies there."""
 NO_ROOM = 1  # of a bell for slots: what is in them is in the way
 INLINE_BYTES = SMALL_BYTES  # up to here the frame that wakes a reader may as well bring the message
 SHARED_EAGER_BYTES = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
@@ -61,6 +66,7 @@ MAX_ROUNDS = 100_000  # more than there are pieces and messages that a peer coul
 ROOM_S = 0.005  # until something is done about a full ring in which nothing moves
 PLACE = struct.Struct("<QQQ")  # where in the ring a payload lies, its size, and which piece it is
 LENGTH = struct.Struct("<Q")
+SHELF_PLACE = struct.Struct("<QQQQ")  # a ``Place``
 
 
 class _Outgoing(Payload[Send]):
@@ -95,6 +101,9 @@ class _Head(NamedTuple):
         length = LENGTH.pack(self.size_bytes)
         return _frame(self.kind, self.flags | FLAG_LANE, self.tag, self.seq, length, self.meta)
 
+    def shelf_frame(self, place: Place) -> bytes:
+        return _frame(self.kind, self.flags | FLAG_SHELF, self.tag, self.seq, SHELF_PLACE.pack(*place), self.meta)
+
 
 def _frame(kind: int, flags: int, tag: int, seq: int, place: bytes, meta: bytes) -> bytes:
     header = pack_header(kind, flags=flags, meta_bytes=len(place) + len(meta), tag=tag, seq=seq)
@@ -113,9 +122,11 @@ class SharedSending(MessageStream):
         self._ring: SharedRegion | None = None  # our memory, once the peer has mapped it
         self._writes: LaneWrites[Send] | None = None  # the lane in it
         self._slot_writes: SlotWriter | None = None
+        self._shelf_writes: ShelfWriter | None = None
         self._refused = self._has_offered = False
         self._has_withdrawn = False  # a message: the next one goes by a frame, behind the one that says so
         self._peer_has_lanes = LANES_WORK
+        self._peer_keeps = False  # what lies on the shelf, as it said with its last credit
         self._space = RingSpace(RING_BYTES)
         self._held: deque[_Outgoing] = deque()
         self._all_gone: Operation[None] | None = None  # somebody waits until nothing is held
@@ -248,15 +259,29 @@ class SharedSending(MessageStream):
         writes = self._writes
         if writes is None:
             return False
-        frame = head.lane_frame()
+        place = self._put_on_shelf(send, writes)
+        frame = head.lane_frame() if place is None else head.shelf_frame(place)
         if self._num_unsaid:
             self._hold(_Outgoing(None, frame=frame))
         else:
             self._tell(frame)
+        if place is not None:
+            self._has_gone(send)
+            return True
         writes.waiting.append(Payload(send, send.segments))
         if len(writes.waiting) == 1:
             self._write_lane(writes)
         return True
+
+    def _put_on_shelf(self, send: Send, writes: LaneWrites[Send]) -> Place | None:
+        """Lay a payload where whoever receives it keeps it. None: it goes through the lane, as do those before it."""
+        shelf = self._shelf_writes
+        if shelf is None or not self._peer_keeps or send.space != USER or not writes.is_idle:
+            return None
+        place = shelf.put(send.segments, send.size_bytes)
+        if place is not None:
+            self._used()
+        return place
 
     def _queue_withdrawal(self, send: Send) -> None:
         super()._queue_withdrawal(send)
@@ -284,7 +309,8 @@ class SharedSending(MessageStream):
             )
             if self._outbox.waits_for_window:
                 slots.rest()
-            self._slot_writes, self._writes = slots, writes
+            shelf = ShelfWriter(ring, self._offsets.page, self._offsets.shelf, self._memory.shelf_bytes)
+            self._slot_writes, self._writes, self._shelf_writes = slots, writes, shelf
             self._ring = ring  # last: an interrupt before lets it be done again, and nothing was written
         self._refused = ready is False or (ready is True and not self._peer_has_lanes)
         return self._ring is not None
@@ -499,6 +525,8 @@ class SharedSending(MessageStream):
                 self._ring.forget(self._offsets.ring, RING_BYTES)
                 self._ring.forget(self._offsets.window, WINDOW_BYTES)
                 self._ring.forget(self._offsets.slots, SLOTS_BYTES)
+                if self._shelf_writes is not None:
+                    self._shelf_writes.forget()
         self.connection.flush()
 
     # The rest of sending takes it.
@@ -552,5 +580,8 @@ class SharedSending(MessageStream):
     def _fail_all(self, error: Exception) -> None:
         with self._issue_lock:
             self._drop_held()
+            if self._shelf_writes is not None:
+                self._shelf_writes.forget()  # what others keep keeps all of it mapped
             self._ring, self._writes, self._slot_writes, self._refused = None, None, None, True
+            self._shelf_writes = None
         super()._fail_all(error)

@@ -8,8 +8,8 @@ that were sent before it, and a frame for the slots. Slots are read when somebod
 lies there straight into the tensor; else a payload waits in the ring for its receive, until it is in the way. A thread
 that waits for a small message from a quick peer looks at the slots before it asks for that.
 
-A payload is out of the memory once it is in the tensor that was posted for it, or a buffer. So a dead or slow peer
-holds nothing but our memory.
+A payload is out of the memory once it is in the tensor that was posted for it, or a buffer; what came to the shelf is a
+buffer itself. So a dead or slow peer holds nothing but our memory.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ProtocolError
+from ..wire.copying import copy_into
 from ..wire.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_header
 from ..wire.operation import Operation
 from ..wire.progress import weakly
@@ -52,14 +53,17 @@ from .shared_region import SharedRegion
 from .shared_sending import (
     FLAG_LANE,
     FLAG_SHARED,
+    FLAG_SHELF,
     INLINE_BYTES,
     LENGTH,
     NO_ROOM,
     PLACE,
     ROOM_S,
     SHARED_EAGER_BYTES,
+    SHELF_PLACE,
     SharedSending,
 )
+from .shelf import Place, ShelfReader
 from .slots import WORDS_AT, Slot, SlotReader
 from .stream import REPORT_BYTES as WINDOW_REPORT_BYTES
 from .stream_owner import StreamOwner
@@ -70,6 +74,7 @@ __all__ = ["KEPT_BYTES", "SharedStream"]
 logger = logging.getLogger(__name__)
 
 NO_LANES = 1  # of an answer to memory
+IN_MEMORY = FLAG_SHARED | FLAG_LANE | FLAG_SHELF
 REPORT_BYTES = RING_BYTES // 8  # what is read before a sender that waits for room is told
 KEPT_BYTES = RING_BYTES // 3  # what may wait in the ring for its receive while other receives wait
 assert KEPT_BYTES + REPORT_BYTES <= RING_BYTES // 2, "see RingSpace"
@@ -89,6 +94,8 @@ class SharedStream(SharedSending):
         self._peer_ring: SharedRegion | None = None
         self._lane_reads: LaneReads | None = None
         self._slot_reads: SlotReader | None = None
+        self._shelf_reads: ShelfReader | None = None
+        self._keeps = False  # the last receive would have what lies on the shelf as it is
         self._slots_wait = False  # for what was sent through the socket before
         self._reads = RingReads()
         self._waiting: dict[Piece, Message] = {}  # whole messages that wait in the ring
@@ -106,10 +113,12 @@ class SharedStream(SharedSending):
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         self._take_earlier(header)
-        if header.kind not in PAYLOAD_KINDS or not header.flags & (FLAG_SHARED | FLAG_LANE):
+        if header.kind not in PAYLOAD_KINDS or not header.flags & IN_MEMORY:
             return super().begin(header, meta)
         if header.flags & FLAG_LANE:
             self._begin_on_lane(header, meta)
+        elif header.flags & FLAG_SHELF:
+            self._begin_on_shelf(header, meta)
         elif len(meta) < PLACE.size or header.payload_bytes:
             raise ProtocolError(f"message {header.seq} says that it lies in shared memory, but not where")
         else:
@@ -131,6 +140,24 @@ class SharedStream(SharedSending):
         arrival = self._begin_payload(header, meta[LENGTH.size :], size_bytes)
         target = None if arrival.dropped else self._destination(arrival)
         self._lane_reads.expect(header.seq, size_bytes, target)
+
+    def _begin_on_shelf(self, header: Header, meta: bytes) -> None:
+        """A payload lies on the shelf: it is the buffer of its message, unless it has to be elsewhere."""
+        if len(meta) < SHELF_PLACE.size or header.payload_bytes:
+            raise ProtocolError(f"message {header.seq} says that it lies on a shelf, but not where")
+        if self._shelf_reads is None:
+            raise ProtocolError(f"message {header.seq} lies on a shelf, of which there is none")
+        place = Place(*SHELF_PLACE.unpack_from(meta))
+        kept = self._shelf_reads.tensor(place)
+        arrival = self._begin_payload(header, meta[SHELF_PLACE.size :], place.size_bytes)
+        message = arrival.message
+        receive = None if arrival.posted is None else arrival.posted.receive
+        if receive is not None and receive.view is not None:
+            copy_into(receive.view, memory_of(kept))
+        elif not arrival.dropped:
+            check_form(message)
+            message.buffer = kept
+        self._all_came(header.seq)
 
     def _begin_in_ring(self, header: Header, meta: bytes, offset: int, size_bytes: int, piece: int) -> None:
         """A message lies in the ring: read it for the receive that waits for it, or let it lie there for a while."""
@@ -377,6 +404,7 @@ class SharedStream(SharedSending):
         return True
 
     def _post(self, receive: Receive, key: int) -> bool:
+        self._keeps = receive.tensor is None
         waits = super()._post(receive, key)
         if waits:
             self._ask_to_be_told()
@@ -435,10 +463,13 @@ class SharedStream(SharedSending):
     def _end(self, header: Header, meta: bytes) -> None:
         kind = header.kind
         if kind in PAYLOAD_KINDS:
-            if header.flags & (FLAG_SHARED | FLAG_LANE):
+            if header.flags & IN_MEMORY:
                 self._act()
             else:
                 super().end(header, meta)
+        elif kind == Kind.CREDIT:
+            self._peer_keeps = bool(header.flags & FLAG_SHELF)
+            super().end(header, meta)
         elif kind == Kind.SLOTS:
             if header.flags & NO_ROOM:
                 self._take_slots()
@@ -463,6 +494,9 @@ class SharedStream(SharedSending):
         else:
             super().end(header, meta)
 
+    def _credit_flags(self, key: int) -> int:
+        return super()._credit_flags(key) | (FLAG_SHELF if self._keeps else 0)
+
     def _map_peer_memory(self) -> None:
         descriptor = self.connection.take_descriptor()
         if self._error is not None:  # it would be mapped for as long as the stream is there, and nobody needs an answer
@@ -476,6 +510,7 @@ class SharedStream(SharedSending):
                 offsets = self._peer_offsets
                 page, window, slots = (ring.address + at for at in (offsets.page, offsets.window, offsets.slots))
                 self._slot_reads = SlotReader(page + WORDS_AT, slots, ring)
+                self._shelf_reads = ShelfReader(ring, offsets.page, offsets.shelf, self._memory.shelf_bytes)
                 self._lane_reads = LaneReads(
                     open_reader(page, window),
                     ring=self._say_room,
@@ -581,7 +616,9 @@ class SharedStream(SharedSending):
         self._slot_reads, self._slots_wait = None, False
         if self._lane_reads is not None:
             self._lane_reads.close()
-        self._lane_reads = None
+        if self._shelf_reads is not None:
+            self._shelf_reads.close()
+        self._lane_reads = self._shelf_reads = None
         if self._kept and not self._empty():
             logger.warning("world %s: messages of rank %d are lost: no memory", self._owner.world, self.rank)
             self._kept = False

@@ -520,7 +520,7 @@ class MessageStream(StreamSending):
                 self._serve_any(key)
         if inbox.credits_to_give:
             for key in inbox.credits_to_give:
-                self.connection.queue(pack_header(Kind.CREDIT, flags=key & 1, tag=key >> 1))
+                self.connection.queue(pack_header(Kind.CREDIT, flags=self._credit_flags(key), tag=key >> 1))
             inbox.credits_to_give.clear()
             self.connection.defer(self.connection.flush)
         if inbox.credits_to_recall:
@@ -535,6 +535,10 @@ class MessageStream(StreamSending):
             inbox.mismatches.clear()
         if inbox.consumed_bytes >= REPORT_BYTES:
             self._say_consumed(inbox.take_consumed())
+
+    def _credit_flags(self, key: int) -> int:
+        """Return what a credit on that tag says."""
+        return key & FLAG_COLLECTIVE
 
     def _say_consumed(self, size_bytes: int) -> None:
         """Tell the peer that so many bytes have left the window."""

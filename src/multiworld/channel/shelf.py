@@ -1,0 +1,180 @@
+"""A shelf: payloads that one process lays into memory which another maps, for the other to keep as they are.
+
+The writer takes a place and copies a payload there; the reader has a tensor that is that memory, for as long as
+anything refers to it, and changes it as it likes. So a large payload is copied once. When the tensor is gone, the
+reader says so in a word of the place, which it alone writes. The writer looks at these words when it wants a place, and
+waits for none: what there is no place for goes another way. So what a reader keeps for ever costs its place, no more.
+
+``ShelfSpace`` decides which memory a payload gets. Pure. The other two are the ends of the shelf.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ProtocolError
+from .shared_region import SharedRegion
+
+__all__ = [
+    "LEFT_AT",
+    "MAX_KEPT_BYTES",
+    "NUM_PLACES",
+    "Place",
+    "ShelfReader",
+    "ShelfSpace",
+    "ShelfWriter",
+    "shelf_bytes",
+]
+
+NUM_PLACES = 64
+LEFT_AT = 2048
+"""Of the page in which the words of a lane are: here are those of the places, which say what has left them last."""
+PAGE_BYTES = 4096
+WORD_BYTES = 8
+MAX_KEPT_BYTES = 16 * 1024 * 1024  # whoever sends copies it in one turn
+MAX_SHELF_BYTES = 64 * 1024 * 1024
+ALL_SHELVES_BYTES = 512 * 1024 * 1024  # of one rank: addresses, of which only what is used is memory
+assert LEFT_AT + NUM_PLACES * WORD_BYTES <= PAGE_BYTES
+
+
+def shelf_bytes(num_shelves: int) -> int:
+    """Return the size of each of so many shelves that one rank has."""
+    return min(MAX_SHELF_BYTES, ALL_SHELVES_BYTES // max(num_shelves, 1)) // PAGE_BYTES * PAGE_BYTES
+
+
+class Place(NamedTuple):
+    """Where a payload lies: ``word`` says so when it has left, by its ``number`` on this shelf, from 1 on."""
+
+    offset: int
+    size_bytes: int
+    word: int
+    number: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + -(-self.size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+class ShelfSpace:
+    """Which places are taken."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.taken: list[Place] = []
+        """By their offsets."""
+        self._free = list(range(NUM_PLACES - 1, -1, -1))
+        self._last = 0
+
+    def take(self, size_bytes: int) -> Place | None:
+        """Take a place, the first that is large enough: its pages are there already. None: there is none."""
+        room = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        offset = next((begin for begin, end in self.gaps() if end - begin >= room), None)
+        if offset is None or not self._free:
+            return None
+        self._last += 1
+        place = Place(offset, size_bytes, self._free.pop(), self._last)
+        bisect.insort(self.taken, place)
+        return place
+
+    def leave(self, places: Sequence[Place]) -> None:
+        """These are free again."""
+        for place in places:
+            self.taken.remove(place)
+            self._free.append(place.word)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Return from where to where there is nothing."""
+        return _gaps(self.taken, self.size_bytes)
+
+
+class ShelfWriter:
+    """The writer's end; ``page`` and ``begin`` say where words and shelf are in the region. One thread at a time."""
+
+    def __init__(self, region: SharedRegion, page: int, begin: int, size_bytes: int) -> None:
+        self._region, self._begin = region, begin
+        self._left = _words(region, page)
+        self._space = ShelfSpace(size_bytes)
+
+    def put(self, segments: Sequence[memoryview], size_bytes: int) -> Place | None:
+        """Copy a payload to a place. None: there is no place for it."""
+        self._collect()
+        place = self._space.take(size_bytes) if size_bytes <= MAX_KEPT_BYTES else None
+        if place is not None:
+            at = self._begin + place.offset
+            for segment in segments:
+                self._region.write(at, segment)
+                at += len(segment)
+        return place
+
+    def forget(self) -> None:
+        """Give the pages back in which nothing lies."""
+        self._collect()
+        _forget(self._region, self._begin, self._space.gaps())
+
+    def _collect(self) -> None:
+        self._space.leave([place for place in self._space.taken if self._left[place.word] == place.number])
+
+
+class ShelfReader:
+    """The reader's end. One thread at a time; what it has handed out is given back by any."""
+
+    def __init__(self, region: SharedRegion, page: int, begin: int, size_bytes: int) -> None:
+        self._region, self._begin, self._size_bytes = region, begin, size_bytes
+        self._left, self._numbers = _words(region, page), [0] * NUM_PLACES
+        self._places: dict[int, Place] = {}
+
+    def tensor(self, place: Place) -> Tensor:
+        """Return what lies at a place, ``[size_bytes]`` uint8; ProtocolError if that cannot be."""
+        offset, size_bytes, word, number = place
+        if not 0 < size_bytes <= MAX_KEPT_BYTES or offset + size_bytes > self._size_bytes or word >= NUM_PLACES:
+            raise ProtocolError(f"a message of {size_bytes} bytes at {offset} of a shelf of {self._size_bytes}")
+        if self._left[word] != self._numbers[word] or number <= self._numbers[word]:
+            raise ProtocolError(f"place {word} of a shelf is given away anew, but what was there has not left")
+        self._numbers[word], self._places[word] = number, place
+        array = self._region.array(_Keeper(self._region, self._left, word, number))
+        return torch.frombuffer(array, dtype=torch.uint8, count=size_bytes, offset=self._begin + offset)
+
+    def close(self) -> None:
+        """Nothing comes any more: give all pages back but those in which something lies that somebody has."""
+        kept = sorted(place for place in self._places.values() if self._left[place.word] != place.number)
+        _forget(self._region, self._begin, _gaps(kept, self._size_bytes))
+
+
+class _Keeper:
+    """Lives as long as the tensor; with it, what it was made for leaves its place."""
+
+    __slots__ = ("_barrier", "_left", "_number", "_pid", "_region", "_word")
+
+    def __init__(self, region: SharedRegion, left: Any, word: int, number: int) -> None:
+        self._region, self._left, self._word, self._number = region, left, word, number
+        self._pid = os.getpid()
+        self._barrier = threading.Lock()
+
+    def __del__(self) -> None:
+        if os.getpid() == self._pid:  # a forked child has a copy of this, but the place is its parent's
+            with self._barrier:  # what was read there was read before
+                self._left[self._word] = self._number
+
+
+def _gaps(places: Sequence[Place], size_bytes: int) -> list[tuple[int, int]]:
+    """Return from where to where there is nothing beside places in the order of their offsets."""
+    ends = [0, *(place.end for place in places)]
+    begins = [*(place.offset for place in places), size_bytes]
+    return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
+
+
+def _forget(region: SharedRegion, begin: int, gaps: Sequence[tuple[int, int]]) -> None:
+    for start, end in gaps:
+        region.forget(begin + start, end - start)
+
+
+def _words(region: SharedRegion, page: int) -> Any:
+    return (ctypes.c_uint64 * NUM_PLACES).from_address(region.address + page + LEFT_AT)
