@@ -345,7 +345,7 @@ async def test_hosts_of_one_name_are_kept_apart(no_leaks: None) -> None:
         first, _ = await pretend_host(desk, pid=1)
         host = await desk.host()
         second, answer = await pretend_host(desk, pid=2)
-        assert answer == {"refused": "there is a host 'there' already: process 1; give each its own name"}
+        assert answer == {"refused": "there is a host 'there' already: process 1; use another --name"}
         assert (host.is_lost, desk.hosts.empty()) == (False, True)
         again, _ = await pretend_host(desk, pid=1)  # it came back before its loss was seen
         assert await asyncio.wait_for(desk.lost.get(), scaled(1)) is host

@@ -146,7 +146,9 @@ def _text(verb: str, answer: dict[str, Any]) -> str:
 def _event_text(event: dict[str, Any]) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
     shown = {
-        name: value for name, value in event.items() if name not in ("at", "kind", "number") and value not in ("", None)
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in event.items()
+        if name not in ("at", "kind", "number") and value not in ("", None)
     }
     return f"{at}  {event['kind']}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
 

@@ -47,7 +47,7 @@ def main(arguments: dict[str, Any]) -> None:
     ``arguments``: as those of a replica, ``http``: the fields of GatewayOptions, and maybe ``tracing``, of Tracing.
     Ends with the status IN_VAIN where what that needs is not installed.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if "tracing" in arguments:
         _check_traces(arguments["member"])
     torch.set_grad_enabled(False)

@@ -136,7 +136,7 @@ class Reception:
         host = _to_host(hello, peer)
         before = self.hosts.get(host.name)
         if before is not None and before.pid != host.pid:
-            await peer.refuse(f"there is a host {host.name!r} already: process {before.pid}; give each its own name")
+            await peer.refuse(f"there is a host {host.name!r} already: process {before.pid}; use another --name")
             return
         if before is not None:  # it came back before we saw that it was lost
             before.lose()
