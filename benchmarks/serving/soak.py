@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -99,8 +100,10 @@ async def _happens(system: System, event: str) -> None:
 
 
 def _shown(load: Load, held: Mapping[str, float]) -> str:
-    wrong = sum(each.outcome != RIGHT for each in load.answers)
+    outcomes = Counter(each.outcome for each in load.answers if each.outcome != RIGHT)
+    wrong = ", ".join(f"{times} {outcome}" for outcome, times in outcomes.items()) or "all right"
+    errors = "".join(f"\n    {times} x {error}" for error, times in load.errors.items())
     return (
-        f"{len(load.answers)} answered, {wrong} not right, {held['rss_bytes'] / 1e6:.0f} MB, "
-        f"{held['descriptors']:.0f} descriptors, {held['threads']:.0f} threads"
+        f"{len(load.answers)} answered, {wrong}, {held['rss_bytes'] / 1e6:.0f} MB, "
+        f"{held['descriptors']:.0f} descriptors, {held['threads']:.0f} threads{errors}"
     )

@@ -98,8 +98,12 @@ class Layout(NamedTuple):
         tensors = []
         for dtype, shape, offset in zip(self.dtypes, self.shapes, self.offsets, strict=True):
             size = _size(dtype, shape)
-            flat = buffer[offset : offset + size].view(dtype) if size else buffer.new_empty(0, dtype=dtype)
-            tensors.append(flat.view(shape))
+            if size:
+                part = buffer[offset : offset + size]
+                flat = part if dtype is torch.uint8 else part.view(dtype)
+                tensors.append(flat if len(shape) == 1 else flat.view(shape))
+            else:
+                tensors.append(buffer.new_empty(shape, dtype=dtype))
         return self.of(tensors)
 
     def at(self, memory: Tensor, offset: int) -> Payload:
