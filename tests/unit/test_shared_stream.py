@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -603,6 +604,8 @@ def test_an_interrupted_large_send_writes_nothing_more(pair: Pair, monkeypatch: 
 
 # ---- large payloads that stay where they came
 
+KEPT_SIZE = MAX_KEPT_BYTES // 3
+
 
 def receive_any(pair: Pair, tag: int = 0) -> Operation[Payload]:
     return pair.there.recv(USER, tag, None, None)
@@ -614,7 +617,22 @@ def lies_in_memory(pair: Pair, tensor: Tensor) -> bool:
     return 0 <= tensor.data_ptr() - region.address < region.size_bytes
 
 
-def kept(pair: Pair, value: int, size: int = LARGE, *, tag: int = 0) -> Tensor:
+def num_on_shelf(pair: Pair) -> int:
+    """How many payloads have gone there, ever."""
+    assert pair.here._shelf_writes is not None
+    return pair.here._shelf_writes._space._last
+
+
+def resident_bytes(pair: Pair) -> int:
+    """How much of what one lends the other takes memory."""
+    region = pair.memories[0].own
+    assert region is not None
+    present = (ctypes.c_ubyte * (region.size_bytes // mmap.PAGESIZE))()
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(region.address), ctypes.c_size_t(region.size_bytes), present) == 0
+    return mmap.PAGESIZE * sum(flag & 1 for flag in present)
+
+
+def kept(pair: Pair, value: int, size: int = KEPT_SIZE, *, tag: int = 0) -> Tensor:
     """Have something sent to who takes whatever comes, and waits for it."""
     receiving = receive_any(pair, tag)
     pair.answer()
@@ -643,8 +661,8 @@ def test_a_large_payload_of_any_form_stays_where_it_came(pair: Pair) -> None:
 def test_what_the_shelf_has_no_room_for_goes_through_the_lane(pair: Pair) -> None:
     pair.lend()
     size = MAX_KEPT_BYTES
-    held = [kept(pair, value, size) for value in range(6)]
-    assert [lies_in_memory(pair, tensor) for tensor in held] == [True] * 4 + [False] * 2
+    held = [kept(pair, value, size) for value in range(10)]
+    assert [lies_in_memory(pair, tensor) for tensor in held] == [True] * 8 + [False] * 2
     assert all(tensor.min() == tensor.max() == value for value, tensor in enumerate(held))
     assert not lies_in_memory(pair, kept(pair, 9, size + 1))
     held.clear()
@@ -671,19 +689,22 @@ def test_a_receive_with_memory_of_its_own_gets_it_there_whatever_the_one_before_
     any_form = receive_any(pair)  # its credit says that what comes is kept; the message will be another receive's
     pair.answer()
     assert any_form.cancel(StepsCancelled())
-    came = torch.zeros(LARGE, dtype=torch.uint8)
+    came = torch.zeros(KEPT_SIZE, dtype=torch.uint8)
     receiving = pair.recv(came)
-    wait_blocking(pair.send(torch.full((LARGE,), 5, dtype=torch.uint8)))
+    wait_blocking(pair.send(torch.full((KEPT_SIZE,), 5, dtype=torch.uint8)))
     wait_blocking(receiving)
     assert came.min() == came.max() == 5
+    assert not lies_in_memory(pair, came)
+    assert num_on_shelf(pair) == 1, "the hint was wrong"
     assert lies_in_memory(pair, kept(pair, 6))
+    assert num_on_shelf(pair) == 2
 
 
 def test_what_came_for_a_cancelled_receive_waits_on_the_shelf_for_the_next(pair: Pair) -> None:
     pair.lend()
     receiving = receive_any(pair)
     pair.answer()
-    wait_blocking(pair.send(torch.full((LARGE,), 4, dtype=torch.uint8)))
+    wait_blocking(pair.send(torch.full((KEPT_SIZE,), 4, dtype=torch.uint8)))
     assert wait_until(lambda: receiving.done, timeout_s=5)
     receiving.cancel_or_undo(OperationCancelled())
     again = wait_blocking(receive_any(pair))
@@ -703,10 +724,18 @@ def test_what_lies_on_the_shelf_outlasts_the_stream_and_its_memory(pair: Pair) -
 
 def test_what_is_kept_keeps_its_memory_when_the_rest_is_given_back(pair: Pair) -> None:
     pair.lend()
-    first, second = kept(pair, 1), kept(pair, 2)
-    del first
+    held = [kept(pair, value) for value in range(5)]
+    taken = resident_bytes(pair)
+    second = held[1]
+    held.clear()
     pair.here._forget_later(pair.here._num_written)
-    assert second.min() == second.max() == 2
+    left = resident_bytes(pair)
+    assert left <= taken - 4 * KEPT_SIZE
+    assert second.min() == second.max() == 1
+    assert pair.here._forget_timer, "it is looked after again"
+    del second
+    pair.here._forget_later(pair.here._num_written)
+    assert resident_bytes(pair) <= left - KEPT_SIZE
     assert lies_in_memory(pair, kept(pair, 3))
 
 
@@ -714,18 +743,40 @@ def test_large_payloads_stay_behind_what_is_in_the_lane(pair: Pair) -> None:
     half_way = HalfWay(pair)
     receiving = receive_any(pair)
     resume = half_read(pair, half_way)
-    pair.send(torch.full((LARGE,), 3, dtype=torch.uint8))
+    pair.send(torch.full((KEPT_SIZE,), 3, dtype=torch.uint8))
+    assert not receiving.done
     resume()
     half_way.check()
     payload = wait_blocking(receiving)
     assert isinstance(payload, Tensor)
     assert payload.min() == payload.max() == 3
+    assert num_on_shelf(pair) == 0
 
 
-@pytest.mark.parametrize("place", [(0, LARGE, 0, 0), (1 << 40, LARGE, 0, 1), (0, 1 << 40, 0, 1), (0, LARGE, 64, 1)])
+def test_what_its_sender_left_there_is_received_when_it_has_gone(pair: Pair) -> None:
+    pair.lend()
+    first, second = receive_any(pair), receive_any(pair)
+    pair.answer()
+    for value in (1, 2):
+        wait_blocking(pair.send(torch.full((KEPT_SIZE,), value, dtype=torch.uint8)))
+    assert wait_until(lambda: second.done, timeout_s=5)
+    for receiving in (second, first):
+        receiving.cancel_or_undo(OperationCancelled())
+    pair.here.abort(RuntimeError("it died"))
+    pair.there.abort(RuntimeError("it died"), keep_arrived=True)
+    for value in (1, 2):
+        payload = wait_blocking(receive_any(pair))
+        assert isinstance(payload, Tensor)
+        assert payload.min() == payload.max() == value
+
+
+@pytest.mark.parametrize(
+    "place",
+    [(0, KEPT_SIZE, 0, 0), (1 << 40, KEPT_SIZE, 0, 1), (0, 1 << 40, 0, 1), (0, KEPT_SIZE, 64, 1), (8, KEPT_SIZE, 0, 1)],
+)
 def test_a_place_that_cannot_be_ends_the_connection(pair: Pair, place: tuple[int, int, int, int]) -> None:
     pair.lend()
     receive_any(pair)
-    meta = SHELF_PLACE.pack(*place) + describe(torch.empty(LARGE, dtype=torch.uint8))
+    meta = SHELF_PLACE.pack(*place) + describe(torch.empty(KEPT_SIZE, dtype=torch.uint8))
     pair.here.connection.send(pack_header(Kind.MESSAGE, flags=FLAG_SHELF | 2, meta_bytes=len(meta), seq=1) + meta)
     assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)

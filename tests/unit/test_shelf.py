@@ -16,6 +16,7 @@ from multiworld.channel.shared_region import SharedRegion
 from multiworld.channel.shelf import (
     LEFT_AT,
     MAX_KEPT_BYTES,
+    MAX_SEGMENTS,
     NUM_PLACES,
     PAGE_BYTES,
     Place,
@@ -25,6 +26,7 @@ from multiworld.channel.shelf import (
     shelf_bytes,
 )
 from multiworld.channel.tensors import memory_of
+from multiworld.elastic.forking import fork
 from multiworld.errors import ProtocolError
 
 PAGES = 32
@@ -107,16 +109,32 @@ def test_what_was_thrown_away_on_another_thread_has_left() -> None:
     assert shelf.put(2, SIZE) is not None
 
 
-def test_a_forked_child_that_ends_throws_nothing_of_its_parent_away() -> None:
+def test_what_a_forked_child_may_have_never_leaves_its_place() -> None:
+    """Whoever throws it away first: the other one may still read it."""
     shelf = Shelf()
-    tensor = shelf.bring(1, SIZE)
-    child = os.fork()
+    tensor = shelf.bring(1, SIZE // 2)
+    seen, says = os.pipe()
+    waits, goes = os.pipe()
+    child = fork()
     if child == 0:
-        del tensor
-        os._exit(0)
+        try:
+            os.close(goes)
+            os.read(waits, 1)
+            held = bytes(memory_of(tensor))  # PyTorch's threads do not come along
+            os.write(says, b"y" if held == b"\1" * len(held) else b"n")
+        finally:
+            os._exit(0)
+    del tensor
+    after = shelf.bring(2, SIZE // 2)
+    shelf.writer.forget()
+    os.close(goes)
+    assert os.read(seen, 1) == b"y"
     os.waitpid(child, 0)
-    assert shelf.put(2, SIZE) is None
-    assert is_full_of(tensor, 1)
+    assert shelf.put(3, SIZE // 2) is None
+    del after  # of this no child knows
+    assert shelf.put(3, SIZE // 2) is not None
+    for descriptor in (seen, says, waits):
+        os.close(descriptor)
 
 
 def test_no_more_than_so_many_lie_there_at_once() -> None:
@@ -139,6 +157,15 @@ def test_what_is_too_large_goes_another_way() -> None:
     assert writer.put([memory_of(large[:-1])], MAX_KEPT_BYTES) is not None
 
 
+def test_a_payload_of_very_many_segments_goes_another_way() -> None:
+    shelf = Shelf()
+    tensor = torch.zeros(MAX_SEGMENTS + 1, dtype=torch.uint8)
+    memory = memory_of(tensor)
+    segments = [memory[index : index + 1] for index in range(len(memory))]
+    assert shelf.writer.put(segments, len(segments)) is None
+    assert shelf.writer.put(segments[1:], len(segments) - 1) is not None
+
+
 def test_pages_in_which_something_lies_are_not_given_back() -> None:
     shelf = Shelf()
     first, second, third = (shelf.bring(value, 3 * PAGE_BYTES + 1) for value in (1, 2, 3))
@@ -152,17 +179,27 @@ def test_pages_in_which_something_lies_are_not_given_back() -> None:
     assert is_full_of(again, 4)
 
 
-@pytest.mark.parametrize("who", ["writer", "reader"])
-def test_at_the_end_only_what_somebody_has_takes_memory(who: str) -> None:
+def test_only_what_somebody_has_takes_memory() -> None:
     shelf = Shelf()
-    first, second = shelf.bring(1, 10 * PAGE_BYTES), shelf.bring(2, 10 * PAGE_BYTES)
-    del first
+    first, second = shelf.bring(1, 8 * PAGE_BYTES), shelf.bring(2, 8 * PAGE_BYTES)
     before = shelf.used_bytes()
-    if who == "writer":
-        shelf.writer.forget()
-    else:
-        shelf.reader.close()
-    assert shelf.used_bytes() == before - 10 * PAGE_BYTES
+    del first
+    assert shelf.writer.forget()
+    assert shelf.used_bytes() == before - 8 * PAGE_BYTES
+    assert is_full_of(second, 2)
+    del second
+    assert not shelf.writer.forget()
+    assert shelf.used_bytes() == before - 16 * PAGE_BYTES
+
+
+def test_after_the_end_each_gives_its_own_pages_back() -> None:
+    """The writer may be dead."""
+    shelf = Shelf()
+    first, second = shelf.bring(1, 8 * PAGE_BYTES), shelf.bring(2, 8 * PAGE_BYTES)
+    before = shelf.used_bytes()
+    shelf.reader.close()
+    del first
+    assert shelf.used_bytes() == before - 8 * PAGE_BYTES
     assert is_full_of(second, 2)
 
 
@@ -175,6 +212,7 @@ def test_at_the_end_only_what_somebody_has_takes_memory(who: str) -> None:
         Place(0, MAX_KEPT_BYTES + 1, 0, 1),
         Place(0, 10, NUM_PLACES, 1),
         Place(0, 10, 0, 0),
+        Place(1, 10, 0, 1),
     ],
 )
 def test_nonsense_about_a_place_is_refused(place: Place) -> None:

@@ -78,8 +78,14 @@ class SharedRegion:
         return array
 
     def forget(self, offset: int, size_bytes: int) -> None:
-        """Give pages back, for all who map them: they read as zeros until they are written again."""
-        _libc.madvise(self.address + offset, size_bytes, mmap.MADV_REMOVE)
+        """Give the pages back that are whole in this part, for all who map them.
+
+        They read as zeros until they are written again.
+        """
+        begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (offset + size_bytes) // mmap.PAGESIZE * mmap.PAGESIZE  # madvise itself would round it up
+        if begin < end:
+            _libc.madvise(self.address + begin, end - begin, mmap.MADV_REMOVE)
 
     def __del__(self) -> None:
         if self.address:

@@ -63,6 +63,7 @@ INLINE_BYTES = SMALL_BYTES  # up to here the frame that wakes a reader may as we
 SHARED_EAGER_BYTES = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
 MAX_PIECES = RING_BYTES // ALIGNMENT
 MAX_ROUNDS = 100_000  # more than there are pieces and messages that a peer could release one by one
+KEPT_FORGET_S = 60.0
 ROOM_S = 0.005  # until something is done about a full ring in which nothing moves
 PLACE = struct.Struct("<QQQ")  # where in the ring a payload lies, its size, and which piece it is
 LENGTH = struct.Struct("<Q")
@@ -133,6 +134,7 @@ class SharedSending(MessageStream):
         self._num_written = 0
         self._num_released = 0
         self._forget_timer = self._ask_timer = False
+        self._forget_after_s = FORGET_S
 
     def opened(self, connection: Connection) -> None:
         if connection.is_local:
@@ -200,9 +202,7 @@ class SharedSending(MessageStream):
             except BaseException:  # an interrupt: it has a number that the peer was perhaps not told of
                 connection.abort("interrupted while sending")
                 raise
-            self._num_written += 1
-            if not self._forget_timer:
-                self._forget_soon()
+            self._used()
         if is_bell or connection.num_queued:  # what waited for the window goes, too
             connection.flush()
         self.messages_sent += 1
@@ -475,12 +475,13 @@ class SharedSending(MessageStream):
     def _used(self) -> None:
         """The memory is in use; it is given back some time after."""
         self._num_written += 1
+        self._forget_after_s = FORGET_S
         if not self._forget_timer:
             self._forget_soon()
 
     def _forget_soon(self) -> None:
         self._forget_timer = True
-        self.connection.loop.call_later(FORGET_S, weakly(self._forget_later, self._num_written))
+        self.connection.loop.call_later(self._forget_after_s, weakly(self._forget_later, self._num_written))
 
     def _check_all_gone(self) -> None:
         if not self._held and not (self._writes is not None and self._writes.waiting):
@@ -525,8 +526,9 @@ class SharedSending(MessageStream):
                 self._ring.forget(self._offsets.ring, RING_BYTES)
                 self._ring.forget(self._offsets.window, WINDOW_BYTES)
                 self._ring.forget(self._offsets.slots, SLOTS_BYTES)
-                if self._shelf_writes is not None:
-                    self._shelf_writes.forget()
+                if self._shelf_writes is not None and self._shelf_writes.forget():
+                    self._forget_after_s = min(2 * self._forget_after_s, KEPT_FORGET_S)  # it may be kept for long
+                    self._forget_soon()
         self.connection.flush()
 
     # The rest of sending takes it.

@@ -33,8 +33,8 @@ from ..wire.spinning import SPIN_S
 from ..wire.waiting import is_blocked_here
 from .host_memory import RING_BYTES, HostMemory
 from .inbox import Arrival
+from .lane import WINDOW_BYTES, open_reader
 from .lane import WORKS as LANES_WORK
-from .lane import open_reader
 from .lane_payloads import LaneReads
 from .message import (
     COLLECTIVE,
@@ -616,12 +616,14 @@ class SharedStream(SharedSending):
         self._slot_reads, self._slots_wait = None, False
         if self._lane_reads is not None:
             self._lane_reads.close()
-        if self._shelf_reads is not None:
-            self._shelf_reads.close()
-        self._lane_reads = self._shelf_reads = None
+        self._lane_reads = None
         if self._kept and not self._empty():
             logger.warning("world %s: messages of rank %d are lost: no memory", self._owner.world, self.rank)
             self._kept = False
         self._waiting.clear()
-        self._peer_ring = None
+        if self._shelf_reads is not None and self._peer_ring is not None:
+            self._shelf_reads.close()
+            self._peer_ring.forget(self._peer_offsets.ring, RING_BYTES)  # what is kept keeps all of it mapped
+            self._peer_ring.forget(self._peer_offsets.window, WINDOW_BYTES)
+        self._peer_ring = self._shelf_reads = None
         super()._fail_all(error)

@@ -5,6 +5,9 @@ anything refers to it, and changes it as it likes. So a large payload is copied 
 reader says so in a word of the place, which it alone writes. The writer looks at these words when it wants a place, and
 waits for none: what there is no place for goes another way. So what a reader keeps for ever costs its place, no more.
 
+A process that forks shares what it keeps with its child, where each sees what the other changes. Nobody knows when the
+child has done with it, so it never leaves its place.
+
 ``ShelfSpace`` decides which memory a payload gets. Pure. The other two are the ends of the shelf.
 """
 
@@ -20,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import native
 from ..errors import ProtocolError
 from .shared_region import SharedRegion
 
@@ -39,7 +43,8 @@ LEFT_AT = 2048
 """Of the page in which the words of a lane are: here are those of the places, which say what has left them last."""
 PAGE_BYTES = 4096
 WORD_BYTES = 8
-MAX_KEPT_BYTES = 16 * 1024 * 1024  # whoever sends copies it in one turn
+MAX_KEPT_BYTES = 8 * 1024 * 1024  # whoever sends copies it at once, in about a millisecond
+MAX_SEGMENTS = 256  # each of which costs one or two microseconds
 MAX_SHELF_BYTES = 64 * 1024 * 1024
 ALL_SHELVES_BYTES = 512 * 1024 * 1024  # of one rank: addresses, of which only what is used is memory
 assert LEFT_AT + NUM_PLACES * WORD_BYTES <= PAGE_BYTES
@@ -92,7 +97,9 @@ class ShelfSpace:
 
     def gaps(self) -> list[tuple[int, int]]:
         """Return from where to where there is nothing."""
-        return _gaps(self.taken, self.size_bytes)
+        ends = [0, *(place.end for place in self.taken)]
+        begins = [*(place.offset for place in self.taken), self.size_bytes]
+        return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
 
 
 class ShelfWriter:
@@ -105,8 +112,10 @@ class ShelfWriter:
 
     def put(self, segments: Sequence[memoryview], size_bytes: int) -> Place | None:
         """Copy a payload to a place. None: there is no place for it."""
+        if size_bytes > MAX_KEPT_BYTES or len(segments) > MAX_SEGMENTS:
+            return None
         self._collect()
-        place = self._space.take(size_bytes) if size_bytes <= MAX_KEPT_BYTES else None
+        place = self._space.take(size_bytes)
         if place is not None:
             at = self._begin + place.offset
             for segment in segments:
@@ -114,10 +123,12 @@ class ShelfWriter:
                 at += len(segment)
         return place
 
-    def forget(self) -> None:
-        """Give the pages back in which nothing lies."""
+    def forget(self) -> bool:
+        """Give the pages back in which nothing lies. Return whether something lies in others."""
         self._collect()
-        _forget(self._region, self._begin, self._space.gaps())
+        for begin, end in self._space.gaps():
+            self._region.forget(self._begin + begin, end - begin)
+        return bool(self._space.taken)
 
     def _collect(self) -> None:
         self._space.leave([place for place in self._space.taken if self._left[place.word] == place.number])
@@ -127,54 +138,78 @@ class ShelfReader:
     """The reader's end. One thread at a time; what it has handed out is given back by any."""
 
     def __init__(self, region: SharedRegion, page: int, begin: int, size_bytes: int) -> None:
+        _watch_forks()
         self._region, self._begin, self._size_bytes = region, begin, size_bytes
         self._left, self._numbers = _words(region, page), [0] * NUM_PLACES
-        self._places: dict[int, Place] = {}
+        self._is_over = threading.Event()
 
     def tensor(self, place: Place) -> Tensor:
         """Return what lies at a place, ``[size_bytes]`` uint8; ProtocolError if that cannot be."""
         offset, size_bytes, word, number = place
-        if not 0 < size_bytes <= MAX_KEPT_BYTES or offset + size_bytes > self._size_bytes or word >= NUM_PLACES:
-            raise ProtocolError(f"a message of {size_bytes} bytes at {offset} of a shelf of {self._size_bytes}")
+        is_inside = 0 < size_bytes <= MAX_KEPT_BYTES and offset + size_bytes <= self._size_bytes
+        if not is_inside or offset % PAGE_BYTES or word >= NUM_PLACES:
+            raise ProtocolError(
+                f"a message of {size_bytes} bytes at {offset}, with word {word}, of a shelf of {self._size_bytes} bytes"
+            )
         if self._left[word] != self._numbers[word] or number <= self._numbers[word]:
             raise ProtocolError(f"place {word} of a shelf is given away anew, but what was there has not left")
-        self._numbers[word], self._places[word] = number, place
-        array = self._region.array(_Keeper(self._region, self._left, word, number))
+        self._numbers[word] = number
+        array = self._region.array(_Keeper(self._region, self._begin, self._left, place, self._is_over))
         return torch.frombuffer(array, dtype=torch.uint8, count=size_bytes, offset=self._begin + offset)
 
     def close(self) -> None:
-        """Nothing comes any more: give all pages back but those in which something lies that somebody has."""
-        kept = sorted(place for place in self._places.values() if self._left[place.word] != place.number)
-        _forget(self._region, self._begin, _gaps(kept, self._size_bytes))
+        """Nothing comes any more, and nobody may look after the pages: from now on each place gives back its own."""
+        self._is_over.set()
 
 
 class _Keeper:
     """Lives as long as the tensor; with it, what it was made for leaves its place."""
 
-    __slots__ = ("_barrier", "_left", "_number", "_pid", "_region", "_word")
+    __slots__ = ("_begin", "_is_over", "_left", "_num_forks", "_place", "_region")
 
-    def __init__(self, region: SharedRegion, left: Any, word: int, number: int) -> None:
-        self._region, self._left, self._word, self._number = region, left, word, number
-        self._pid = os.getpid()
-        self._barrier = threading.Lock()
+    def __init__(self, region: SharedRegion, begin: int, left: Any, place: Place, is_over: threading.Event) -> None:
+        self._region, self._begin, self._left, self._place, self._is_over = region, begin, left, place, is_over
+        self._num_forks = _num_forks
 
     def __del__(self) -> None:
-        if os.getpid() == self._pid:  # a forked child has a copy of this, but the place is its parent's
-            with self._barrier:  # what was read there was read before
-                self._left[self._word] = self._number
+        place = self._place
+        if self._num_forks != _num_forks:  # a child, or the parent, may have it still
+            return
+        if self._is_over.is_set():
+            self._region.forget(self._begin + place.offset, place.end - place.offset)
+        _leave(self._left, place)
 
 
-def _gaps(places: Sequence[Place], size_bytes: int) -> list[tuple[int, int]]:
-    """Return from where to where there is nothing beside places in the order of their offsets."""
-    ends = [0, *(place.end for place in places)]
-    begins = [*(place.offset for place in places), size_bytes]
-    return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
+_num_forks = 0
+_forks_lock = threading.Lock()
+_watches_forks = False
 
 
-def _forget(region: SharedRegion, begin: int, gaps: Sequence[tuple[int, int]]) -> None:
-    for start, end in gaps:
-        region.forget(begin + start, end - start)
+def _watch_forks() -> None:
+    global _watches_forks
+    with _forks_lock:
+        if not _watches_forks:  # there is no way to take it back
+            _watches_forks = True
+            os.register_at_fork(before=_forks)
+
+
+def _forks() -> None:
+    global _num_forks
+    _num_forks += 1
 
 
 def _words(region: SharedRegion, page: int) -> Any:
     return (ctypes.c_uint64 * NUM_PLACES).from_address(region.address + page + LEFT_AT)
+
+
+if native.holding is not None:
+    _store = native.holding.multiworld_leave
+    _store.argtypes, _store.restype = (ctypes.c_void_p, ctypes.c_uint64), None
+
+    def _leave(left: Any, place: Place) -> None:
+        _store(ctypes.addressof(left) + WORD_BYTES * place.word, place.number)
+
+else:  # on x86, where a store comes after the loads before it
+
+    def _leave(left: Any, place: Place) -> None:
+        left[place.word] = place.number
