@@ -774,9 +774,12 @@ def test_what_its_sender_left_there_is_received_when_it_has_gone(pair: Pair) -> 
     "place",
     [(0, KEPT_SIZE, 0, 0), (1 << 40, KEPT_SIZE, 0, 1), (0, 1 << 40, 0, 1), (0, KEPT_SIZE, 64, 1), (8, KEPT_SIZE, 0, 1)],
 )
-def test_a_place_that_cannot_be_ends_the_connection(pair: Pair, place: tuple[int, int, int, int]) -> None:
+def test_a_place_that_cannot_be_ends_the_connection(
+    pair: Pair, place: tuple[int, int, int, int], caplog: pytest.LogCaptureFixture
+) -> None:
     pair.lend()
     receive_any(pair)
     meta = SHELF_PLACE.pack(*place) + describe(torch.empty(KEPT_SIZE, dtype=torch.uint8))
     pair.here.connection.send(pack_header(Kind.MESSAGE, flags=FLAG_SHELF | 2, meta_bytes=len(meta), seq=1) + meta)
     assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
+    assert "shelf" in caplog.text
