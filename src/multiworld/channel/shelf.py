@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
     @property
     def end(self) -> int:
-        return self.offset + -(-self.size_bytes // PAGE_BYTES) * PAGE_BYTES
+        return self.offset + _room_for(self.size_bytes)
 
 
 class ShelfSpace:
@@ -80,7 +80,7 @@ class ShelfSpace:
 
     def take(self, size_bytes: int) -> Place | None:
         """Take a place, the first that is large enough: its pages are there already. None: there is none."""
-        room = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        room = _room_for(size_bytes)
         offset = next((begin for begin, end in self.gaps() if end - begin >= room), None)
         if offset is None or not self._free:
             return None
@@ -196,6 +196,10 @@ def _watch_forks() -> None:
 def _forks() -> None:
     global _num_forks
     _num_forks += 1
+
+
+def _room_for(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def _words(region: SharedRegion, page: int) -> Any:

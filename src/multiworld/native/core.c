@@ -204,13 +204,13 @@ static void begin_rest(lane_end *end)
     end->bell = 0;
 }
 
-/* We look again. */
 /* Say in a word that its owner has read all it is going to: what was read there is not read after this. */
 void multiworld_leave(uint64_t *word, uint64_t number)
 {
     atomic_store_explicit((_Atomic uint64_t *)word, number, memory_order_release);
 }
 
+/* We look again. */
 void multiworld_wake(lane_end *end)
 {
     uint64_t rest = atomic_load_explicit(end->rest, memory_order_relaxed);
