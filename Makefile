@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt src/multiworld/native/core.c
 		echo "error: $$($(PYTHON) --version 2>&1) is too old: multiworld needs Python 3.10 or newer; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(BIN)/python -c '' 2>/dev/null || { rm -rf $(VENV); echo "setting up $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); } || { \
 		rm -rf $(VENV); echo "error: $(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mypy setuptools
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[demo,dev,serving]'
 	@touch $@
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from multiworld import native
 from multiworld.channel import registry
 from multiworld.testing import check_returned, hosts_available, measure, scaled
 from multiworld.wire import watch
@@ -37,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=no_hosts))
         if (no_backend := _why_no_backend(item)) is not None:
             item.add_marker(pytest.mark.skip(reason=no_backend))
+        if not native.not_compiled and item.get_closest_marker("sources") is not None:
+            item.add_marker(pytest.mark.skip(reason="reaches into modules, which are compiled"))
         if scaled(1.0) > 1.0 and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(scaled(DEFAULT_TEST_TIMEOUT_S)))
 

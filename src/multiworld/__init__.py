@@ -103,6 +103,8 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
     "WorldStatistics": ".world.world",
 }
 
+importlib.import_module(".native", __name__)  # decides whether modules are loaded compiled, before any of them is
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":

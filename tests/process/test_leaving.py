@@ -14,8 +14,9 @@ import torch
 import multiworld as mw
 from multiworld.channel.stream import MessageStream
 from multiworld.testing import Deadline, scaled
-from multiworld.wire.connection import Connection, ConnectionSink
+from multiworld.wire.connection import Connection
 from multiworld.wire.operation import Operation, pass_on
+from multiworld.wire.sink import ConnectionSink
 from multiworld.world.liveness import Cause, Lost
 from multiworld.world.switchboard import Switchboard
 

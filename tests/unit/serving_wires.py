@@ -11,12 +11,7 @@ from multiworld.serving.front import Front
 from multiworld.serving.graph import GATEWAY, Graph, Stage
 from multiworld.serving.member import place_of
 from multiworld.serving.replica import Replica
-
-
-class Sending:
-    """A send that is over."""
-
-    done = True
+from multiworld.wire.operation import Operation
 
 
 class Delivery:
@@ -49,10 +44,10 @@ class Wire:
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()
         self.paired = asyncio.Event()
 
-    def start_send_tensors(self, payload: Any, dst: int, tag: int, timeout_s: float | None) -> Sending:
+    def start_send_tensors(self, payload: Any, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
         if self.other is not None:
             self.other.inbox.put_nowait(payload)
-        return Sending()
+        return Operation.succeeded(None)
 
     def deliver(self, src: int, deliver: Callable[[Any], None], ended: Callable[[Exception], None]) -> Delivery:
         return Delivery(self.inbox, deliver, ended)

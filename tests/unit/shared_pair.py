@@ -15,25 +15,13 @@ from multiworld.channel.message import USER
 from multiworld.channel.shared_stream import SharedStream
 from multiworld.channel.stream_owner import StreamOwner
 from multiworld.channel.tensors import describe, memory_of
-from multiworld.errors import ProtocolError
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection import Connection
 from multiworld.wire.operation import Operation
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
 
-__all__ = ["Pair", "Stream"]
-
-
-class Stream(SharedStream):
-    """One that can run out of memory."""
-
-    starves = False
-
-    def _allocate(self, size_bytes: int) -> Tensor:
-        if self.starves:
-            raise ProtocolError("no memory")
-        return super()._allocate(size_bytes)
+__all__ = ["Pair"]
 
 
 class Pair:
@@ -42,7 +30,7 @@ class Pair:
     def __init__(self) -> None:
         self.loops = [ProgressThread(f"test-shared-stream-{rank}") for rank in range(2)]
         self.memories = [HostMemory("w", rank, 2) for rank in range(2)]
-        self.here, self.there = (Stream(StreamOwner("w", 1), 1 - rank, self.memories[rank]) for rank in range(2))
+        self.here, self.there = (SharedStream(StreamOwner("w", 1), 1 - rank, self.memories[rank]) for rank in range(2))
         self.streams = self.here, self.there
         for stream, loop, sock in zip(self.streams, self.loops, socket.socketpair(), strict=True):
             Connection(loop, sock, stream).hand_over(stream)
@@ -65,7 +53,7 @@ class Pair:
         wait_blocking(self.there.send(USER, 99, describe(tensor), [memory_of(tensor)], [tensor]))
         wait_blocking(came)
 
-    def stop_reading(self, stream: Stream | None = None) -> Callable[[], None]:
+    def stop_reading(self, stream: SharedStream | None = None) -> Callable[[], None]:
         """Let ``there``, or another stream, read nothing until the returned function is called."""
         stream = stream or self.there
         resumed = threading.Event()

@@ -319,6 +319,7 @@ def test_abort_tells_once_from_any_thread_and_drops_what_is_queued(pair: Pair) -
     assert wait_until(lambda: len(pair.right_sink.lost_reasons) == 1, timeout_s=5)
 
 
+@pytest.mark.sources
 def test_a_connection_that_has_ended_needs_no_garbage_collector(pair: Pair) -> None:
     pair.left.send(message(b"last"), b"last")
     assert pair.received(1)[0][2] == b"last"

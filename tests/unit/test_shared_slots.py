@@ -22,6 +22,7 @@ from multiworld.channel.message import USER, key_of
 from multiworld.channel.outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
 from multiworld.channel.shared_region import SharedRegion
 from multiworld.channel.shared_sending import INLINE_BYTES, MAX_PIECES, SHARED_EAGER_BYTES
+from multiworld.channel.shared_stream import SharedStream
 from multiworld.channel.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot
 from multiworld.channel.tensors import describe, memory_of
 from multiworld.testing import scaled, wait_until
@@ -29,7 +30,7 @@ from multiworld.wire.frames import Kind, pack_header
 from multiworld.wire.operation import Operation, StepsCancelled
 from multiworld.wire.spinning import MIN_STREAK
 from multiworld.wire.waiting import wait_blocking, while_blocked
-from tests.unit.shared_pair import Pair, Stream
+from tests.unit.shared_pair import Pair
 
 MODERATE = 40_000
 MOST = EAGER_WINDOW_BYTES // SHARED_EAGER_BYTES  # of the largest that the window allows at once
@@ -128,7 +129,7 @@ class Traffic:
     COUNT = 150
     AHEAD = 20  # of the first message that has not come, at most
 
-    def __init__(self, sender: Stream, receiver: Stream, seed: int, *, looks: bool = False) -> None:
+    def __init__(self, sender: SharedStream, receiver: SharedStream, seed: int, *, looks: bool = False) -> None:
         """``looks``: the receiver looks for some messages before it waits for them."""
         self.sender, self.receiver, self.looks = sender, receiver, looks
         self.random = random.Random(seed)
@@ -262,7 +263,7 @@ SMALL = 4
 LONG_S = 1000.0
 
 
-def expect_soon(stream: Stream) -> None:
+def expect_soon(stream: SharedStream) -> None:
     """Let it believe that what it waits for comes at once."""
     for _ in range(MIN_STREAK):
         stream.connection.quick_waits.waited(0.0)
@@ -308,7 +309,7 @@ def assert_true(fact: bool) -> None:
     assert fact
 
 
-def num_slots_used(stream: Stream) -> int:
+def num_slots_used(stream: SharedStream) -> int:
     """How many messages it has put into slots, modulo NUM_SLOTS."""
     assert stream._slot_writes is not None
     return stream._slot_writes._next
@@ -441,10 +442,10 @@ def test_who_waits_for_a_peer_that_answers_soon_lends_it_memory_for_small_messag
     monkeypatch.setattr(shared_stream, "SPIN_S", scaled(0.1))  # on a busy machine, too
     over = threading.Event()
 
-    def send(stream: Stream, tensor: Tensor) -> None:
+    def send(stream: SharedStream, tensor: Tensor) -> None:
         wait_blocking(stream.send(USER, 0, describe(tensor), [memory_of(tensor)], [tensor]))
 
-    def recv(stream: Stream, tensor: Tensor) -> None:
+    def recv(stream: SharedStream, tensor: Tensor) -> None:
         expect_soon(stream)
         wait_blocking(while_blocked(lambda: stream.recv(USER, 0, describe(tensor), tensor)))
 
@@ -481,6 +482,7 @@ def test_threads_that_find_memory_lent_at_once_share_its_slots(lent: Pair) -> No
 
 
 @pytest.mark.parametrize("name", ["SlotWriter", "LaneWrites"])
+@pytest.mark.sources
 def test_memory_is_begun_again_after_an_interrupt(pair: Pair, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     pair.lend()
     with monkeypatch.context() as patches:
@@ -496,6 +498,7 @@ def test_memory_is_begun_again_after_an_interrupt(pair: Pair, monkeypatch: pytes
     assert pair.here._slot_writes is not None
 
 
+@pytest.mark.sources
 def test_an_interrupt_while_a_small_message_is_numbered_ends_the_connection(
     lent: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -734,6 +737,7 @@ def test_a_receiver_that_counts_nonsense_loses_its_connection(lent: Pair, at: in
 
 
 @pytest.mark.parametrize("where", ["slot", "slot, with another receive posted", "inbox"])
+@pytest.mark.sources
 def test_after_an_interrupted_receive_no_later_message_is_received(
     lent: Pair, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -159,9 +159,15 @@ def test_nobody_waits_for_what_a_lost_connection_keeps(pair: Pair) -> None:
     assert not pair.here.unsent()
 
 
-def test_without_memory_for_what_waits_in_the_ring_a_receive_fails_with_the_world(pair: Pair) -> None:
+def _no_memory(*_: object, **__: object) -> torch.Tensor:
+    raise RuntimeError("no memory")
+
+
+def test_without_memory_for_what_waits_in_the_ring_a_receive_fails_with_the_world(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.lend()
-    pair.there.starves = True
+    monkeypatch.setattr(torch, "empty", _no_memory)
     for _ in range(KEPT_BYTES // SHARED_EAGER_BYTES + 1):
         pair.send(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8))
     receiving = pair.recv(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8), tag=1)  # for which all is looked through
@@ -172,12 +178,14 @@ def test_without_memory_for_what_waits_in_the_ring_a_receive_fails_with_the_worl
     assert wait_until(lambda: receiving.error is error, timeout_s=5)
 
 
-def test_what_there_is_no_memory_for_is_lost_when_its_sender_leaves(pair: Pair) -> None:
+def test_what_there_is_no_memory_for_is_lost_when_its_sender_leaves(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.lend()
     pair.send(torch.zeros(SHARED_EAGER_BYTES, dtype=torch.uint8))
     waiting = pair.recv(torch.zeros(1, dtype=torch.uint8), tag=1)
     assert wait_until(lambda: pair.there.has_complete(0), timeout_s=5)
-    pair.there.starves = True
+    monkeypatch.setattr(torch, "empty", _no_memory)
     error = RuntimeError("the sender has left")
     pair.there.abort(error, keep_arrived=True)
     assert wait_until(lambda: waiting.error is error, timeout_s=5)
@@ -245,6 +253,7 @@ def test_a_large_message_that_is_cancelled_half_way_goes_on_from_a_copy(pair: Pa
     assert isinstance(half_way.sending.error, StepsCancelled)
 
 
+@pytest.mark.sources
 def test_what_had_come_of_a_cancelled_receive_is_copied_to_memory_that_outlasts_the_stream(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,6 +425,7 @@ def test_messages_whose_receives_do_not_wait_go_through_the_lane_later(pair: Pai
         wait_blocking(sends[number])
 
 
+@pytest.mark.sources
 def test_what_a_bye_finds_in_the_window_is_received(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if no bell has come for it."""
     read = LaneReads.read
@@ -543,6 +553,7 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.sources
 def test_with_a_peer_that_cannot_use_shared_memory_messages_go_through_the_socket(
     pair: Pair, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

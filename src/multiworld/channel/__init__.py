@@ -5,9 +5,10 @@ sockets; ``collectives`` are the collectives over send and receive, for channels
 """
 
 from ..store.base import Store
-from ..wire.connection import Connection, ConnectionSink
+from ..wire.connection import Connection
 from ..wire.operation import Operation, StepsCancelled, drive
 from ..wire.progress import IOHandler, ProgressThread, Timer
+from ..wire.sink import ConnectionSink
 from ..wire.waiting import run_in_thread
 from . import collectives
 from .base import ChannelContext, ChannelStatistics, ChannelSupport, Connector, DataChannel, Payload

@@ -6,21 +6,22 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..store.base import Store
-from ..wire.connection import Connection, ConnectionSink
+from ..wire.connection import Connection
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
+from ..wire.sink import ConnectionSink
 from ..wire.spinning import QuickWaits
 
 __all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
 
 ANY_RANK = -1  # stands for the peer of a receive that takes a message from whichever rank has one
-Payload = Tensor | list[Tensor] | dict[str, Tensor]
+Payload: TypeAlias = Tensor | list[Tensor] | dict[str, Tensor]
 ReduceOp = torch.distributed.ReduceOp
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -29,45 +28,54 @@ R = TypeVar("R")  # the shell's receive
 M = TypeVar("M")  # the shell's description of a message
 
 
-@dataclass(eq=False, slots=True)
 class Posted(Generic[R]):
     """A receive. ``large``: it asks for a credit before any message has come."""
 
-    tag: int
-    receive: R
-    large: bool
+    __slots__ = ("large", "receive", "tag")
+
+    def __init__(self, tag: int, receive: R, large: bool) -> None:
+        self.tag, self.receive, self.large = tag, receive, large
 
 
-@dataclass(eq=False, slots=True)
 class Arrival(Generic[R, M]):
     """A message that has been announced or has begun to arrive. ``dropped``: nobody will receive it."""
 
-    tag: int
-    seq: int
-    message: M
-    eager: bool
-    size_bytes: int
-    posted: Posted[R] | None = None
-    transferring: bool = False
-    complete: bool = False
-    dropped: bool = False
+    __slots__ = ("complete", "dropped", "eager", "message", "posted", "seq", "size_bytes", "tag", "transferring")
+
+    def __init__(
+        self,
+        tag: int,
+        seq: int,
+        message: M,
+        eager: bool,
+        size_bytes: int,
+        posted: Posted[R] | None = None,
+        transferring: bool = False,
+        complete: bool = False,
+    ) -> None:
+        self.tag, self.seq, self.message, self.eager, self.size_bytes = tag, seq, message, eager, size_bytes
+        self.posted, self.transferring, self.complete = posted, transferring, complete
+        self.dropped = False
 
 
-@dataclass(frozen=True)
 class Mismatch(Generic[R, M]):
     """This receive cannot take that message; the message stays."""
 
-    receive: R
-    message: M
+    __slots__ = ("message", "receive")
+
+    def __init__(self, receive: R, message: M) -> None:
+        self.receive, self.message = receive, message
 
 
-@dataclass(eq=False, slots=True)
 class _Tag(Generic[R, M]):
-    posted: deque[Posted[R]] = field(default_factory=deque)  # receives without a message
-    arrived: deque[Arrival[R, M]] = field(default_factory=deque)  # messages without a receive; one of the two is empty
-    called: deque[Arrival[R, M]] = field(default_factory=deque)  # announced messages that have met a receive
-    wanted: int = 0
-    given: int = 0
+    __slots__ = ("arrived", "called", "given", "posted", "wanted")
+
+    def __init__(self) -> None:
+        self.posted: deque[Posted[R]] = deque()  # receives without a message
+        self.arrived: deque[Arrival[R, M]] = deque()  # messages without a receive; one of the two is empty
+        self.called: deque[Arrival[R, M]] = deque()  # announced messages that have met a receive
+        self.wanted = 0
+        self.given = 0
 
     @property
     def idle(self) -> bool:

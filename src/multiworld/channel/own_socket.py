@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from functools import partial
 
-from ..wire.connection import Connection, ConnectionSink
+from ..wire.connection import Connection
 from ..wire.operation import Operation
+from ..wire.sink import ConnectionSink
 from .base import ChannelContext
 
 __all__ = ["attach_socket"]

@@ -25,7 +25,6 @@ from ..wire.connection import Connection
 from ..wire.copying import copied
 from ..wire.frames import Kind, pack_header
 from ..wire.operation import Operation, settler
-from ..wire.progress import weakly
 from ..wire.waiting import is_blocked_here, running_loop
 from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_writer
@@ -422,7 +421,7 @@ class SharedSending(MessageStream):
     def _ask_for_room_soon(self) -> None:
         if not self._ask_timer and self._slot_writes is not None:
             self._ask_timer = True
-            self.connection.loop.call_later(ROOM_S, weakly(self._ask_for_room, self._num_released))
+            self.connection.loop.call_later(ROOM_S, partial(self._ask_for_room, self._num_released))
 
     def _ask_for_room(self, num_released: int) -> None:
         """On the progress thread: the peer may not have looked at what is in the slots, and in our way."""
@@ -481,7 +480,7 @@ class SharedSending(MessageStream):
 
     def _forget_soon(self) -> None:
         self._forget_timer = True
-        self.connection.loop.call_later(self._forget_after_s, weakly(self._forget_later, self._num_written))
+        self.connection.loop.call_later(self._forget_after_s, partial(self._forget_later, self._num_written))
 
     def _check_all_gone(self) -> None:
         if not self._held and not (self._writes is not None and self._writes.waiting):

@@ -28,7 +28,6 @@ from ..errors import ProtocolError
 from ..wire.copying import copy_into
 from ..wire.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_header
 from ..wire.operation import Operation
-from ..wire.progress import weakly
 from ..wire.spinning import SPIN_S
 from ..wire.waiting import is_blocked_here
 from .host_memory import RING_BYTES, HostMemory
@@ -377,7 +376,7 @@ class SharedStream(SharedSending):
             self._empty()
         elif not self._room_timer:
             self._room_timer = True
-            self.connection.loop.call_later(ROOM_S, weakly(self._check_room, self._num_taken))
+            self.connection.loop.call_later(ROOM_S, partial(self._check_room, self._num_taken))
 
     def _check_room(self, num_taken: int) -> None:
         self.connection.run(partial(self._make_room_late, num_taken))
@@ -569,7 +568,7 @@ class SharedStream(SharedSending):
             self._report()
         elif reads.released_bytes and not self._report_timer:
             self._report_timer = True
-            self.connection.loop.call_later(REPORT_S, weakly(self._report_late))
+            self.connection.loop.call_later(REPORT_S, self._report_late)
 
     def _report(self) -> None:
         """Now, not after all else that has come: the peer writes on while we read that."""

@@ -1,6 +1,7 @@
-"""The few steps that a machine does better without the interpreter, in C. Without a compiler there are none of them.
+"""What a machine does better without the interpreter. Without a compiler there is none of it, and all goes on slower.
 
-``core`` is the library, or None: then Python does the same, more slowly. See ``docs/decisions/012-native-core.md``.
+``core`` is a library of the few steps that are written in C, or None: then Python does the same. See
+``docs/decisions/012-native-core.md``. Which modules are compiled from Python says ``compiled``.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import ctypes
 import importlib.util
 import os
 
-__all__ = ["VARIABLE", "core", "holding", "why_not"]
+from .compiled import VARIABLE, use
 
-VARIABLE = "MULTIWORLD_NATIVE"
+__all__ = ["VARIABLE", "core", "holding", "not_compiled", "why_not"]
+
 VERSION = 5  # of the functions and their parameters
 
 
@@ -38,3 +40,6 @@ core, why_not = _load()
 holding = None if core is None else ctypes.PyDLL(core._name)
 """The same library. A call through it keeps the interpreter lock: for what takes no longer than giving that up and
 getting it back, which other threads may make long."""
+
+not_compiled = use()
+"""Why modules are loaded as they were written; empty: they are loaded compiled."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from .graph import Batch
@@ -22,14 +21,14 @@ class _Entry(NamedTuple):
     alone: bool
 
 
-@dataclass
 class _Lane(Generic[T]):
     """What waits of one kind, oldest first."""
 
-    entries: OrderedDict[T, _Entry] = field(default_factory=OrderedDict)
-    rows: int = 0
-    urgent: int = 0
-    """How many entries make the lane's batches go without waiting for more."""
+    def __init__(self) -> None:
+        self.entries: OrderedDict[T, _Entry] = OrderedDict()
+        self.rows = 0
+        self.urgent = 0
+        """How many entries make the lane's batches go without waiting for more."""
 
 
 class BatchQueue(Generic[T]):

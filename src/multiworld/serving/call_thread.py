@@ -28,15 +28,15 @@ class CallThread(Generic[Call, Outcome]):
         self._loop = asyncio.get_running_loop()
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._num_threads = torch.get_num_threads()
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
         self._over = False
 
     def submit(self, call: Call) -> None:
         """Make it after those before it."""
-        if self._thread is None:
+        if self._worker is None:
             # A daemon: whoever ends this process does not wait for work that hangs.
-            self._thread = threading.Thread(target=self._run, name="multiworld-stage", daemon=True)
-            self._thread.start()
+            self._worker = threading.Thread(target=self._run, name="multiworld-stage", daemon=True)
+            self._worker.start()
         self._calls.put(call)
 
     def close(self) -> None:

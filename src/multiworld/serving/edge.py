@@ -6,18 +6,17 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
 from ..channel.base import Payload
 from ..errors import MultiworldError, WorldBrokenError
-from ..world.delivery import Delivery
-from ..world.world import World
+from ..wire.operation import Operation
 from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK
 from .packets import INLINE_BYTES, Item, Kind, Note, decode, encode
 
-__all__ = ["Edge", "EdgeOwner"]
+__all__ = ["Edge", "EdgeOwner", "EdgeWorld", "Listening"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +28,31 @@ LAZY_S = 0.01  # what nobody waits for may come so much later, together with mor
 LEAVE_S = 1.0  # for the last notes to arrive, unless the peer leaves in this very moment and reads no more
 LAZY_IDS = 4
 LAZY_BYTES = 16 << 20  # a quarter of the credit of a replica
+
+
+class Listening(Protocol):
+    """What ``World.deliver`` returns."""
+
+    def stop(self) -> None: ...
+
+
+class EdgeWorld(Protocol):
+    """What an edge needs of its ``World``."""
+
+    @property
+    def rank(self) -> int: ...
+
+    def deliver(
+        self, src: int, deliver: Callable[[Payload], None], ended: Callable[[Exception], None], /
+    ) -> Listening: ...
+
+    def start_send_tensors(
+        self, payload: Payload, dst: int, tag: int, timeout_s: float | None, /
+    ) -> Operation[None]: ...
+
+    async def leave(self, timeout_s: float | None = None, /) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class EdgeOwner(Protocol):
@@ -47,7 +71,7 @@ class Edge:
     Use it on one event loop, from ``start`` to ``aclose`` or ``abort``.
     """
 
-    def __init__(self, owner: EdgeOwner, world: World, peer: str, stage: str) -> None:
+    def __init__(self, owner: EdgeOwner, world: EdgeWorld, peer: str, stage: str) -> None:
         """``stage``: the peer's."""
         self.peer, self.stage, self.world = peer, stage, world
         self.is_upstream = world.rank == UPSTREAM_RANK
@@ -65,7 +89,7 @@ class Edge:
         self._under_way = 0
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
-        self._delivery: Delivery | None = None
+        self._delivery: Listening | None = None
         self._over = False
 
     def __repr__(self) -> str:

@@ -78,7 +78,7 @@ class Executor:
         self._queue: BatchQueue[Job] = BatchQueue(batch)
         self._jobs: dict[bytes, Job] = {}
         self._loop = asyncio.get_running_loop()
-        self._thread: CallThread[list[Job], Outcome] = CallThread(self._call, self._was_called)
+        self._caller: CallThread[list[Job], Outcome] = CallThread(self._call, self._was_called)
         self._turns: dict[bytes, asyncio.Future[Outcome]] = {}
         """Of calls on the thread that a task waits for."""
         self._timer: asyncio.TimerHandle | None = None
@@ -167,7 +167,7 @@ class Executor:
                 handle.cancel()
         for task in self._running:
             task.cancel()
-        self._thread.close()
+        self._caller.close()
 
     # ---- turns
 
@@ -225,7 +225,7 @@ class Executor:
         self._executing += 1
         self._began.update(dict.fromkeys((job.id for job in jobs), time.monotonic()))
         if not (self._is_async or jobs[0].alone):
-            self._thread.submit(jobs)
+            self._caller.submit(jobs)
             return
         self._alone = jobs[0].alone
         task = self._loop.create_task(self._execute_beside(jobs))
@@ -246,7 +246,7 @@ class Executor:
                 result, took_s = await self._call_async(jobs)
             else:
                 turn = self._turns[jobs[0].id] = self._loop.create_future()
-                self._thread.submit(jobs)
+                self._caller.submit(jobs)
                 result, took_s = await turn
         finally:
             self._calls.pop(jobs[0].id, None)
@@ -412,7 +412,7 @@ def _shape_of(items: Sequence[Item]) -> tuple[int, Hashable]:
         payload = item.payload
         if isinstance(payload, dict):
             kind.append(tuple(payload))
-        kind.append(type(payload))
+        kind.append(type(payload).__name__)
         for tensor in tensors_of(payload):
             rows.add(tensor.shape[0] if tensor.dim() else -1)
             kind.append((tensor.dtype, tuple(tensor.shape[1:])))

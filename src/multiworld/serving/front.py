@@ -152,7 +152,9 @@ class Front:
         try:
             answer: Payload = await asyncio.wait_for(asyncio.shield(request.waiter), timeout_s)
         except asyncio.TimeoutError:
-            raise DeadlineExceededError(timeout_s or 0.0, self._where(request)) from None
+            late = DeadlineExceededError(timeout_s or 0.0, self._where(request))
+            late.__suppress_context__ = True  # as "from None" does, which a compiled module leaves out
+            raise late from None
         finally:
             request.num_waiters -= 1
             if not request.num_waiters and not request.waiter.done():

@@ -11,10 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from ..errors import ProtocolError
-from .frames import FrameParser, Header
+from .frames import FrameParser
 from .interest import READ_EVENTS, Interest
 from .interrupts import is_owned
 from .loop_reader import LoopReader
@@ -22,18 +22,19 @@ from .low_water import LowWater
 from .operation import Operation
 from .payload_wait import PayloadWait
 from .progress import ProgressThread
+from .sink import ConnectionSink, Nobody, OpenedSink
 from .spinning import QuickWaits
+from .staging import staging
 from .unsent import Unsent
 from .watch import Watch, watch_together
 from .write_queue import WriteQueue
 
-__all__ = ["Connection", "ConnectionSink", "read_together"]
+__all__ = ["Connection", "read_together"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STAGING_BYTES = 64 * 1024
 CHUNK_BYTES = 4 * 1024 * 1024  # what one call reads into place: smaller ones cost a fifth of the throughput
 FAIR_BYTES = 8 * 1024 * 1024  # what one connection may move before the others get their turn
 BULK_BYTES = 128 * 1024  # behind a payload of this size comes another, which should not go through the staging buffer
@@ -44,43 +45,6 @@ DESCRIPTOR = struct.Struct("=i")
 ONE_DESCRIPTOR = socket.CMSG_SPACE(DESCRIPTOR.size)
 
 
-class ConnectionSink(Protocol):
-    """What a connection talks to. All methods run with the connection's read side held: be short, use ``defer``."""
-
-    def begin(self, header: Header, meta: bytes) -> memoryview | None: ...
-
-    def end(self, header: Header, meta: bytes) -> None: ...
-
-    def lost(self, reason: str) -> None:
-        """The connection is gone; called exactly once, also after ``abort``. Nothing is held."""
-
-
-@runtime_checkable
-class OpenedSink(Protocol):
-    """A sink that wants to know its connection before the first frame comes."""
-
-    def opened(self, connection: Connection) -> None: ...
-
-
-class _Nobody:
-    """The sink of a connection that is over."""
-
-    def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        return None
-
-    def end(self, header: Header, meta: bytes) -> None: ...
-
-    def lost(self, reason: str) -> None: ...
-
-
-class _ThreadBuffers(threading.local):
-    """Each reading thread's staging buffer."""
-
-    def __init__(self) -> None:
-        self.staging = memoryview(bytearray(STAGING_BYTES))
-
-
-_buffers = _ThreadBuffers()
 _NOT_HELD = object()
 
 
@@ -369,10 +333,10 @@ class Connection:
 
     def _staging(self) -> memoryview:
         if not self._bulk:
-            return _buffers.staging
+            return staging.buffer
         header = self.parser.in_payload  # of which nothing can be read into place: it is dropped, or ends here
         rest_bytes = 0 if header is None else header.payload_bytes - self.parser.received_bytes
-        return _buffers.staging[: rest_bytes + HEADERS_BYTES]
+        return staging.buffer[: rest_bytes + HEADERS_BYTES]
 
     def _heard(self) -> None:
         header = self.parser.in_payload
@@ -485,7 +449,7 @@ class Connection:
 
     def _forget(self) -> None:
         """Let go of all that refer to this: what has ended should not wait for the garbage collector."""
-        self.sink = self.parser.sink = _Nobody()
+        self.sink = self.parser.sink = Nobody()
         self.parser.take_whole = None
         self.is_awaited = self.is_receiving = lambda: False
         self._watch.forget()

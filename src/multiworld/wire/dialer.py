@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import HandshakeError, MultiworldError, ProtocolError
 from .addresses import address_of, family_of, is_local, is_ours, show
-from .connection import Connection, ConnectionSink
+from .connection import Connection
 from .frames import Header, Kind, pack_frame
 from .handshake import (
     NONCE_BYTES,
@@ -24,6 +24,7 @@ from .handshake import (
 )
 from .operation import Operation
 from .progress import ProgressThread
+from .sink import ConnectionSink
 
 __all__ = ["DialError", "dial"]
 

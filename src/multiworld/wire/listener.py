@@ -12,11 +12,12 @@ from typing import Any
 
 from ..errors import HandshakeError, ProtocolError
 from .addresses import is_local, is_ours, listen_at, show
-from .connection import Connection, ConnectionSink
+from .connection import Connection
 from .frames import Header, Kind, pack_frame
 from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, derive_key, encode_fields, prove
 from .progress import ProgressThread
 from .seldom import Seldom
+from .sink import ConnectionSink
 
 __all__ = ["Listener", "Pending", "Route"]
 

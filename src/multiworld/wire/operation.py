@@ -285,6 +285,7 @@ class _Drive(Generic[T]):
 
     def _stop(self) -> None:
         while True:
+            resting: threading.Event | None = None
             with self._lock:
                 waiting = self._waiting
                 if self._ended:
@@ -296,7 +297,9 @@ class _Drive(Generic[T]):
                     if self._resting is None:
                         self._resting = threading.Event()
                     resting = self._resting
-                    break
+            if resting is not None:
+                resting.wait()
+                return
+            assert waiting is not None
             if waiting.cancel(StepsCancelled()):
                 return
-        resting.wait()

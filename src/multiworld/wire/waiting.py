@@ -186,7 +186,9 @@ def outcome(operation: Operation[T]) -> T:
     """Return the value, or raise the error; one error that ended many operations is raised as a copy in each."""
     error = operation.error
     if error is not None and isinstance(error, MultiworldError):
-        raise type(error)(*error.args) from error.__cause__
+        copy = type(error)(*error.args)
+        copy.__cause__ = error.__cause__
+        raise copy
     return operation.result()
 
 

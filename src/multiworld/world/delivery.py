@@ -44,7 +44,7 @@ class Delivery:
         self._world, self._src, self._tag = world, src, tag
         self._deliver, self._ended = deliver, ended
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._loop_thread = threading.get_ident()
         self._pending: deque[Operation[Payload]] = deque()
         self._last: Exception | None = None
         """Why no more can be received than what is pending."""
@@ -81,7 +81,7 @@ class Delivery:
 
     def _received(self, _: Operation[Payload]) -> None:
         """On whichever thread the message came."""
-        if threading.get_ident() == self._thread and self._loop.is_running():
+        if threading.get_ident() == self._loop_thread and self._loop.is_running():
             if not self._going:
                 self._go_on()
             return

@@ -9,13 +9,14 @@ from typing import Any
 
 from ..errors import MultiworldError
 from ..wire.addresses import local_name
-from ..wire.connection import Connection, ConnectionSink
+from ..wire.connection import Connection
 from ..wire.dialer import dial
 from ..wire.frames import Kind
 from ..wire.handshake import Voucher
 from ..wire.listener import Listener, Pending, Route
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread, Timer
+from ..wire.sink import ConnectionSink
 from .link import Link, LinkOwner, accept_link
 from .liveness import LivenessPolicy
 from .peers import PeerInfo

@@ -1,0 +1,120 @@
+"""Which modules are compiled, and whether those that are loaded are compiled or are the sources: all, or none.
+
+The modules that every message of a world or of serving goes through can be compiled to C by mypyc, from the same
+sources that are interpreted elsewhere. ``setup.py`` does so where it can. What was compiled is used if it is of the
+sources that lie here, which its name says; else the sources are. See ``docs/decisions/025-compiled-modules.md``.
+
+This module imports nothing of the package: ``setup.py`` runs it where the package's requirements are missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["MODULES", "SUFFIX", "group_name", "is_compiled", "source_of", "use", "why_not"]
+
+VARIABLE = "MULTIWORLD_NATIVE"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "multiworld"
+SUFFIX = "__mypyc"  # of the library that holds the code of all of them, as mypyc names it
+
+MODULES = (
+    "channel.inbox",
+    "channel.lane_payloads",
+    "channel.message",
+    "channel.moving",
+    "channel.nccl_stream",
+    "channel.outbox",
+    "channel.ring",
+    "channel.shared_sending",
+    "channel.shared_stream",
+    "channel.stream",
+    "channel.stream_sending",
+    "channel.tensors",
+    "serving.batching",
+    "serving.call_thread",
+    "serving.custody",
+    "serving.edge",
+    "serving.executor",
+    "serving.finished",
+    "serving.front",
+    "serving.holder",
+    "serving.node",
+    "serving.packets",
+    "serving.payloads",
+    "serving.replica",
+    "serving.requests",
+    "serving.routing",
+    "serving.suspicion",
+    "wire.connection",
+    "wire.copying",
+    "wire.frames",
+    "wire.interest",
+    "wire.low_water",
+    "wire.operation",
+    "wire.payload_wait",
+    "wire.seldom",
+    "wire.waiting",
+    "wire.write_queue",
+    "world.delivery",
+)
+"""Their names in the package."""
+
+
+def source_of(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def group_name() -> str:
+    """Return what the library of the compiled modules is called: of other sources, it has another name."""
+    digest = hashlib.sha256()
+    for module in MODULES:
+        digest.update(source_of(module).read_bytes())
+    return f"{PACKAGE}_{digest.hexdigest()[:16]}"
+
+
+class SourceFinder(importlib.abc.MetaPathFinder):
+    """Finds the sources of the modules that would else be found compiled."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        package, _, module = fullname.partition(".")
+        if package != PACKAGE or module not in MODULES:
+            return None
+        return importlib.util.spec_from_file_location(fullname, source_of(module))
+
+
+def why_not() -> str:
+    """Return why the sources are to be used; empty: what was compiled is."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted in ("0", "core"):
+        return f"{VARIABLE}={wanted} in the environment"
+    try:
+        name = group_name() + SUFFIX
+    except OSError as error:
+        return f"the sources cannot be read: {error}"
+    if importlib.util.find_spec(name) is None:
+        return "what lies here was not compiled, or is older than the sources: install the package again"
+    return ""
+
+
+def use() -> str:
+    """Decide, before any of them is imported. Return why the sources are used; empty: what was compiled is."""
+    reason = why_not()
+    if reason and not any(isinstance(finder, SourceFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, SourceFinder())
+    return reason
+
+
+def is_compiled(module: ModuleType) -> bool:
+    """Return whether a module that was imported is compiled."""
+    return not str(getattr(module, "__file__", "")).endswith(".py")
