@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from ..errors import ProtocolError
 
 __all__ = ["Arrival", "Inbox", "Mismatch", "Posted"]
 
-MAX_LEFTOVERS = 64  # idle tags whose credits stay with the sender
-MAX_FORGOTTEN = 65536  # a message on a tag that was forgotten so long ago would wait for ever, and do no other harm
+MAX_LEFTOVERS: Final = 64  # idle tags whose credits stay with the sender
+MAX_FORGOTTEN: Final = 65536
+"""A message on a tag that was forgotten so long ago would wait for ever, and do no other harm."""
 
 R = TypeVar("R")  # the shell's receive
 M = TypeVar("M")  # the shell's description of a message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from typing import Final
 
 from torch import Tensor
 
@@ -30,11 +31,14 @@ __all__ = [
     "key_of",
 ]
 
-USER, COLLECTIVE = 0, 1  # two spaces of tags
-FLAG_COLLECTIVE, FLAG_CREDITED, FLAG_ASKED = 1, 2, 8
-SIZE = struct.Struct("<Q")
-MESSAGE = int(Kind.MESSAGE)
-PAYLOAD_KINDS = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
+USER: Final = 0  # two spaces of tags
+COLLECTIVE: Final = 1
+FLAG_COLLECTIVE: Final = 1
+FLAG_CREDITED: Final = 2
+FLAG_ASKED: Final = 8
+SIZE: Final = struct.Struct("<Q")
+MESSAGE: Final = int(Kind.MESSAGE)
+PAYLOAD_KINDS: Final = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
 
 
 class Message:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from torch import Tensor
 
@@ -29,9 +29,9 @@ __all__ = ["FLAG_MOVED", "MovingStream", "OnOver", "PayloadMover"]
 
 logger = logging.getLogger(__name__)
 
-FLAG_MOVED = 4
-GRACE_S = 0.008  # a payload that is under way has mostly arrived before this; then nothing has to break
-RELEASE_S = 1.0
+FLAG_MOVED: Final = 4
+GRACE_S: Final = 0.008  # a payload that is under way has mostly arrived before this; then nothing has to break
+RELEASE_S: Final = 1.0
 
 OnOver = Callable[[Exception | None], None]
 

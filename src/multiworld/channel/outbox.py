@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 __all__ = ["WINDOW_BYTES", "Outbox", "Route"]
 
-WINDOW_BYTES = 8 * 1024 * 1024
+WINDOW_BYTES: Final = 8 * 1024 * 1024
 
 S = TypeVar("S")  # the shell's send
 

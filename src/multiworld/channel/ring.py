@@ -9,10 +9,11 @@ The sender takes pieces and the receiver releases them, in the same order. A pie
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 __all__ = ["ALIGNMENT", "Piece", "RingReads", "RingSpace", "room_for"]
 
-ALIGNMENT = 64
+ALIGNMENT: Final = 64
 
 
 def room_for(size_bytes: int) -> int:

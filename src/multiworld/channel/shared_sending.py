@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from torch import Tensor
 
@@ -55,18 +55,20 @@ __all__ = [
     "SharedSending",
 ]
 
-FLAG_SHARED, FLAG_LANE, FLAG_SHELF = 16, 32, 64
+FLAG_SHARED: Final = 16
+FLAG_LANE: Final = 32
+FLAG_SHELF: Final = 64
 """Where a payload is; the last also of a credit, whose receive takes what lies there."""
-NO_ROOM = 1  # of a bell for slots: what is in them is in the way
-INLINE_BYTES = SMALL_BYTES  # up to here the frame that wakes a reader may as well bring the message
-SHARED_EAGER_BYTES = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
-MAX_PIECES = RING_BYTES // ALIGNMENT
-MAX_ROUNDS = 100_000  # more than there are pieces and messages that a peer could release one by one
-KEPT_FORGET_S = 60.0
-ROOM_S = 0.005  # until something is done about a full ring in which nothing moves
-PLACE = struct.Struct("<QQQ")  # where in the ring a payload lies, its size, and which piece it is
-LENGTH = struct.Struct("<Q")
-SHELF_PLACE = struct.Struct("<QQQQ")  # a ``Place``
+NO_ROOM: Final = 1  # of a bell for slots: what is in them is in the way
+INLINE_BYTES: Final = SMALL_BYTES  # up to here the frame that wakes a reader may as well bring the message
+SHARED_EAGER_BYTES: Final = RING_BYTES // 8  # what goes through the ring, where it can lie until it is received
+MAX_PIECES: Final = RING_BYTES // ALIGNMENT
+MAX_ROUNDS: Final = 100_000  # more than there are pieces and messages that a peer could release one by one
+KEPT_FORGET_S: Final = 60.0
+ROOM_S: Final = 0.005  # until something is done about a full ring in which nothing moves
+PLACE: Final = struct.Struct("<QQQ")  # where in the ring a payload lies, its size, and which piece it is
+LENGTH: Final = struct.Struct("<Q")
+SHELF_PLACE: Final = struct.Struct("<QQQQ")  # a ``Place``
 
 
 class _Outgoing(Payload[Send]):

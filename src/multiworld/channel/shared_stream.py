@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -72,14 +72,14 @@ __all__ = ["KEPT_BYTES", "SharedStream"]
 
 logger = logging.getLogger(__name__)
 
-NO_LANES = 1  # of an answer to memory
-IN_MEMORY = FLAG_SHARED | FLAG_LANE | FLAG_SHELF
-REPORT_BYTES = RING_BYTES // 8  # what is read before a sender that waits for room is told
-KEPT_BYTES = RING_BYTES // 3  # what may wait in the ring for its receive while other receives wait
+NO_LANES: Final = 1  # of an answer to memory
+IN_MEMORY: Final = FLAG_SHARED | FLAG_LANE | FLAG_SHELF
+REPORT_BYTES: Final = RING_BYTES // 8  # what is read before a sender that waits for room is told
+KEPT_BYTES: Final = RING_BYTES // 3  # what may wait in the ring for its receive while other receives wait
 assert KEPT_BYTES + REPORT_BYTES <= RING_BYTES // 2, "see RingSpace"
-REPORT_S = 0.1  # or so long after it was read
-NUMBERED_KINDS = frozenset((int(Kind.MESSAGE), int(Kind.ANNOUNCE)))
-ORDERED_KINDS = NUMBERED_KINDS | {int(Kind.BYE), int(Kind.REJECT)}
+REPORT_S: Final = 0.1  # or so long after it was read
+NUMBERED_KINDS: Final = frozenset((int(Kind.MESSAGE), int(Kind.ANNOUNCE)))
+ORDERED_KINDS: Final = NUMBERED_KINDS | {int(Kind.BYE), int(Kind.REJECT)}
 """Frames whose place among the messages matters."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from .tensors import memory_of, parse_layout
 
 __all__ = ["REPORT_BYTES", "MessageStream"]
 
-REPORT_BYTES = WINDOW_BYTES // 4  # what is consumed of the window before the sender hears of it
+REPORT_BYTES: Final = WINDOW_BYTES // 4  # what is consumed of the window before the sender hears of it
 
 
 def _fits(receive: Receive, message: Message) -> bool:

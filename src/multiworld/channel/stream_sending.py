@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Final
 
 from torch import Tensor
 
@@ -18,9 +19,9 @@ from .tensors import describe_text, memory_of
 
 __all__ = ["EAGER_BYTES", "SLOW_CANCEL_BYTES", "SMALL_BYTES", "StreamSending"]
 
-EAGER_BYTES = 512 * 1024
-SMALL_BYTES = 16 * 1024  # worth copying into one write with its header
-SLOW_CANCEL_BYTES = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
+EAGER_BYTES: Final = 512 * 1024
+SMALL_BYTES: Final = 16 * 1024  # worth copying into one write with its header
+SLOW_CANCEL_BYTES: Final = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with
 
 _SENT: Operation[None] = Operation.succeeded(None)
 

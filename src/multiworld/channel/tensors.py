@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,13 +52,15 @@ DTYPES: tuple[torch.dtype, ...] = (
     torch.float8_e5m2fnuz,
     *(getattr(torch, name) for name in ("float8_e8m0fnu",) if hasattr(torch, name)),  # from torch 2.7
 )
-CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
-SINGLE, LIST, DICT = 0, 1, 2
-ALIGNMENT = 64  # of each tensor inside a payload, so that a view of any dtype is possible
-MAX_NUMEL = 2**56  # more is not memory, and of an empty tensor not countable
-SHORT_BYTES = 64  # descriptions that come again and again
-_PADDING = bytes(ALIGNMENT)
-_EMPTY = memoryview(b"")
+CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
+SINGLE: Final = 0
+LIST: Final = 1
+DICT: Final = 2
+ALIGNMENT: Final = 64  # of each tensor inside a payload, so that a view of any dtype is possible
+MAX_NUMEL: Final = 2**56  # more is not memory, and of an empty tensor not countable
+SHORT_BYTES: Final = 64  # descriptions that come again and again
+_PADDING: Final = bytes(ALIGNMENT)
+_EMPTY: Final = memoryview(b"")
 
 
 def memory_of(tensor: Tensor) -> memoryview:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..channel.base import Payload
 from ..errors import MultiworldError, WorldBrokenError
@@ -20,14 +20,15 @@ __all__ = ["Edge", "EdgeOwner", "EdgeWorld", "Listening"]
 
 logger = logging.getLogger(__name__)
 
-MAX_UNDER_WAY = 2
-PACKET_BYTES = 256 << 10
-PACKET_ITEMS = 64
-EARLY_ITEMS = 8  # leave at once: else all that waits travels as one packet, and one process after the other has it
-LAZY_S = 0.01  # what nobody waits for may come so much later, together with more of it
-LEAVE_S = 1.0  # for the last notes to arrive, unless the peer leaves in this very moment and reads no more
-LAZY_IDS = 4
-LAZY_BYTES = 16 << 20  # a quarter of the credit of a replica
+MAX_UNDER_WAY: Final = 2
+PACKET_BYTES: Final = 256 << 10
+PACKET_ITEMS: Final = 64
+EARLY_ITEMS: Final = 8
+"""Leave at once: else all that waits travels as one packet, and one process after the other has it."""
+LAZY_S: Final = 0.01  # what nobody waits for may come so much later, together with more of it
+LEAVE_S: Final = 1.0  # for the last notes to arrive, unless the peer leaves in this very moment and reads no more
+LAZY_IDS: Final = 4
+LAZY_BYTES: Final = 16 << 20  # a quarter of the credit of a replica
 
 
 class Listening(Protocol):
@@ -128,12 +129,12 @@ class Edge:
         """Return the ids of the items that have not left yet."""
         return [item.id for item in self._items]
 
-    def say(self, kind: Kind, ids: Iterable[bytes] = (), *, number: float = 0.0) -> None:
+    def say(self, kind: int, ids: Iterable[bytes] = (), *, number: float = 0.0) -> None:
         """Say something now."""
         self._notes.append(Note(kind, list(ids), number))
         self._flush_soon()
 
-    def mention(self, kind: Kind, id_: bytes, *, size_bytes: int = 0) -> None:
+    def mention(self, kind: int, id_: bytes, *, size_bytes: int = 0) -> None:
         """Say something within ``LAZY_S``, or as soon as there is enough of it, or it is of many bytes of credit."""
         ids = self._note(kind, id_)
         self._lazy_bytes += size_bytes
@@ -144,12 +145,12 @@ class Edge:
         elif self._later is None and self._soon is None:
             self._later = self._loop.call_later(LAZY_S, self._flush)
 
-    def say_soon(self, kind: Kind, id_: bytes) -> None:
+    def say_soon(self, kind: int, id_: bytes) -> None:
         """Say something in this turn of the loop, together with more of it."""
         self._note(kind, id_)
         self._flush_soon()
 
-    def _note(self, kind: Kind, id_: bytes) -> dict[bytes, None]:
+    def _note(self, kind: int, id_: bytes) -> dict[bytes, None]:
         ids = self._ids.get(kind)
         if ids is None:
             ids = self._ids[kind] = {}

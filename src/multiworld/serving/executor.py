@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -34,13 +34,13 @@ Results = Sequence[Payload | Exception]
 Outcome = tuple[Results | Exception, float]
 """The results, or what was raised, and how long it took."""
 
-INLINE_S = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
-AHEAD_S = 0.05
-LONE_INLINE_S = 0.01  # so does longer work, while nothing else waits that could come and go meanwhile
-SMOOTHING = 0.2
-TURN_S = 0.002
-MAX_MESSAGE = 4096  # characters of what user code raises
-MAX_CONCURRENT = 64  # calls of a coroutine function
+INLINE_S: Final = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
+AHEAD_S: Final = 0.05
+LONE_INLINE_S: Final = 0.01  # so does longer work, while nothing else waits that could come and go meanwhile
+SMOOTHING: Final = 0.2
+TURN_S: Final = 0.002
+MAX_MESSAGE: Final = 4096  # characters of what user code raises
+MAX_CONCURRENT: Final = 64  # calls of a coroutine function
 
 
 class Job:
@@ -90,6 +90,7 @@ class Executor:
         self._began: dict[bytes, float] = {}  # of what is being executed, the oldest first
         self._executing = 0
         self._alone = False
+        self._inference = torch.inference_mode()  # made once, as that takes longer than entering it
         self._quiet = asyncio.Event()
         self._closed = False
         self.call_s: float | None = None
@@ -187,7 +188,7 @@ class Executor:
 
     def _execute_what_is_due(self) -> None:
         began = now = time.monotonic()
-        with torch.inference_mode():  # here, as entering it takes as long as a small work
+        with self._inference:  # here, as entering it takes as long as a small work
             while self._has_room() and now - began < TURN_S:
                 jobs = self._queue.take(now=now)
                 if not jobs:

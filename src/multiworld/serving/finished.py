@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Final
 
 __all__ = ["Finished"]
 
-NUM_REMEMBERED = 8192
-EVERY_ATTEMPT = 1 << 16
+NUM_REMEMBERED: Final = 8192
+EVERY_ATTEMPT: Final = 1 << 16
 
 
 class Finished:

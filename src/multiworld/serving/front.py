@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -39,10 +39,11 @@ from .versions import Versions, merged_weights, versions_of
 
 __all__ = ["Front"]
 
-TEND_S = 0.02
-WHERE_S = 0.06  # so long before a request's time is over it is asked where it is: the error must not wait for that
-MAX_ASKED = 64  # requests at a time
-WINDOW = 4096  # answers never wait for credit: the gateway has admitted their requests
+TEND_S: Final = 0.02
+WHERE_S: Final = 0.06
+"""So long before a request's time is over it is asked where it is: the error must not wait for that."""
+MAX_ASKED: Final = 64  # requests at a time
+WINDOW: Final = 4096  # answers never wait for credit: the gateway has admitted their requests
 
 
 class Front:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["Held", "Holder"]
 
-SMOOTHING = 0.1  # of the latency, per answer
-FIRST_LATENCY_S = 0.01  # before the first answer
+SMOOTHING: Final = 0.1  # of the latency, per answer
+FIRST_LATENCY_S: Final = 0.01  # before the first answer
 
 
 class Held(NamedTuple):

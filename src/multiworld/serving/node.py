@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..errors import MultiworldError, WorldClosedError
 from ..world.manager import WorldManager
@@ -25,10 +25,10 @@ __all__ = ["Node", "NodeOwner", "Place"]
 
 logger = logging.getLogger(__name__)
 
-FIRST_WINDOW = 16
-CHECK_S = 0.05
-CONNECT_S = 20.0
-MAX_LAZY_IDS = 256
+FIRST_WINDOW: Final = 16
+CHECK_S: Final = 0.05
+CONNECT_S: Final = 20.0
+MAX_LAZY_IDS: Final = 256
 
 
 class NodeOwner(Protocol):

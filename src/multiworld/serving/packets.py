@@ -16,8 +16,7 @@ import json
 import math
 import struct
 from collections.abc import Sequence
-from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,16 +27,17 @@ from ..errors import ProtocolError
 
 __all__ = ["INLINE_BYTES", "Item", "Kind", "Note", "decode", "encode"]
 
-VERSION = 1
-INLINE_BYTES = 64 << 10
-ID_BYTES = 16
-HEAD = struct.Struct("<BxxxI")
-RECORD = struct.Struct("<BBHHHIIQd16s")  # kind, flags, attempt, deaths, origin, description, extra, size, budget, id
-REPLAYED = 1
-_PADDING = bytes(ALIGNMENT)
+VERSION: Final = 1
+INLINE_BYTES: Final = 64 << 10
+ID_BYTES: Final = 16
+HEAD: Final = struct.Struct("<BxxxI")
+RECORD: Final = struct.Struct("<BBHHHIIQd16s")
+"""Kind, flags, attempt, deaths, origin, description, extra, size, budget, id."""
+REPLAYED: Final = 1
+_PADDING: Final = bytes(ALIGNMENT)
 
 
-class Kind(IntEnum):
+class Kind:
     """What a record says.
 
     Downstream go ITEM, ERROR, CANCEL (nobody wants it any more, here and further down), DROP (another replica has done
@@ -45,23 +45,20 @@ class Kind(IntEnum):
     others come back; ASK goes up to the gateways: does anybody wait for these?
     """
 
-    ITEM = 1
-    ERROR = 2
-    CANCEL = 3
-    GO = 4
-    ACCEPTED = 5
-    RELEASED = 6
-    STARTED = 7
-    GRANT = 8
-    DROP = 9
-    RECALL = 10
-    RETURNED = 11
-    ASK = 12
-    EXECUTED = 13
-    PROMPT = 14
-
-
-_ERROR = int(Kind.ERROR)
+    ITEM: Final = 1
+    ERROR: Final = 2
+    CANCEL: Final = 3
+    GO: Final = 4
+    ACCEPTED: Final = 5
+    RELEASED: Final = 6
+    STARTED: Final = 7
+    GRANT: Final = 8
+    DROP: Final = 9
+    RECALL: Final = 10
+    RETURNED: Final = 11
+    ASK: Final = 12
+    EXECUTED: Final = 13
+    PROMPT: Final = 14
 
 
 class Note(NamedTuple):
@@ -215,7 +212,7 @@ def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item]
     for _ in range(num_records):
         kind, flags, attempt, deaths, origin, meta, extra, size, budget, id_ = RECORD.unpack_from(memory, position)
         position += record_bytes
-        if kind > _ERROR:
+        if kind > Kind.ERROR:
             end = position + size * ID_BYTES
             if end > packet.nbytes:
                 raise ProtocolError(f"a packet of {packet.nbytes} bytes that should have {end}")

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from ..channel.base import Payload
 from ..world.manager import WorldManager
@@ -36,15 +36,17 @@ __all__ = ["Replica"]
 
 logger = logging.getLogger(__name__)
 
-QUEUE_S = 0.05  # how much work each sender may have waiting here
-BLOCKED_S = 0.05  # a result that the next stage has had no room for so long
-MIN_WINDOW, MAX_WINDOW = 8, 256
-MERGING_WINDOW = 1 << 16  # see Custody
-TOLD_S = 0.001  # what takes longer is told when it is done: a sender that chooses would count it for as long again
-GO_AHEAD_S = 1.0
-ASK_S = 0.3  # a part whose other parts come later than that may have come too late itself
-GRANT_EVERY_S = 0.1
-MAX_NOTED = 512  # characters of an error in a trace
+QUEUE_S: Final = 0.05  # how much work each sender may have waiting here
+BLOCKED_S: Final = 0.05  # a result that the next stage has had no room for so long
+MIN_WINDOW: Final = 8
+MAX_WINDOW: Final = 256
+MERGING_WINDOW: Final = 1 << 16  # see Custody
+TOLD_S: Final = 0.001
+"""What takes longer is told when it is done: a sender that chooses would count it for as long again."""
+GO_AHEAD_S: Final = 1.0
+ASK_S: Final = 0.3  # a part whose other parts come later than that may have come too late itself
+GRANT_EVERY_S: Final = 0.1
+MAX_NOTED: Final = 512  # characters of an error in a trace
 
 
 class _Open:

@@ -7,16 +7,16 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["Admission", "Latencies", "Open", "Requests"]
 
-NUM_LATENCIES = 1024
-MAX_ATTEMPTS = 3
-SPARE_DEADLINES = 1024
-KEPT_OVERHEAD_BYTES = 1024
-RECHECK_S = 0.25
-RECHECK_FACTOR = 4.0
+NUM_LATENCIES: Final = 1024
+MAX_ATTEMPTS: Final = 3
+SPARE_DEADLINES: Final = 1024
+KEPT_OVERHEAD_BYTES: Final = 1024
+RECHECK_S: Final = 0.25
+RECHECK_FACTOR: Final = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)

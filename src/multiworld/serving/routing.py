@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 __all__ = ["POLICIES", "Candidate", "Policy", "make_policy", "rendezvous"]
 
-MIN_LATENCY_S = 1e-6
-MASK = (1 << 64) - 1
+MIN_LATENCY_S: Final = 1e-6
+MASK: Final = (1 << 64) - 1
 
 
 class Candidate(Protocol):
@@ -114,7 +114,7 @@ def _expected_s(candidate: Candidate) -> float:
     return (candidate.in_flight + 1) * max(candidate.latency_s, MIN_LATENCY_S)
 
 
-POLICIES = ("shortest-queue", "round-robin", "random", "power-of-two", "sticky")
+POLICIES: Final = ("shortest-queue", "round-robin", "random", "power-of-two", "sticky")
 
 
 def make_policy(name: str, draw: Callable[[int], int]) -> Policy:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
+from typing import Final
 
 from .holder import Holder
 
 __all__ = ["Suspicion"]
 
-NUM_LATENCIES = 256
-SUSPECT_AFTER_S = 0.25
-SUSPECT_FACTOR = 4.0
-FORGIVE_HALF_S = 0.5  # in which half of an idle replica's bad name goes
-REPLAY_SHARE = 0.2
-REPLAY_ALLOWANCE = 16
-BUDGET_HALF_AT = 4096
+NUM_LATENCIES: Final = 256
+SUSPECT_AFTER_S: Final = 0.25
+SUSPECT_FACTOR: Final = 4.0
+FORGIVE_HALF_S: Final = 0.5  # in which half of an idle replica's bad name goes
+REPLAY_SHARE: Final = 0.2
+REPLAY_ALLOWANCE: Final = 16
+BUDGET_HALF_AT: Final = 4096
 
 
 class Suspicion:

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..errors import ProtocolError
 from .frames import FrameParser
@@ -35,17 +35,18 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CHUNK_BYTES = 4 * 1024 * 1024  # what one call reads into place: smaller ones cost a fifth of the throughput
-FAIR_BYTES = 8 * 1024 * 1024  # what one connection may move before the others get their turn
-BULK_BYTES = 128 * 1024  # behind a payload of this size comes another, which should not go through the staging buffer
-HEADERS_BYTES = 2 * 1024
-HANDSHAKE_META_BYTES = 4096
-MAX_META_BYTES = 16 * 1024 * 1024  # once both sides have proved themselves
-DESCRIPTOR = struct.Struct("=i")
-ONE_DESCRIPTOR = socket.CMSG_SPACE(DESCRIPTOR.size)
+CHUNK_BYTES: Final = 4 * 1024 * 1024  # what one call reads into place: smaller ones cost a fifth of the throughput
+FAIR_BYTES: Final = 8 * 1024 * 1024  # what one connection may move before the others get their turn
+BULK_BYTES: Final = 128 * 1024
+"""Behind a payload of this size comes another, which should not go through the staging buffer."""
+HEADERS_BYTES: Final = 2 * 1024
+HANDSHAKE_META_BYTES: Final = 4096
+MAX_META_BYTES: Final = 16 * 1024 * 1024  # once both sides have proved themselves
+DESCRIPTOR: Final = struct.Struct("=i")
+ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(DESCRIPTOR.size)
 
 
-_NOT_HELD = object()
+_NOT_HELD: Final = object()
 
 
 class Connection:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable
+from typing import Final
 
 from .. import native
 
 __all__ = ["address_of", "copied", "copy_into", "copy_memory", "memory_at"]
 
-SMALL_BYTES = 64 * 1024
+SMALL_BYTES: Final = 64 * 1024
 _make_view = ctypes.pythonapi.PyMemoryView_FromMemory
 _make_view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _make_view.restype = ctypes.py_object
-_WRITABLE = 0x200
+_WRITABLE: Final = 0x200
 _copy: Callable[[int, int, int], object] = ctypes.memmove
 if native.core is not None:
     _copy = native.core.multiworld_copy

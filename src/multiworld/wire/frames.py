@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ..errors import ProtocolError
 
@@ -29,11 +29,11 @@ __all__ = [
     "pack_header",
 ]
 
-MAGIC = 0x574D  # "MW" on the wire
-HEADER = struct.Struct("<HBBIQqQ")
-HEADER_BYTES = HEADER.size
-DIRECT_BYTES = 16 * 1024  # a payload rest of this size is worth a read straight into its destination
-MAX_PAYLOAD_BYTES = 1 << 46
+MAGIC: Final = 0x574D  # "MW" on the wire
+HEADER: Final = struct.Struct("<HBBIQqQ")
+HEADER_BYTES: Final = HEADER.size
+DIRECT_BYTES: Final = 16 * 1024  # a payload rest of this size is worth a read straight into its destination
+MAX_PAYLOAD_BYTES: Final = 1 << 46
 
 
 class Kind(enum.IntEnum):
@@ -78,7 +78,7 @@ class Kind(enum.IntEnum):
     AGENT_NOTE = 95
 
 
-KINDS = frozenset(int(kind) for kind in Kind)
+KINDS: Final = frozenset(int(kind) for kind in Kind)
 
 
 class Header(NamedTuple):

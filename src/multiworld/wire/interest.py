@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import select
 import threading
+from typing import Final
 
 from .progress import ProgressThread
 
 __all__ = ["READ_EVENTS", "Interest"]
 
-READ_EVENTS = select.EPOLLIN | select.EPOLLRDHUP
+READ_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class Interest:

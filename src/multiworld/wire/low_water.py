@@ -7,11 +7,12 @@ that took a quarter of the throughput. The end of the stream, and a full buffer,
 from __future__ import annotations
 
 import socket
+from typing import Final
 
 __all__ = ["LowWater"]
 
-MARK_BYTES = 256 * 1024  # more comes more slowly over a veth pair than a reader looks for it (``payload_wait``)
-LEAST_BYTES = 128 * 1024  # of a rest that it is worth a system call for
+MARK_BYTES: Final = 256 * 1024  # more comes more slowly over a veth pair than a reader looks for it (``payload_wait``)
+LEAST_BYTES: Final = 128 * 1024  # of a rest that it is worth a system call for
 
 
 class LowWater:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import select
 import time
+from typing import Final
 
 from .polling import look, poller_of
 from .spinning import MAX_MISSES, REST, SPIN_S
 
 __all__ = ["PayloadWait"]
 
-LARGE_BYTES = 512 * 1024  # a rest above this
+LARGE_BYTES: Final = 512 * 1024  # a rest above this
 
 
 class PayloadWait:

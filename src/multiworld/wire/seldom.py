@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Final
 
 __all__ = ["SELDOM_S", "Seldom"]
 
-SELDOM_S = 60.0
+SELDOM_S: Final = 60.0
 
 
 class Seldom:

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from .copying import copied
 from .interest import Interest
@@ -17,10 +17,10 @@ from .unsent import Unsent
 
 __all__ = ["WriteQueue"]
 
-CHUNK_BYTES = 4 * 1024 * 1024
-INLINE_BYTES = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
-MUCH_BYTES = 16 * 1024  # less does not fill what the kernel holds
-MAX_SEGMENTS = 64
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+INLINE_BYTES: Final = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
+MUCH_BYTES: Final = 16 * 1024  # less does not fill what the kernel holds
+MAX_SEGMENTS: Final = 64
 
 
 class _Fail(Protocol):

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..channel.base import Payload
 from ..errors import MultiworldError
@@ -26,8 +26,9 @@ __all__ = ["Delivery"]
 
 logger = logging.getLogger(__name__)
 
-NUM_AHEAD = 2  # receives: a large message needs one before it comes, and comes while the one before it is worked on
-TURN_S = 0.005  # a peer that sends faster than this delivers would keep the loop from all else
+NUM_AHEAD: Final = 2
+"""Receives: a large message needs one before it comes, and comes while the one before it is worked on."""
+TURN_S: Final = 0.005  # a peer that sends faster than this delivers would keep the loop from all else
 
 
 class Delivery:
