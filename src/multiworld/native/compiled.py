@@ -54,6 +54,7 @@ MODULES = (
     "serving.requests",
     "serving.routing",
     "serving.suspicion",
+    "serving.turn",
     "wire.connection",
     "wire.copying",
     "wire.frames",
@@ -64,6 +65,7 @@ MODULES = (
     "wire.seldom",
     "wire.waiting",
     "wire.write_queue",
+    "world.arguments",
     "world.delivery",
 )
 """Their names in the package."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from .graph import Batch
 
@@ -13,12 +13,11 @@ __all__ = ["BatchQueue"]
 T = TypeVar("T", bound=Hashable)
 
 
-class _Entry(NamedTuple):
-    kind: Hashable
-    rows: int
-    since: float
-    urgent: bool
-    alone: bool
+class _Entry:
+    __slots__ = ("alone", "kind", "rows", "since", "urgent")
+
+    def __init__(self, kind: Hashable, rows: int, since: float, urgent: bool, alone: bool) -> None:
+        self.kind, self.rows, self.since, self.urgent, self.alone = kind, rows, since, urgent, alone
 
 
 class _Lane(Generic[T]):

@@ -19,20 +19,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from .holder import Holder
 from .routing import Policy, rendezvous
 from .suspicion import Suspicion
 
-__all__ = ["Assignment", "Custody", "Loss", "Refusal"]
-
-
-class Assignment(NamedTuple):
-    """Send the item with this key to this replica now."""
-
-    key: bytes
-    peer: str
+__all__ = ["Custody", "Loss", "Refusal"]
 
 
 @dataclass(frozen=True)
@@ -232,8 +224,8 @@ class Custody:
         self.held_bytes += size_bytes
         self._queue_of(item).append(key)
 
-    def assign(self, *, now: float) -> Iterator[Assignment]:
-        """Yield what is to be sent now, oldest first, as long as there is credit."""
+    def assign(self, *, now: float) -> Iterator[tuple[bytes, str]]:
+        """Yield what is to be sent now, and to whom, oldest first, as long as there is credit."""
         for target in list(self._bound):
             yield from self._assign_bound(target, now)
         while self._waiting:
@@ -351,12 +343,12 @@ class Custody:
     def _has_credit(self, peer: Holder, item: _Item) -> bool:
         return peer.has_credit(item.size_bytes, self._max_bytes)
 
-    def _hold(self, key: bytes, item: _Item, peer: Holder, now: float) -> Assignment:
+    def _hold(self, key: bytes, item: _Item, peer: Holder, now: float) -> tuple[bytes, str]:
         peer.hold(key, item.size_bytes, now)
         item.holders.add(peer.name)
         item.is_waiting = False
         self._suspicion.sent()
-        return Assignment(key, peer.name)
+        return key, peer.name
 
     def _done(self, peer: Holder, key: bytes, now: float) -> None:
         latency_s = peer.done(key, now)
@@ -366,7 +358,7 @@ class Custody:
     def _queue_of(self, item: _Item) -> deque[bytes]:
         return self._waiting if item.target is None else self._bound.setdefault(item.target, deque())
 
-    def _assign_bound(self, target: str, now: float) -> Iterator[Assignment]:
+    def _assign_bound(self, target: str, now: float) -> Iterator[tuple[bytes, str]]:
         queue, peer = self._bound[target], self._peers.get(target)
         while queue:
             key = queue[0]

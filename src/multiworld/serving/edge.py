@@ -15,6 +15,7 @@ from ..errors import MultiworldError, WorldBrokenError
 from ..wire.operation import Operation
 from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK
 from .packets import INLINE_BYTES, Item, Kind, Note, decode, encode
+from .turn import Turn
 
 __all__ = ["Edge", "EdgeOwner", "EdgeWorld", "Listening"]
 
@@ -72,8 +73,8 @@ class Edge:
     Use it on one event loop, from ``start`` to ``aclose`` or ``abort``.
     """
 
-    def __init__(self, owner: EdgeOwner, world: EdgeWorld, peer: str, stage: str) -> None:
-        """``stage``: the peer's."""
+    def __init__(self, owner: EdgeOwner, world: EdgeWorld, peer: str, stage: str, turn: Turn | None = None) -> None:
+        """``stage``: the peer's. ``turn``: at the end of which ``flush`` is called."""
         self.peer, self.stage, self.world = peer, stage, world
         self.is_upstream = world.rank == UPSTREAM_RANK
         self.lazy_ids = LAZY_IDS
@@ -88,6 +89,8 @@ class Edge:
         self._lazy_bytes = 0
         self._notes: list[Note] = []
         self._under_way = 0
+        self._turn = turn or Turn()
+        self._is_due = False
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
         self._delivery: Listening | None = None
@@ -142,7 +145,7 @@ class Edge:
             self._ids[Kind.ACCEPTED].pop(id_, None)  # it is said with this
         if len(ids) >= self.lazy_ids or self._lazy_bytes >= LAZY_BYTES:
             self._flush_soon()
-        elif self._later is None and self._soon is None:
+        elif self._later is None and self._soon is None and not self._is_due:
             self._later = self._loop.call_later(LAZY_S, self._flush)
 
     def say_soon(self, kind: int, id_: bytes) -> None:
@@ -184,15 +187,22 @@ class Edge:
         if self._soon is not None:
             self._soon.cancel()
             self._flush()
+        elif self._is_due:
+            self._flush()
 
     def _flush_soon(self) -> None:
-        if self._soon is None and not self._over:
+        if self._over or self._soon is not None:
+            return
+        if self._turn.is_on:
+            self._is_due = True
+        else:
             self._soon = self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._later is not None:
             self._later.cancel()
         self._soon = self._later = None
+        self._is_due = False
         while not self._over and self._under_way < MAX_UNDER_WAY and (self._items or self._ids or self._notes):
             self._send_one()
 

@@ -22,6 +22,7 @@ from .graph import Batch
 from .packets import Item
 from .payloads import map_tensors, tensors_of
 from .results import checked_result, is_nobodys_else, small_copy
+from .turn import Turn
 from .user_code import contained
 
 __all__ = ["Executor", "Job", "describe_error"]
@@ -64,10 +65,11 @@ class Executor:
         before_alone: Callable[[Job], Any],
         after_alone: Callable[[], None] = lambda: None,
         on_done: Callable[[Job, Payload | Exception], None],
+        turn: Turn | None = None,
     ) -> None:
         """``before_alone``: a coroutine function that is awaited before a suspected job is executed.
 
-        ``after_alone`` is called when that is over.
+        ``after_alone`` is called when that is over. ``turn``: at the end of which ``go_on`` is called.
         """
         self.work = work
         self._batch, self._device = batch, torch.device(device)
@@ -84,6 +86,8 @@ class Executor:
         self._timer: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
+        self._delivery = turn or Turn()
+        self._is_due = False
         self._calls: dict[bytes, asyncio.Task[None]] = {}
         """Of coroutines that execute one job."""
         self._called_off: set[bytes] = set()
@@ -154,6 +158,8 @@ class Executor:
         if self._turn is not None:
             self._turn.cancel()
             self._go_on()
+        elif self._is_due:
+            self._go_on()
 
     def tune(self, batch: Batch) -> None:
         """Batch otherwise from now on."""
@@ -173,11 +179,19 @@ class Executor:
     # ---- turns
 
     def _go_on_soon(self) -> None:
+        if self._delivery.is_on:
+            self._is_due = True
+        else:
+            self._go_on_next()
+
+    def _go_on_next(self) -> None:
+        """In the next turn of the loop."""
         if self._turn is None:
             self._turn = self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         self._turn = None
+        self._is_due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -201,8 +215,8 @@ class Executor:
             due = self._queue.due()
             if due is not None:
                 self._timer = self._loop.call_later(max(0.0, due - time.monotonic()), self._go_on)
-        if len(self._queue) and self._turn is None and not self._executing and self._timer is None:
-            self._go_on_soon()
+        if len(self._queue) and not self._executing and self._timer is None:
+            self._go_on_next()
 
     def _is_quick(self) -> bool:
         """Whether the next call is better made here than on a thread."""

@@ -210,15 +210,21 @@ class Front:
             if request.trace is not None:
                 item.extra = {**item.extra, HOPS: []}
         self.requests.open(request)
-        self._busy.set()
+        if len(self.requests) == 1:
+            self._busy.set()
         return request
 
     def _send(self, request: Open) -> None:
-        for index, stage in enumerate(self._first):
-            item = request.item if index == 0 and request.attempt == 1 else _again(request)
-            self.node.send(item, stage)
-        if len(self.requests) == 1:  # there is none that could go with it
-            self.node.flush()
+        turn = self.node.turn
+        turn.is_on = len(self.requests) == 1  # there is none that could go with it
+        try:
+            for index, stage in enumerate(self._first):
+                item = request.item if index == 0 and request.attempt == 1 else _again(request)
+                self.node.send(item, stage)
+        finally:
+            if turn.is_on:
+                turn.is_on = False
+                self.node.flush()
 
     # ---- answers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import Final
 
 __all__ = ["Held", "Holder"]
 
@@ -11,12 +11,13 @@ SMOOTHING: Final = 0.1  # of the latency, per answer
 FIRST_LATENCY_S: Final = 0.01  # before the first answer
 
 
-class Held(NamedTuple):
+class Held:
     """One item there. ``rank``: how many it had to do then, this one counted."""
 
-    sent_at: float
-    size_bytes: int
-    rank: int
+    __slots__ = ("rank", "sent_at", "size_bytes")
+
+    def __init__(self, sent_at: float, size_bytes: int, rank: int) -> None:
+        self.sent_at, self.size_bytes, self.rank = sent_at, size_bytes, rank
 
 
 class Holder:

@@ -20,6 +20,7 @@ from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
 from .packets import Item, Kind, Note
 from .routing import make_policy
 from .tracing.hops import HOPS, sent
+from .turn import Turn
 
 __all__ = ["Node", "NodeOwner", "Place"]
 
@@ -101,6 +102,8 @@ class Node:
         self._gone: set[str] = set()
         self._over = False
         self._window = FIRST_WINDOW
+        self.turn = Turn()
+        self._is_waiting = False
         self._busy = asyncio.Event()
         self._checking = asyncio.get_running_loop().create_task(self._check_often())
 
@@ -123,7 +126,7 @@ class Node:
         if self._over:
             world.abort()
             raise WorldClosedError(world.name, world.generation)
-        edge = self.edges[(peer, is_upstream)] = Edge(self, world, peer, stage)
+        edge = self.edges[(peer, is_upstream)] = Edge(self, world, peer, stage, self.turn)
         edge.start()
         if not is_upstream:
             self._grant_to(edge)
@@ -207,7 +210,9 @@ class Node:
             self._owner.accepted(stage, [item.id])
             return
         self._items[stage][item.id] = item
-        self._busy.set()
+        if self._is_waiting:
+            self._is_waiting = False
+            self._busy.set()
         self.custody[stage].put(
             item.id,
             item.size_bytes,
@@ -292,11 +297,15 @@ class Node:
     # ---- what edges say
 
     def edge_brought(self, edge: Edge, items: list[Item], notes: list[Note]) -> None:
-        for note in notes:
-            self._heed(edge, note)
-        if items:
-            self._owner.arrived(edge, items)
-        self.flush()
+        self.turn.is_on = True
+        try:
+            for note in notes:
+                self._heed(edge, note)
+            if items:
+                self._owner.arrived(edge, items)
+        finally:
+            self.turn.is_on = False
+            self.flush()
 
     def flush(self) -> None:
         """Send now what would be sent at the end of this turn of the loop."""
@@ -385,6 +394,7 @@ class Node:
         while True:
             if not any(self.custody.values()):
                 self._busy.clear()
+                self._is_waiting = True
                 await self._busy.wait()
             await asyncio.sleep(CHECK_S)
             now = time.monotonic()

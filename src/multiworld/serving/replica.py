@@ -88,6 +88,7 @@ class Replica:
             before_alone=self._ask_to_go_ahead,
             after_alone=self._say_over,
             on_done=self._done,
+            turn=self.node.turn,
         )
         self.canary = CanaryKeeper(self.stage, work)
         self._sources = place.graph.inputs(place.stage)
@@ -166,20 +167,25 @@ class Replica:
 
     def arrived(self, edge: Edge, items: list[Item]) -> None:
         now = time.monotonic()
-        for item in items:
-            if self._finished.covers(item.id, item.attempt):
-                edge.mention(Kind.RELEASED, item.id)
-                continue
-            request = self._open.get(item.id)
-            if request is None:
-                request = self._open[item.id] = _Open(item.attempt, now)
-            request.attempt = max(request.attempt, item.attempt)
-            request.senders.append(edge)
-            request.size_bytes += item.size_bytes
-            edge.mention(Kind.ACCEPTED, item.id, size_bytes=item.size_bytes)
-            if not request.taken:
-                self._add_input(request, item)
-        self.executor.go_on()
+        try:
+            for item in items:
+                self._accept(edge, item, now)
+        finally:  # one that cannot be taken in keeps none from its turn
+            self.executor.go_on()
+
+    def _accept(self, edge: Edge, item: Item, now: float) -> None:
+        if self._finished.covers(item.id, item.attempt):
+            edge.mention(Kind.RELEASED, item.id)
+            return
+        request = self._open.get(item.id)
+        if request is None:
+            request = self._open[item.id] = _Open(item.attempt, now)
+        request.attempt = max(request.attempt, item.attempt)
+        request.senders.append(edge)
+        request.size_bytes += item.size_bytes
+        edge.mention(Kind.ACCEPTED, item.id, size_bytes=item.size_bytes)
+        if not request.taken:
+            self._add_input(request, item)
 
     def _add_input(self, request: _Open, item: Item) -> None:
         if item.kind == Kind.ERROR:

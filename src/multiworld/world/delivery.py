@@ -50,6 +50,8 @@ class Delivery:
         self._last: Exception | None = None
         """Why no more can be received than what is pending."""
         self._going = self._over = False
+        self._elsewhere = False
+        """A message was read by another thread than the loop's, which is to read the next ones."""
 
     def start(self) -> None:
         """What is there already comes in the next turn of the loop: only then the caller can stop this."""
@@ -86,6 +88,7 @@ class Delivery:
             if not self._going:
                 self._go_on()
             return
+        self._elsewhere = True
         try:
             self._loop.call_soon_threadsafe(self._go_on)
         except RuntimeError:  # the loop was closed: nobody listens any more
@@ -102,7 +105,8 @@ class Delivery:
             self._going = False
         if self._last is not None and not self._pending:
             self._end(self._last)
-        elif not self._over:
+        elif self._elsewhere and not self._over:
+            self._elsewhere = False
             self._keep_reading()
 
     def _deliver_for_a_turn(self) -> None:
