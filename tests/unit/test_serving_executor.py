@@ -12,8 +12,9 @@ import torch
 
 from multiworld.serving.executor import Executor, Job, describe_error
 from multiworld.serving.graph import Batch
+from multiworld.serving.ownership import is_nobodys_else
 from multiworld.serving.packets import Item, Kind
-from multiworld.serving.results import checked_result, is_nobodys_else, small_copy
+from multiworld.serving.results import checked_result, small_copy
 
 
 def job(number: int, payload: Any, *, alone: bool = False) -> Job:

@@ -52,6 +52,7 @@ MODULES = (
     "serving.payloads",
     "serving.replica",
     "serving.requests",
+    "serving.results",
     "serving.routing",
     "serving.suspicion",
     "serving.turn",

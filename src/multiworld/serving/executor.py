@@ -19,9 +19,10 @@ from ..channel.base import Payload
 from .batching import BatchQueue
 from .call_thread import CallThread
 from .graph import Batch
+from .ownership import is_nobodys_else
 from .packets import Item
 from .payloads import map_tensors, tensors_of
-from .results import checked_result, is_nobodys_else, small_copy
+from .results import checked_result, small_copy
 from .turn import Turn
 from .user_code import contained
 

@@ -170,10 +170,7 @@ def is_blocked_here() -> bool:
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the asyncio loop that runs on the calling thread, if one does."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    return asyncio._get_running_loop()
 
 
 def blocked_threads() -> list[threading.Thread]:

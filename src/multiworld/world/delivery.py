@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from ..channel.base import Payload
 from ..errors import MultiworldError
 from ..wire.operation import Operation
-from ..wire.waiting import OperationCancelled, outcome
+from ..wire.waiting import OperationCancelled, outcome, running_loop
 
 if TYPE_CHECKING:
     from .world import World
@@ -45,7 +44,6 @@ class Delivery:
         self._world, self._src, self._tag = world, src, tag
         self._deliver, self._ended = deliver, ended
         self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
         self._pending: deque[Operation[Payload]] = deque()
         self._last: Exception | None = None
         """Why no more can be received than what is pending."""
@@ -84,7 +82,7 @@ class Delivery:
 
     def _received(self, _: Operation[Payload]) -> None:
         """On whichever thread the message came."""
-        if threading.get_ident() == self._loop_thread and self._loop.is_running():
+        if running_loop() is self._loop:
             if not self._going:
                 self._go_on()
             return
