@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ..errors import ProtocolError
 from ..wire.copying import address_of, copied
@@ -21,15 +21,13 @@ __all__ = ["LaneReads", "LaneWrites", "Payload"]
 
 T = TypeVar("T")
 
-TURN_BYTES: Final = 4 * 1024 * 1024
-BLOCKED_TURN_BYTES: Final = 4 * TURN_BYTES
-MIN_PUSH_BYTES: Final = 256 * 1024  # of a turn that is over, but must go on
-TURN_S: Final = 5e-3  # however little that was
-BLOCKED_TURN_S: Final = 20e-3
-MAX_SPIN_S: Final = 100e-6  # the other end copies a piece in a fifth of that
-MIN_SPIN_S: Final = 5e-6
-PAST_CACHES_BYTES: Final = 2 * 1024 * 1024
-"""Measured: what is larger gains more on its way than who uses it at once loses."""
+TURN_BYTES = 4 * 1024 * 1024
+BLOCKED_TURN_BYTES = 4 * TURN_BYTES
+MIN_PUSH_BYTES = 256 * 1024  # of a turn that is over, but must go on
+TURN_S, BLOCKED_TURN_S = 5e-3, 20e-3  # however little that was
+MAX_SPIN_S = 100e-6  # the other end copies a piece in a fifth of that
+MIN_SPIN_S = 5e-6
+PAST_CACHES_BYTES = 2 * 1024 * 1024  # measured: what is larger gains more on its way than who uses it at once loses
 
 
 class Spin:

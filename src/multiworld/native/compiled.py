@@ -66,7 +66,6 @@ MODULES = (
     "wire.seldom",
     "wire.waiting",
     "wire.write_queue",
-    "world.arguments",
     "world.delivery",
 )
 """Their names in the package."""
