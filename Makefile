@@ -1,5 +1,5 @@
 # Everything runs in .venv, which the first target sets up and later ones keep up to date with the two files that
-# define it, and with the native core. Another interpreter: make PYTHON=python3.12 test. Arguments: make demo ARGS="--seconds 60".
+# define it, the native core and the modules that are compiled. Another interpreter: make PYTHON=python3.12 test. Arguments: make demo ARGS="--seconds 60".
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -8,6 +8,8 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NATIVE := src/multiworld/native
+COMPILED := $(shell sed -n 's/^    "\([a-z_]*\)\.\([a-z_]*\)",$$/src\/multiworld\/\1\/\2.py/p' $(NATIVE)/compiled.py)
 PROCESS_TESTS := tests/process tests/hosts tests/gpu tests/examples
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| [ $$? = 5 ]) # of what the arguments choose, one of two runs may have nothing
 
@@ -20,7 +22,7 @@ help: ## Show this list
 
 setup: $(STAMP) ## Set up .venv with the pinned versions
 
-$(STAMP): pyproject.toml constraints.txt src/multiworld/native/core.c
+$(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini $(NATIVE)/core.c $(NATIVE)/compiled.py $(COMPILED)
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "error: '$(PYTHON)' not found: install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
@@ -57,6 +59,6 @@ docs: $(STAMP) ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 clean: ## Remove .venv and everything that was built
-	rm -rf $(VENV) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build $$(find src -name '*.so') dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +

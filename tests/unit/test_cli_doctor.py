@@ -63,16 +63,24 @@ def test_table_says_what_a_channel_that_works_needs_besides() -> None:
 @pytest.mark.parametrize(
     ("core", "row"),
     [
-        (doctor.NativeCore(active=True, reason=""), "native core active"),
+        (doctor.NativePart(active=True, reason=""), "native core active"),
         (
-            doctor.NativeCore(active=False, reason="it was not built"),
+            doctor.NativePart(active=False, reason="it was not built"),
             "native core not active: it was not built; large tensors move more slowly on one host",
         ),
     ],
 )
-def test_table_says_whether_the_native_core_is_active_and_why_not(core: doctor.NativeCore, row: str) -> None:
+def test_table_says_whether_the_native_core_is_active_and_why_not(core: doctor.NativePart, row: str) -> None:
     text = doctor.render(dataclasses.replace(doctor.diagnose(_healthy), native_core=core))
     assert row in [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_table_says_why_modules_are_not_compiled() -> None:
+    part = doctor.NativePart(active=False, reason="it was not built")
+    text = doctor.render(dataclasses.replace(doctor.diagnose(_healthy), compiled_modules=part))
+    assert "compiled modules not active: it was not built; each message takes longer" in [
+        " ".join(line.split()) for line in text.splitlines()
+    ]
 
 
 def test_table_is_aligned() -> None:
@@ -91,9 +99,19 @@ def test_json_holds_what_the_table_shows(monkeypatch: pytest.MonkeyPatch) -> Non
     diagnosis = doctor.diagnose(_healthy)
     text = json.dumps(diagnosis.as_json())
     record = json.loads(text)
-    assert set(record) == {"versions", "native_core", "channels", "interfaces", "limits", "token_set", "healthy"}
+    assert set(record) == {
+        "versions",
+        "native_core",
+        "compiled_modules",
+        "channels",
+        "interfaces",
+        "limits",
+        "token_set",
+        "healthy",
+    }
     assert set(record["versions"]) == {"multiworld", "python", "torch", "kernel"}
     assert record["native_core"] == {"active": native.core is not None, "reason": native.why_not}
+    assert record["compiled_modules"] == {"active": not native.not_compiled, "reason": native.not_compiled}
     assert [channel["name"] for channel in record["channels"]] == ["auto", "nccl"]
     assert record["token_set"] is True
     assert "a secret" not in text

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from .. import native
 from . import machine
 
-__all__ = ["DEFAULT_CHANNEL", "Diagnosis", "NativeCore", "Support", "diagnose", "main", "render"]
+__all__ = ["DEFAULT_CHANNEL", "Diagnosis", "NativePart", "Support", "diagnose", "main", "render"]
 
 DEFAULT_CHANNEL = "auto"
 
@@ -39,8 +39,8 @@ class Channel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NativeCore:
-    """Whether the optional C library is in use; ``reason`` says why it is not."""
+class NativePart:
+    """Whether what is optional is in use: the C library, the compiled modules. ``reason`` says why it is not."""
 
     active: bool
     reason: str
@@ -51,7 +51,8 @@ class Diagnosis:
     """Everything that the command shows. ``healthy`` is false when the default channel cannot work."""
 
     versions: dict[str, str]
-    native_core: NativeCore
+    native_core: NativePart
+    compiled_modules: NativePart
     channels: tuple[Channel, ...]
     interfaces: tuple[machine.Interface, ...]
     limits: machine.Limits
@@ -83,7 +84,8 @@ def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
     channels = _channels(registered)
     return Diagnosis(
         versions=_versions(),
-        native_core=NativeCore(active=native.core is not None, reason=native.why_not),
+        native_core=NativePart(active=native.core is not None, reason=native.why_not),
+        compiled_modules=NativePart(active=not native.not_compiled, reason=native.not_compiled),
         channels=channels,
         interfaces=machine.interfaces(),
         limits=machine.limits(),
@@ -95,7 +97,11 @@ def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
 def render(diagnosis: Diagnosis) -> str:
     """Return the tables for people."""
     sections = {
-        "versions": [*diagnosis.versions.items(), ("native core", _native_row(diagnosis.native_core))],
+        "versions": [
+            *diagnosis.versions.items(),
+            ("native core", _native_row(diagnosis.native_core, "large tensors move more slowly on one host")),
+            ("compiled modules", _native_row(diagnosis.compiled_modules, "each message takes longer")),
+        ],
         "channels": [(channel.name, _verdict(channel)) for channel in diagnosis.channels],
         "interfaces": [(each.name, _addresses(each)) for each in diagnosis.interfaces] or [("none", "")],
         "limits": _limit_rows(diagnosis.limits),
@@ -143,8 +149,8 @@ def _installed(distribution: str) -> str:
         return "not installed"
 
 
-def _native_row(core: NativeCore) -> str:
-    return "active" if core.active else f"not active: {core.reason}; large tensors move more slowly on one host"
+def _native_row(part: NativePart, without: str) -> str:
+    return "active" if part.active else f"not active: {part.reason}; {without}"
 
 
 def _verdict(channel: Channel) -> str:

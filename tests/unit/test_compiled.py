@@ -1,0 +1,88 @@
+"""Which modules are loaded compiled: all that were compiled from the sources that lie here, or none."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from multiworld import native
+from multiworld.native import compiled
+
+SAY = "import multiworld.native as n, multiworld.wire.frames as f, multiworld.serving.edge as e; print(n.not_compiled)"
+SAY += "\nfor m in f, e: print(m.__file__.rsplit('.', 1)[1])"
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sources of the modules, elsewhere."""
+    for module in compiled.MODULES:
+        source = compiled.source_of(module)
+        target = tmp_path / source.relative_to(compiled.ROOT)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(source, target)
+    monkeypatch.setattr(compiled, "ROOT", tmp_path)
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    return tmp_path
+
+
+def say(value: str | None) -> list[str]:
+    environment = {name: text for name, text in os.environ.items() if name != compiled.VARIABLE}
+    if value is not None:
+        environment[compiled.VARIABLE] = value
+    ran = subprocess.run([sys.executable, "-c", SAY], env=environment, capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()
+
+
+def test_all_modules_are_there_once_and_in_order() -> None:
+    assert list(compiled.MODULES) == sorted(set(compiled.MODULES))
+    assert all(compiled.source_of(module).is_file() for module in compiled.MODULES)
+
+
+def test_of_other_sources_the_library_has_another_name(copied: Path) -> None:
+    before = compiled.group_name()
+    assert compiled.group_name() == before
+    with (copied / "wire" / "frames.py").open("a") as file:
+        file.write("\n")
+    assert compiled.group_name() != before
+
+
+def test_what_was_compiled_of_other_sources_is_not_used(copied: Path) -> None:
+    with (copied / "wire" / "frames.py").open("a") as file:
+        file.write("\n")
+    assert "older than the sources: install the package again" in compiled.why_not()
+
+
+def test_without_the_sources_what_was_compiled_is_not_used(copied: Path) -> None:
+    (copied / "wire" / "frames.py").unlink()
+    assert compiled.why_not().startswith("the sources cannot be read: ")
+
+
+@pytest.mark.parametrize("value", ["0", "core"])
+def test_the_environment_can_have_the_sources_used(value: str) -> None:
+    assert say(value) == [f"{compiled.VARIABLE}={value} in the environment", "py", "py"]
+
+
+def test_all_are_compiled_or_none() -> None:
+    reason, *suffixes = say(None)
+    assert suffixes == (["py", "py"] if reason else ["so", "so"])
+
+
+def test_the_finder_finds_sources_of_those_modules_alone() -> None:
+    finder = compiled.SourceFinder()
+    spec = finder.find_spec("multiworld.wire.frames", None)
+    assert spec is not None
+    assert spec.origin == str(compiled.source_of("wire.frames"))
+    for name in ("multiworld", "multiworld.wire", "multiworld.wire.watch", "other.wire.frames"):
+        assert finder.find_spec(name, None) is None
+
+
+def test_a_module_is_what_is_said_of_all() -> None:
+    assert compiled.is_compiled(importlib.import_module("multiworld.wire.frames")) == (not native.not_compiled)
+    assert not compiled.is_compiled(importlib.import_module("multiworld.wire.watch"))
