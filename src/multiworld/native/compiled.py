@@ -49,6 +49,7 @@ MODULES = (
     "serving.holder",
     "serving.node",
     "serving.packets",
+    "serving.patience",
     "serving.payloads",
     "serving.replica",
     "serving.requests",

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .patience import Patience
+
 __all__ = ["Admission", "Latencies", "Open", "Requests"]
 
 NUM_LATENCIES: Final = 1024
@@ -24,7 +26,8 @@ class Admission:
     """How much a gateway takes in before it says that it is overloaded, and how long it remembers answers.
 
     ``max_open`` requests and ``max_bytes`` of inputs may be open, and none is taken in while the first of those that no
-    replica has room for has waited for ``max_wait_s``. Answers of requests whose id a client chose are kept
+    replica has room for has waited for more than ``max_wait_s``, unless that looks as if it will pass (``Patience``).
+    Answers of requests whose id a client chose are kept
     for ``keep_s``, up to ``keep_bytes`` in all.
     """
 
@@ -86,6 +89,7 @@ class Requests:
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
+        self._patience = Patience(admission.max_wait_s)
         self.latencies = Latencies()
         self.num_answered = self.num_failed = self.num_refused = self.num_repeated = self.num_retried = 0
         self._open: dict[bytes, Open] = {}
@@ -121,13 +125,20 @@ class Requests:
         """
         admission = self.admission
         fits = self._open_bytes + size_bytes <= admission.max_bytes or not self._open
-        if len(self._open) < admission.max_open and fits and waited_s <= admission.max_wait_s:
+        num_open, per_s = len(self._open), None
+        if waited_s > admission.max_wait_s or num_open >= admission.max_open or not fits:
+            per_s = self._per_s(now)
+        may_wait = self._patience.allows(waited_s, ahead=num_open, per_s=per_s, now=now)
+        if may_wait and fits and num_open < admission.max_open:
             return None
         self.num_refused += 1
-        if len(self._rate) < 2:
+        if per_s is None:
             return 1.0
-        per_s = (len(self._rate) - 1) / max(now - self._rate[0], 1e-3)
         return min(max(0.25 * len(self._open) / per_s, 0.05), 30.0)
+
+    def _per_s(self, now: float) -> float | None:
+        """Return how many answers there are in a second lately."""
+        return None if len(self._rate) < 2 else (len(self._rate) - 1) / max(now - self._rate[0], 1e-3)
 
     def open(self, request: Open) -> None:
         self._open[request.id] = request
