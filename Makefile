@@ -11,6 +11,8 @@ STAMP := $(VENV)/.installed
 NATIVE := src/multiworld/native
 COMPILED := $(shell sed -n 's/^    "\([a-z_]*\)\.\([a-z_]*\)",$$/src\/multiworld\/\1\/\2.py/p' $(NATIVE)/compiled.py)
 PROCESS_TESTS := tests/process tests/hosts tests/gpu tests/examples
+# Whoever loads a module gets what was written, not what was compiled.
+SOURCES := MULTIWORLD_NATIVE=core
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| [ $$? = 5 ]) # of what the arguments choose, one of two runs may have nothing
 
 .PHONY: help setup demo test check unit process bench docs clean
@@ -44,12 +46,14 @@ check: $(STAMP) ## Formatting, linting, typing, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(STAMP) ## Run the tests that start no process, in parallel
-	$(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
+unit: $(STAMP) ## Run the tests that start no process, in parallel, of the sources and of what was compiled
+	$(SOURCES) $(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 -m "not sources" tests/unit tests/property $(PYTEST_ARGS)
 
 process: $(STAMP) ## Run the tests that start processes; those that keep bounds on time one after the other
-	$(BIN)/pytest -n 2 --dist loadscope -m "not alone" $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
-	$(BIN)/pytest -m alone $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -n 2 --dist loadscope -m "not alone and not sources" $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -m "alone and not sources" $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(SOURCES) $(BIN)/pytest -m sources $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 bench: $(STAMP) ## Run the benchmarks beside raw torch.distributed; options in ARGS
 	@$(BIN)/multiworld bench $(ARGS)

@@ -174,12 +174,14 @@ async def left_beside_a_mute_peer() -> AsyncIterator[tuple[list[mw.WorldManager]
         mute.connection.abort()
 
 
+@pytest.mark.sources
 async def test_a_broken_world_is_left_in_the_given_time_though_a_peer_does_not_answer() -> None:
     async with left_beside_a_mute_peer() as (_, world, _):
         await asyncio.wait_for(world.leave(timeout_s=0.1), scaled(1))
         assert world.state is mw.WorldState.CLOSED
 
 
+@pytest.mark.sources
 async def test_a_peer_that_does_not_answer_keeps_nobody_from_the_next_generation() -> None:
     async with left_beside_a_mute_peer() as (managers, world, url), mw.WorldManager() as replacement:
         again = await asyncio.gather(
@@ -191,6 +193,7 @@ async def test_a_peer_that_does_not_answer_keeps_nobody_from_the_next_generation
         await asyncio.gather(*(each.barrier() for each in again))
 
 
+@pytest.mark.sources
 async def test_a_peer_that_is_lost_is_not_waited_for() -> None:
     async with left_beside_a_mute_peer() as (managers, world, _):
         link = next(link for link in managers[1]._switchboard.links.values() if link.peer.id == managers[0]._id)

@@ -14,6 +14,7 @@ from multiworld.serving.executor import Executor, Job, describe_error
 from multiworld.serving.graph import Batch
 from multiworld.serving.ownership import is_nobodys_else
 from multiworld.serving.packets import Item, Kind
+from multiworld.serving.payloads import Packed
 from multiworld.serving.results import checked_result, small_copy
 
 
@@ -41,7 +42,7 @@ class Bench:
         self.announced.append(int.from_bytes(job.id, "little"))
 
     def _done(self, job: Job, result: Any) -> None:
-        self.results[int.from_bytes(job.id, "little")] = result
+        self.results[int.from_bytes(job.id, "little")] = result.tensor if isinstance(result, Packed) else result
         self._came.set()
 
     async def run(self, *jobs: Job) -> list[Any]:

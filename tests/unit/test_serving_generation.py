@@ -24,7 +24,7 @@ from multiworld.serving.errors import (
     StageFailedError,
     StateLostError,
 )
-from multiworld.serving.executor import Executor, Job
+from multiworld.serving.executor import Executor, Job, Result
 from multiworld.serving.gateway.served import Metric, StreamingServed
 from multiworld.serving.generation import Advance, Alone, GenerationStage, Generator, Sampling
 from multiworld.serving.generation.cache import Step
@@ -454,7 +454,7 @@ async def execute(work: Any, sizes: list[int]) -> list[Any]:
     async def go_ahead(_: Job) -> None:
         pass
 
-    def done(job: Job, result: Payload | Exception) -> None:
+    def done(job: Job, result: Result) -> None:
         results[job.id] = result
         if len(results) == len(sizes):
             all_done.set()

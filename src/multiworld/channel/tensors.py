@@ -108,12 +108,17 @@ class Layout(NamedTuple):
                 tensors.append(buffer.new_empty(shape, dtype=dtype))
         return self.of(tensors)
 
-    def at(self, memory: Tensor, offset: int) -> Payload:
-        """Return the payload as views of ``memory``, uint8, from a byte on; both are multiples of ``ALIGNMENT``."""
+    def at(self, memory: Tensor, offset: int, views: dict[torch.dtype, Tensor]) -> Payload:
+        """Return the payload as views of ``memory``, uint8, from a byte on; both are multiples of ``ALIGNMENT``.
+
+        ``views`` keeps the memory as other types, for other payloads in it.
+        """
         if self.structure != SINGLE or not self.size_bytes:
             return self.build(memory[offset : offset + self.size_bytes])
         dtype, shape = self.dtypes[0], self.shapes[0]
-        flat = memory.view(dtype)
+        flat = views.get(dtype)
+        if flat is None:
+            flat = views[dtype] = memory.view(dtype)
         return flat.as_strided(shape, _strides(shape), flat.storage_offset() + offset // dtype.itemsize)
 
     def of(self, tensors: list[Tensor]) -> Payload:

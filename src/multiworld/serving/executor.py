@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,19 +21,21 @@ from .call_thread import CallThread
 from .graph import Batch
 from .ownership import is_nobodys_else
 from .packets import Item
-from .payloads import map_tensors, tensors_of
+from .payloads import Packed, map_tensors, tensors_of
 from .results import checked_result, small_copy
 from .turn import Turn
 from .user_code import contained
 
-__all__ = ["Executor", "Job", "describe_error"]
+__all__ = ["Executor", "Job", "Result", "describe_error"]
 
 logger = logging.getLogger(__name__)
 
-Results = Sequence[Payload | Exception]
+Result: TypeAlias = Payload | Packed | Exception
+
+Results: TypeAlias = Sequence[Result]
 """One for each job of a batch."""
 
-Outcome = tuple[Results | Exception, float]
+Outcome: TypeAlias = tuple[Results | Exception, float]
 """The results, or what was raised, and how long it took."""
 
 INLINE_S: Final = 0.001  # work that is shorter than this takes longer to hand to a thread than to do
@@ -55,7 +57,7 @@ class Job:
 
 
 class Executor:
-    """``on_done(job, payload or exception)`` is called on the event loop, once per job that was not dropped."""
+    """``on_done(job, result)`` is called on the event loop, once per job that was not dropped."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Executor:
         device: str = "cpu",
         before_alone: Callable[[Job], Any],
         after_alone: Callable[[], None] = lambda: None,
-        on_done: Callable[[Job, Payload | Exception], None],
+        on_done: Callable[[Job, Result], None],
         turn: Turn | None = None,
     ) -> None:
         """``before_alone``: a coroutine function that is awaited before a suspected job is executed.
@@ -327,8 +329,12 @@ class Executor:
                 return self._call_many(jobs), time.perf_counter() - began
             arguments, rows = self._arguments(jobs)
             result = self.work(*arguments)
-            payload: Payload | None = small_copy(result)
-            if payload is None:
+            small = small_copy(result)
+            if small is not None and len(jobs) == 1:
+                return [small], time.perf_counter() - began
+            if small is not None:
+                payload: Payload = small.tensor
+            else:
                 if inspect.isawaitable(result):
                     if inspect.iscoroutine(result):
                         result.close()  # else it would be warned of that nobody awaited it

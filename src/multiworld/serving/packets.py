@@ -24,6 +24,7 @@ from torch import Tensor
 from ..channel.base import Payload
 from ..channel.tensors import ALIGNMENT, describe, memory_of, parse_layout, payload_segments
 from ..errors import ProtocolError
+from .payloads import Packed
 
 __all__ = ["INLINE_BYTES", "Item", "Kind", "Note", "decode", "encode"]
 
@@ -78,8 +79,8 @@ class Item:
     """
 
     __slots__ = (
-        "attempt", "deadline", "deaths", "extra", "id", "kind", "meta", "offset", "origin", "packet", "replayed",
-        "size_bytes", "source", "tensors",
+        "attempt", "deadline", "deaths", "extra", "id", "kind", "meta", "offset", "origin", "packed", "packet",
+        "replayed", "size_bytes", "source", "tensors", "views",
     )  # fmt: skip
 
     def __init__(self, kind: int, id_: bytes, origin: int, deadline: float = math.inf) -> None:
@@ -91,8 +92,11 @@ class Item:
         self.meta = b""
         self.size_bytes = 0
         self.tensors: list[Tensor] = []
+        self.packed: Packed | None = None  # instead of tensors
         self.packet: Tensor | None = None  # in which the payload came inline, from the offset on
         self.offset = 0
+        self.views: dict[torch.dtype, Tensor] = {}
+        """That packet as other types, which all that came in it share."""
         self.source = ""
 
     def __repr__(self) -> str:
@@ -103,13 +107,17 @@ class Item:
     @property
     def payload(self) -> Payload:
         """The tensors; of what came inline, views of the packet."""
+        if self.packed is not None:
+            return self.packed.tensor
         layout = parse_layout(self.meta, self.size_bytes)
-        return layout.of(self.tensors) if self.packet is None else layout.at(self.packet, self.offset)
+        return layout.of(self.tensors) if self.packet is None else layout.at(self.packet, self.offset, self.views)
 
-    def carry(self, payload: Payload) -> Item:
+    def carry(self, payload: Payload | Packed) -> Item:
         """Make this the payload: contiguous CPU tensors, which must not be changed any more."""
-        self.packet = None
-        if isinstance(payload, Tensor):
+        self.packed, self.packet = None, None
+        if isinstance(payload, Packed):
+            self.packed, self.meta, self.size_bytes, self.tensors = payload, payload.meta, len(payload.memory), []
+        elif isinstance(payload, Tensor):
             self.meta, self.tensors, self.size_bytes = describe(payload), [payload], payload.nbytes
         else:
             self.meta, segments, self.tensors = payload_segments(payload)
@@ -139,7 +147,7 @@ class Item:
     def copy_payload(self, item: Item) -> Item:
         """Carry what another item carries."""
         self.meta, self.size_bytes, self.tensors = item.meta, item.size_bytes, item.tensors
-        self.packet, self.offset = item.packet, item.offset
+        self.packed, self.packet, self.offset, self.views = item.packed, item.packet, item.offset, item.views
         return self
 
 
@@ -180,14 +188,19 @@ def _record(item: Item, extra_bytes: int, now: float) -> bytes:
 
 
 def _append_body(bodies: list[bytes | memoryview], item: Item) -> None:
-    if item.packet is not None:
-        views = [memory_of(item.packet)[item.offset : item.offset + item.size_bytes]]
+    if item.packed is not None:
+        _append_part(bodies, item.packed.memory)
+    elif item.packet is not None:
+        _append_part(bodies, memory_of(item.packet)[item.offset : item.offset + item.size_bytes])
     else:
-        views = [memory_of(tensor) for tensor in item.tensors]
-    for memory in views:
-        bodies.append(memory)
-        if len(memory) % ALIGNMENT:
-            bodies.append(_PADDING[: -len(memory) % ALIGNMENT])
+        for tensor in item.tensors:
+            _append_part(bodies, memory_of(tensor))
+
+
+def _append_part(bodies: list[bytes | memoryview], part: bytes | memoryview) -> None:
+    bodies.append(part)
+    if len(part) % ALIGNMENT:
+        bodies.append(_PADDING[: -len(part) % ALIGNMENT])
 
 
 def decode(payload: Payload, *, now: float) -> tuple[list[Item], list[Note]]:
@@ -235,6 +248,7 @@ def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item]
 
 def _attach(items: list[Item], packet: Tensor, offset: int, large: list[Tensor]) -> None:
     taken, packet_bytes = 0, packet.nbytes
+    views: dict[torch.dtype, Tensor] = {}
     if packet_bytes % ALIGNMENT:
         raise ProtocolError(f"a packet of {packet_bytes} bytes, which is no multiple of {ALIGNMENT}")
     for item in items:
@@ -246,7 +260,7 @@ def _attach(items: list[Item], packet: Tensor, offset: int, large: list[Tensor])
         end = offset + item.size_bytes
         if end > packet_bytes:
             raise ProtocolError(f"a packet of {packet_bytes} bytes that should have {end}")
-        item.packet, item.offset = packet, offset
+        item.packet, item.offset, item.views = packet, offset, views
         offset = end + -end % ALIGNMENT
     if taken != len(large):
         raise ProtocolError(f"{len(large)} large tensors came with a packet that names {taken}")

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from ..channel.base import Payload
 from ..world.manager import WorldManager
 from .answers import DOUBTFUL, fields_of
 from .canary import CanaryKeeper
@@ -24,11 +23,12 @@ from .errors import (
     StageFailedError,
     StateLostError,
 )
-from .executor import Executor, Job, describe_error
+from .executor import Executor, Job, Result, describe_error
 from .finished import Finished
 from .graph import GATEWAY, INPUT, Batch
 from .node import Node, Place
 from .packets import Item, Kind
+from .payloads import Packed
 from .tracing.hops import HOPS, executed, merged
 from .versions import FIRST, WEIGHTS, merged_weights, with_version
 
@@ -269,10 +269,10 @@ class Replica:
 
     # ---- results out
 
-    def _done(self, job: Job, result: Payload | Exception) -> None:
+    def _done(self, job: Job, result: Result) -> None:
         request = self._open.get(job.id)
         if job.id == self.canary.taken:
-            self.canary.keep(result)
+            self.canary.keep(result.tensor if isinstance(result, Packed) else result)
         if request is None:  # given up meanwhile
             return
         if request.is_off:
@@ -299,7 +299,7 @@ class Replica:
             following.attempt = request.attempt
             self._pass_on(request, following.carry(result))
 
-    def _noted(self, job: Job, request: _Open, result: Payload | Exception) -> dict[str, Any]:
+    def _noted(self, job: Job, request: _Open, result: Result) -> dict[str, Any]:
         """Return what goes on with the result: the weights that it came through, and its hops if it is traced."""
         extras = [part.extra for part in job.inputs]
         extra = {name: value for part in extras for name, value in part.items()}

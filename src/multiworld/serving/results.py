@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..channel.base import Payload
 from ..channel.tensors import CODES
+from .payloads import Packed
 
 __all__ = ["SMALL_BYTES", "checked_result", "is_plain", "sendable", "small_copy"]
 
@@ -31,10 +32,10 @@ def checked_result(result: Any, *, is_ours: bool) -> Payload:
     raise TypeError(f"expected a tensor, or a list or dict of tensors, but the work returned {_describe(result)}")
 
 
-def small_copy(result: Any) -> Tensor | None:
+def small_copy(result: Any) -> Packed | None:
     """Return a copy of a small tensor that can be sent as it is; None for anything else, which is to be checked."""
     if isinstance(result, Tensor) and is_plain(result) and result.nbytes <= SMALL_BYTES:
-        return result.clone()
+        return Packed(result)
     return None
 
 
