@@ -3,16 +3,23 @@
 While messages come in quick succession (*hot*), the loop that awaits them reads the connection. The progress thread
 looks after it every ``PATROL_S``: it reads what a busy loop has left lying, and takes the connection back once it is no
 longer hot. It also gets it back as soon as a large payload begins.
+
+A loop that always listens (``World.deliver``) also looks for a moment before it sleeps, while that pays: a process that
+is woken finds nothing any more where it left it, neither in the caches nor, on a virtual machine, its processor.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import select
 import threading
+import time
 from contextlib import suppress
 from typing import Protocol
+
+from .spinning import QuickWaits
 
 __all__ = ["HOT_S", "KEPT_PATROL_S", "KEPT_S", "PATROL_S", "LoopReader", "LoopWatched"]
 
@@ -21,6 +28,9 @@ logger = logging.getLogger(__name__)
 HOT_S = 0.005
 PATROL_S = 0.001
 KEPT_S, KEPT_PATROL_S = 1.0, 0.02  # where nobody but the loop listens, and that always
+LINGER_S = 400e-6  # two other processes may have their turns meanwhile
+QUICK_S = 800e-6  # with the wake-ups of all three
+VARIABLE = "MULTIWORLD_LINGER"
 
 
 class LoopWatched(Protocol):
@@ -44,6 +54,14 @@ class LoopReader:
         self._watched: dict[int, LoopWatched] = {}
         self.look_from = 0.0
         """When a task that waits may look for what has come again, beside the loop itself."""
+        self.lingers = False
+        """Whether somebody always listens, so that it looks for a moment before the loop sleeps."""
+        self._ready = getattr(loop, "_ready", None)
+        """What the loop is to call next, if it is asyncio's own: with any of that it does not linger."""
+        self._may_linger = self._ready is not None and _may_linger()
+        self._quick_waits = QuickWaits(LINGER_S, QUICK_S)
+        self._rested_at = 0.0
+        self._is_looking = False
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
     def watch(self, fd: int, connection: LoopWatched) -> None:
@@ -69,7 +87,42 @@ class LoopReader:
             self._epoll.close()
 
     def _on_ready(self) -> None:
-        for fd, _ in self._epoll.poll(0):
+        if not self.lingers or not self._may_linger:
+            self._read()
+            return
+        if self._rested_at:
+            self._quick_waits.waited(time.perf_counter() - self._rested_at)
+        self._read()
+        self._rested_at = time.perf_counter()
+        if not self._quick_waits.pay:
+            return
+        if not self._ready:
+            self._linger()
+        elif not self._is_looking:
+            self._is_looking = True
+            self.loop.call_soon(self._look)  # after those who have heard of something
+
+    def _look(self) -> None:
+        self._is_looking = False
+        self._linger()
+
+    def _linger(self) -> None:
+        """Look for what comes, as long as nothing else is to be done; the loop may be late for a timer by that."""
+        until = time.perf_counter() + LINGER_S
+        while not self._ready and not self._epoll.closed:
+            if self._read():
+                now = time.perf_counter()
+                self._quick_waits.waited(0.0)
+                self._rested_at, until = now, now + LINGER_S
+            elif time.perf_counter() > until:
+                return
+            else:
+                os.sched_yield()  # to whoever may be about to send something
+
+    def _read(self) -> bool:
+        """Read what has come; return whether something had."""
+        ready = self._epoll.poll(0)
+        for fd, _ in ready:
             connection = self._watched.get(fd)
             if connection is not None:
                 try:
@@ -77,3 +130,9 @@ class LoopReader:
                 except Exception as error:  # as on the progress thread: one connection's defect is its own
                     logger.exception("connection handler %r failed; it is closed", connection)
                     connection.on_failure(error)
+        return bool(ready)
+
+
+def _may_linger() -> bool:
+    """Not where all have one processor, or where the environment says so."""
+    return os.environ.get(VARIABLE) != "0" and len(os.sched_getaffinity(0)) > 1

@@ -20,9 +20,11 @@ REST = 100  # quick waits until it is tried again
 class QuickWaits:
     """How the last waits for one peer went."""
 
-    __slots__ = ("_looked", "_misses", "_streak")
+    __slots__ = ("_looked", "_misses", "_quick_s", "_spin_s", "_streak")
 
-    def __init__(self) -> None:
+    def __init__(self, spin_s: float = SPIN_S, quick_s: float = QUICK_S) -> None:
+        """``spin_s``: for how long it is looked. ``quick_s``: waits up to that are short, wake-ups included."""
+        self._spin_s, self._quick_s = spin_s, quick_s
         self._streak = 0
         self._misses = 0
         self._looked: tuple[int, float] | None = None  # who did in vain, and when that began
@@ -38,7 +40,7 @@ class QuickWaits:
     def looked_in_vain(self, who: int, began: float) -> None:
         """A thread looked elsewhere for ``SPIN_S``, and is about to wait here: ``since`` says since when."""
         if self._looked is not None:
-            self.waited(SPIN_S)  # that one waited elsewhere, nobody knows for how long
+            self.waited(self._spin_s)  # that one waited elsewhere, nobody knows for how long
         self._looked = who, began
 
     def since(self, who: int, now: float) -> float:
@@ -47,17 +49,17 @@ class QuickWaits:
         if looked is None or looked[0] != who:
             return now
         self._looked = None
-        if now - looked[1] < QUICK_S:
+        if now - looked[1] < self._quick_s:
             return looked[1]
-        self.waited(SPIN_S)  # that one went on elsewhere
+        self.waited(self._spin_s)  # that one went on elsewhere
         return now
 
     def waited(self, seconds: float) -> None:
         if self.pay:
-            self._misses = 0 if seconds < SPIN_S else self._misses + 1
+            self._misses = 0 if seconds < self._spin_s else self._misses + 1
         if self._misses >= MAX_MISSES:  # threads may have counted at once
             self._misses, self._streak = 0, -REST
-        elif seconds < QUICK_S:
+        elif seconds < self._quick_s:
             self._streak += 1
         else:
             self._streak = min(0, self._streak)

@@ -271,7 +271,7 @@ class Watch:
         The progress thread takes the connection back only when nothing has come for long, or for a large payload; and
         it looks after it more rarely: nobody but that loop waits for what comes.
         """
-        self._kept = True
+        self._kept = reader.lingers = True
         if self._watcher is None and not self._large and self._is_hot():
             self._watch_from(reader)
 
