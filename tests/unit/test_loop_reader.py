@@ -172,6 +172,27 @@ async def test_what_a_thread_hands_to_the_loop_ends_the_look(ear: Ear, monkeypat
     reader.close()
 
 
+async def test_messages_without_end_keep_the_loop_from_nothing_else(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, other = reader_of(ear), Ear()
+    await told_quickly(ear, MIN_STREAK + 2)
+    monkeypatch.setattr(os, "sched_yield", lambda: ear.far.send(b"x"))
+    loop = asyncio.get_running_loop()
+    heard = loop.create_future()
+    loop.add_reader(other.near.fileno(), lambda: heard.done() or heard.set_result(time.perf_counter()))
+    ear.far.send(b"x")
+    began = time.perf_counter()
+    await asyncio.sleep(0.02)
+    assert time.perf_counter() - began < scaled(0.2), "a timer is not forgotten"
+    assert len(ear.heard) > 20
+    other.far.send(b"x")
+    began = time.perf_counter()
+    assert await asyncio.wait_for(heard, 5) - began < scaled(0.2), "nor is another socket"
+    monkeypatch.undo()
+    loop.remove_reader(other.near.fileno())
+    other.close()
+    reader.close()
+
+
 async def test_a_reader_that_is_closed_meanwhile_looks_no_more(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_reader, "LINGER_S", scaled(5.0))
     reader = reader_of(ear)

@@ -30,6 +30,7 @@ PATROL_S = 0.001
 KEPT_S, KEPT_PATROL_S = 1.0, 0.02  # where nobody but the loop listens, and that always
 LINGER_S = 400e-6  # two other processes may have their turns meanwhile
 QUICK_S = 800e-6  # with the wake-ups of all three
+ROUND_S = 2e-3  # a loop that is kept busy by messages goes round as often, for all else
 VARIABLE = "MULTIWORLD_LINGER"
 
 
@@ -98,22 +99,33 @@ class LoopReader:
             return
         if not self._ready:
             self._linger()
-        elif not self._is_looking:
+        else:
+            self._look_soon()  # after those who have heard of something
+
+    def _look_soon(self) -> None:
+        if not self._is_looking:
             self._is_looking = True
-            self.loop.call_soon(self._look)  # after those who have heard of something
+            self.loop.call_soon(self._look)
 
     def _look(self) -> None:
         self._is_looking = False
         self._linger()
 
     def _linger(self) -> None:
-        """Look for what comes, as long as nothing else is to be done; the loop may be late for a timer by that."""
-        until = time.perf_counter() + LINGER_S
+        """Look for what comes, as long as the loop has nothing to call.
+
+        Of its timers, and of what else it listens to, it learns only when it goes round: that is not put off for long.
+        """
+        began = time.perf_counter()
+        until = began + LINGER_S
         while not self._ready and not self._epoll.closed:
             if self._read():
                 now = time.perf_counter()
                 self._quick_waits.waited(0.0)
                 self._rested_at, until = now, now + LINGER_S
+                if now > began + ROUND_S:
+                    self._look_soon()
+                    return
             elif time.perf_counter() > until:
                 return
             else:
