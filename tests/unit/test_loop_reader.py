@@ -177,8 +177,13 @@ async def test_messages_without_end_keep_the_loop_from_nothing_else(ear: Ear, mo
     await told_quickly(ear, MIN_STREAK + 2)
     monkeypatch.setattr(os, "sched_yield", lambda: ear.far.send(b"x"))
     loop = asyncio.get_running_loop()
-    heard = loop.create_future()
-    loop.add_reader(other.near.fileno(), lambda: heard.done() or heard.set_result(time.perf_counter()))
+    heard: asyncio.Future[float] = loop.create_future()
+
+    def hear() -> None:
+        if not heard.done():
+            heard.set_result(time.perf_counter())
+
+    loop.add_reader(other.near.fileno(), hear)
     ear.far.send(b"x")
     began = time.perf_counter()
     await asyncio.sleep(0.02)
