@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini $(NATIVE)/core.c $(N
 	@$(BIN)/python -c '' 2>/dev/null || { rm -rf $(VENV); echo "setting up $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); } || { \
 		rm -rf $(VENV); echo "error: $(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mypy setuptools
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[demo,dev,serving]'
+	@env -u MULTIWORLD_NATIVE $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[demo,dev,serving]'
 	@touch $@
 
 demo: $(STAMP) ## Serve real images through worlds that are killed and stopped meanwhile; options in ARGS
@@ -48,7 +48,7 @@ check: $(STAMP) ## Formatting, linting, typing, import contracts
 
 unit: $(STAMP) ## Run the tests that start no process, in parallel, of the sources and of what was compiled
 	$(SOURCES) $(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
-	$(BIN)/pytest -n 2 -m "not sources" tests/unit tests/property $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 -m "not sources" tests/unit tests/property $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 process: $(STAMP) ## Run the tests that start processes; those that keep bounds on time one after the other
 	$(BIN)/pytest -n 2 --dist loadscope -m "not alone and not sources" $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)

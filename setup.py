@@ -4,39 +4,52 @@ from __future__ import annotations
 
 import os
 import runpy
+import sysconfig
 import warnings
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
+NAMES = runpy.run_path(str(SOURCES / "multiworld/native/compiled.py"))
 
-core = Extension(
-    "multiworld.native.core",
-    sources=["src/multiworld/native/core.c"],
-    extra_compile_args=["-O2", "-std=c11", "-Wall", "-Wextra"],
-    optional=True,
-)
+
+class BuildExt(build_ext):
+    """Adds the compiled modules, which takes mypyc a while, only when they are to be built."""
+
+    def run(self) -> None:
+        self._remove_former()
+        self.distribution.ext_modules = [core, *compiled_modules()]
+        self.swig_opts: Any = None  # so that it can be finalized again
+        self.finalize_options()
+        super().run()
+
+    def _remove_former(self) -> None:
+        """Remove libraries of earlier sources: they would be packed, or lie about."""
+        name, suffix = NAMES["group_name"]() + NAMES["SUFFIX"], sysconfig.get_config_var("EXT_SUFFIX")
+        for folder in (SOURCES, Path(self.build_lib)):
+            for found in folder.glob(f"{NAMES['PACKAGE']}_*{NAMES['SUFFIX']}{suffix}"):
+                if found.name != name + suffix:
+                    found.unlink()
 
 
 def compiled_modules() -> list[Extension]:
     """Have mypyc write C for the modules that ``native.compiled`` names; without it there are none."""
-    for left in SOURCES.glob("multiworld_*__mypyc*"):  # of earlier sources
-        left.unlink()
-    if os.environ.get("MULTIWORLD_NATIVE") in ("0", "core"):
+    if os.environ.get(NAMES["VARIABLE"]) in ("0", "core"):
         return []
     try:
         from mypyc.build import mypycify
     except ImportError as error:
         warnings.warn(f"the modules are not compiled, as mypyc is missing: {error}", stacklevel=1)
         return []
-    names = runpy.run_path(str(SOURCES / "multiworld/native/compiled.py"))
-    paths = [str(names["source_of"](module).relative_to(HERE)) for module in names["MODULES"]]
+    paths = [str(NAMES["source_of"](module).relative_to(HERE)) for module in NAMES["MODULES"]]
     try:
         extensions = mypycify(
             ["--config-file=mypyc.ini", *paths],
-            group_name=names["group_name"](),
+            group_name=NAMES["group_name"](),
             opt_level="3",
             debug_level="0",
             multi_file=True,
@@ -49,5 +62,11 @@ def compiled_modules() -> list[Extension]:
     return list(extensions)
 
 
+core = Extension(
+    "multiworld.native.core",
+    sources=["src/multiworld/native/core.c"],
+    extra_compile_args=["-O2", "-std=c11", "-Wall", "-Wextra"],
+    optional=True,
+)
 os.chdir(HERE)  # mypyc names modules by their paths from here
-setup(ext_modules=[core, *compiled_modules()])
+setup(ext_modules=[core], cmdclass={"build_ext": BuildExt})

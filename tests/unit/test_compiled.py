@@ -56,12 +56,17 @@ def test_of_other_sources_the_library_has_another_name(copied: Path) -> None:
 def test_what_was_compiled_of_other_sources_is_not_used(copied: Path) -> None:
     with (copied / "wire" / "frames.py").open("a") as file:
         file.write("\n")
-    assert "older than the sources: install the package again" in compiled.why_not()
+    assert "of other sources: install the package again" in compiled.why_not()
 
 
 def test_without_the_sources_what_was_compiled_is_not_used(copied: Path) -> None:
     (copied / "wire" / "frames.py").unlink()
     assert compiled.why_not().startswith("the sources cannot be read: ")
+    assert compiled.SourceFinder().find_spec("multiworld.wire.frames", None) is None, "others may find it"
+
+
+def test_a_library_that_belongs_to_another_place_is_not_used(copied: Path) -> None:
+    assert "install the package again" in compiled.why_not(), "there is nothing compiled beside these sources"
 
 
 @pytest.mark.parametrize("value", ["0", "core"])

@@ -209,11 +209,11 @@ async def test_a_reader_that_is_closed_meanwhile_looks_no_more(ear: Ear, monkeyp
 
 
 def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(loop_reader, "usable_processors", lambda: 2.0)
     monkeypatch.delenv(loop_reader.VARIABLE, raising=False)
     assert loop_reader._may_linger()
     monkeypatch.setenv(loop_reader.VARIABLE, "0")
     assert not loop_reader._may_linger()
     monkeypatch.delenv(loop_reader.VARIABLE)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(loop_reader, "usable_processors", lambda: 1.5)
     assert not loop_reader._may_linger()

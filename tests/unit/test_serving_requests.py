@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 
-from multiworld.serving.requests import MAX_ATTEMPTS, Admission, Open, Requests
+from multiworld.serving.admission import Admission
+from multiworld.serving.requests import MAX_ATTEMPTS, Open, Requests
 
 
 def opened(requests: Requests, number: int, *, now: float = 0.0, deadline: float = math.inf, size: int = 10) -> Open:
@@ -96,6 +98,14 @@ def test_after_a_loss_only_what_could_be_lost_is_sent_again_and_not_for_ever() -
         requests.replica_lost(now=float(attempt))
         again = requests.to_retry(now=attempt + 0.5)
         assert (before in again) == (attempt <= MAX_ATTEMPTS)
+
+
+def test_bounds_may_be_any_numbers_and_travel() -> None:
+    admission = Admission(max_open=math.inf, max_bytes=1e9)  # type: ignore[arg-type]
+    assert Requests(admission).retry_after_s(1, now=0.0) is None
+    assert pickle.loads(pickle.dumps(admission)) == admission
+    with pytest.raises(ValueError, match="max_bytes must be a number from 0, got 'much'"):
+        Admission(max_bytes="much")  # type: ignore[arg-type]
 
 
 def test_quantiles_are_of_the_last_answers() -> None:

@@ -10,6 +10,7 @@ This module imports nothing of the package: ``setup.py`` runs it where the packa
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -24,6 +25,7 @@ __all__ = ["MODULES", "SUFFIX", "group_name", "is_compiled", "source_of", "use",
 VARIABLE = "MULTIWORLD_NATIVE"
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "multiworld"
+SHIM_SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 SUFFIX = "__mypyc"  # of the library that holds the code of all of them, as mypyc names it
 
 MODULES = (
@@ -91,7 +93,7 @@ class SourceFinder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         package, _, module = fullname.partition(".")
-        if package != PACKAGE or module not in MODULES:
+        if package != PACKAGE or module not in MODULES or not source_of(module).is_file():
             return None
         return importlib.util.spec_from_file_location(fullname, source_of(module))
 
@@ -105,8 +107,13 @@ def why_not() -> str:
         name = group_name() + SUFFIX
     except OSError as error:
         return f"the sources cannot be read: {error}"
-    if importlib.util.find_spec(name) is None:
-        return "what lies here was not compiled, or is older than the sources: install the package again"
+    shims = (source_of(module).with_suffix(SHIM_SUFFIX) for module in MODULES)
+    if importlib.util.find_spec(name) is None or not all(shim.is_file() for shim in shims):
+        return "what lies here was not compiled, or of other sources: install the package again"
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        return f"it does not load: {error}"
     return ""
 
 

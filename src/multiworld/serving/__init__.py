@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .admission import Admission
 from .answers import Report
 from .errors import (
     BadRequestError,
@@ -20,7 +21,6 @@ from .errors import (
     UnknownStageError,
 )
 from .graph import GATEWAY, INPUT, Batch, Graph, Stage
-from .requests import Admission
 from .scaling import ScalingPolicy
 from .tracing import Tracing
 

@@ -184,11 +184,14 @@ class Edge:
 
     def flush(self) -> None:
         """Send now what would be sent at the end of this turn of the loop."""
+        if self._soon is None and not self._is_due:
+            return
         if self._soon is not None:
             self._soon.cancel()
+        try:
             self._flush()
-        elif self._is_due:
-            self._flush()
+        except Exception as error:  # a defect, or no memory, ends this edge; others are flushed after it
+            self._deliveries_ended(error)
 
     def _flush_soon(self) -> None:
         if self._over or self._soon is not None:

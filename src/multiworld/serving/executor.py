@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import threading
 import time
 import traceback
@@ -216,8 +217,11 @@ class Executor:
     def _plan_turn(self) -> None:
         if self._has_room():
             due = self._queue.due()
-            if due is not None:
-                self._timer = self._loop.call_later(max(0.0, due - time.monotonic()), self._go_on)
+            delay_s = math.inf if due is None else due - time.monotonic()
+            if delay_s <= 0:
+                self._go_on_next()
+            elif due is not None:
+                self._timer = self._loop.call_later(delay_s, self._go_on)
         if len(self._queue) and not self._executing and self._timer is None:
             self._go_on_next()
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..channel.base import Payload
 from ..world.manager import WorldManager
+from .admission import Admission
 from .answers import DOUBTFUL, Report, error_of
 from .custody import Refusal
 from .edge import Edge
@@ -30,7 +31,7 @@ from .errors import (
 from .graph import GATEWAY, INPUT
 from .node import Node, Place
 from .packets import Item, Kind
-from .requests import Admission, Open, Requests
+from .requests import Open, Requests
 from .results import sendable
 from .tracing.hops import HOPS, merged
 from .tracing.spans import Journey

@@ -15,6 +15,7 @@ import torch
 from ..channel.base import Payload
 from ..elastic.page.access import is_loopback
 from ..world.manager import WorldManager
+from .admission import Admission
 from .answers import Asked
 from .blueprint import Blueprint
 from .control_line import ControlLine
@@ -26,7 +27,6 @@ from .generation import Generator
 from .member import GatewayMember, place_of
 from .metrics import request_metrics
 from .page import PREFIX, ControllerSource, PageApp, Recorder
-from .requests import Admission
 from .tracing import Tracing
 
 if TYPE_CHECKING:

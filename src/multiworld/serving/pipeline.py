@@ -17,6 +17,7 @@ from torch import nn
 
 from ..channel.base import Payload
 from ..world.manager import WorldManager
+from .admission import Admission
 from .blueprint import Blueprint, is_replaying_main
 from .config import PipelineFile
 from .control.controller import Controller
@@ -28,7 +29,6 @@ from .front import Front
 from .graph import GATEWAY, Graph, Stage
 from .hosts import HostHandle, start_host
 from .member import GatewayMember, place_of
-from .requests import Admission
 from .routing import make_policy
 from .scaling import ScalingPolicy
 from .tracing import Tracing

@@ -19,6 +19,7 @@ import time
 from contextlib import suppress
 from typing import Protocol
 
+from .processors import usable_processors
 from .spinning import QuickWaits
 
 __all__ = ["HOT_S", "KEPT_PATROL_S", "KEPT_S", "PATROL_S", "LoopReader", "LoopWatched"]
@@ -56,7 +57,7 @@ class LoopReader:
         self.look_from = 0.0
         """When a task that waits may look for what has come again, beside the loop itself."""
         self.lingers = False
-        """Whether somebody always listens, so that it looks for a moment before the loop sleeps."""
+        """Whether somebody always listens to what came last, so that it looks for a moment before the loop sleeps."""
         self._ready = getattr(loop, "_ready", None)
         """What the loop is to call next, if it is asyncio's own: with any of that it does not linger."""
         self._may_linger = self._ready is not None and _may_linger()
@@ -88,12 +89,11 @@ class LoopReader:
             self._epoll.close()
 
     def _on_ready(self) -> None:
-        if not self.lingers or not self._may_linger:
-            self._read()
-            return
-        if self._rested_at:
-            self._quick_waits.waited(time.perf_counter() - self._rested_at)
+        came_at = time.perf_counter() if self._may_linger else 0.0
         self._read()
+        if not self.lingers or not self._may_linger:
+            return
+        self._quick_waits.waited(came_at - self._rested_at)
         self._rested_at = time.perf_counter()
         if not self._quick_waits.pay:
             return
@@ -146,5 +146,5 @@ class LoopReader:
 
 
 def _may_linger() -> bool:
-    """Not where all have one processor, or where the environment says so."""
-    return os.environ.get(VARIABLE) != "0" and len(os.sched_getaffinity(0)) > 1
+    """Not where less than two processors may be used, or where the environment says so."""
+    return os.environ.get(VARIABLE) != "0" and usable_processors() >= 2

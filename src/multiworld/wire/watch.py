@@ -271,7 +271,7 @@ class Watch:
         The progress thread takes the connection back only when nothing has come for long, or for a large payload; and
         it looks after it more rarely: nobody but that loop waits for what comes.
         """
-        self._kept = reader.lingers = True
+        self._kept = True
         if self._watcher is None and not self._large and self._is_hot():
             self._watch_from(reader)
 
@@ -296,6 +296,9 @@ class Watch:
 
     def read_for_loop(self) -> None:
         """On the asyncio loop's thread: the socket is readable."""
+        reader = self._loop_reader
+        if reader is not None:
+            reader.lingers = self._kept
         self._connection.read_available(LOOP_FAIR_BYTES)
         self._loop_read_at = time.monotonic()
         if self._large:
