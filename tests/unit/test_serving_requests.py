@@ -101,7 +101,7 @@ def test_after_a_loss_only_what_could_be_lost_is_sent_again_and_not_for_ever() -
 
 
 def test_bounds_may_be_any_numbers_and_travel() -> None:
-    admission = Admission(max_open=math.inf, max_bytes=1e9)  # type: ignore[arg-type]
+    admission = Admission(max_open=math.inf, max_bytes=1e9)
     assert Requests(admission).retry_after_s(1, now=0.0) is None
     assert pickle.loads(pickle.dumps(admission)) == admission
     with pytest.raises(ValueError, match="max_bytes must be a number from 0, got 'much'"):

@@ -17,11 +17,11 @@ class Admission:
     for ``keep_s``, up to ``keep_bytes`` in all.
     """
 
-    max_open: int = 1024
-    max_bytes: int = 512 << 20
+    max_open: float = 1024
+    max_bytes: float = 512 << 20
     max_wait_s: float = 0.5
     keep_s: float = 60.0
-    keep_bytes: int = 64 << 20
+    keep_bytes: float = 64 << 20
 
     def __post_init__(self) -> None:
         for name in ("max_open", "max_bytes", "max_wait_s", "keep_s", "keep_bytes"):
