@@ -53,10 +53,16 @@ def test_of_other_sources_the_library_has_another_name(copied: Path) -> None:
     assert compiled.group_name() != before
 
 
+def test_what_lies_beside_them_counts(copied: Path) -> None:
+    before = compiled.group_name()
+    (copied / "wire" / "another.py").write_text("LIMIT: float = 1.0\n")
+    assert compiled.group_name() != before
+
+
 def test_what_was_compiled_of_other_sources_is_not_used(copied: Path) -> None:
     with (copied / "wire" / "frames.py").open("a") as file:
         file.write("\n")
-    assert "of other sources: install the package again" in compiled.why_not()
+    assert "install the package again" in compiled.why_not()
 
 
 def test_without_the_sources_what_was_compiled_is_not_used(copied: Path) -> None:

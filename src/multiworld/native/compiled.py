@@ -79,10 +79,14 @@ def source_of(module: str) -> Path:
 
 
 def group_name() -> str:
-    """Return what the library of the compiled modules is called: of other sources, it has another name."""
+    """Return what the library of the compiled modules is called: of other sources, it has another name.
+
+    Those beside them count, too: types of what they define are compiled in.
+    """
     digest = hashlib.sha256()
-    for module in MODULES:
-        digest.update(source_of(module).read_bytes())
+    for folder in sorted({source_of(module).parent for module in MODULES}):
+        for source in sorted(folder.glob("*.py")):
+            digest.update(source.read_bytes())
     return f"{PACKAGE}_{digest.hexdigest()[:16]}"
 
 
