@@ -38,7 +38,7 @@ class BuildExt(build_ext):
 
 def compiled_modules() -> list[Extension]:
     """Have mypyc write C for the modules that ``native.compiled`` names; without it there are none."""
-    if os.environ.get(NAMES["VARIABLE"]) in ("0", "core"):
+    if NAMES["are_sources_wanted"]():
         return []
     try:
         from mypyc.build import mypycify

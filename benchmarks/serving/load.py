@@ -118,16 +118,17 @@ class Load:
     async def _ask(self, number: int, due: float) -> None:
         payload, expected = self._system.sample(number)
         name = f"request-{number}" if self._has_ids else None
-        ended: float | None = None
         try:
             answer = await self._system.infer(payload, request_id=name, timeout_s=self._timeout_s)
-            ended = time.perf_counter()  # before it is compared, which takes milliseconds for megabytes
         except self._system.refusals:
             outcome = REFUSED
         except Exception as error:
             outcome = type(error).__name__
             self.errors[f"{outcome}: {str(error)[:200]}"] += 1
         else:
+            outcome = RIGHT
+        ended = time.perf_counter()  # before it is compared, which takes milliseconds for megabytes
+        if outcome == RIGHT:
             self.times_answered[number] += 1
             outcome = RIGHT if self._system.is_equal(answer, expected) else WRONG
-        self.answers.append(Answer(number, due, time.perf_counter() if ended is None else ended, outcome))
+        self.answers.append(Answer(number, due, ended, outcome))

@@ -75,13 +75,18 @@ class Looks:
         return getattr(self._epoll, name)
 
 
-async def test_it_looks_on_once_messages_come_quickly(ear: Ear) -> None:
-    reader = reader_of(ear)
-    await told_quickly(ear, MIN_STREAK + 2)
+async def looks_after_one(reader: LoopReader, ear: Ear) -> int:
+    """Send one message more; return how often the reader looks from then on."""
     looks = Looks(reader)
     ear.far.send(b"x")
     await asyncio.sleep(0.05)
-    assert looks.count > 5
+    return looks.count
+
+
+async def test_it_looks_on_once_messages_come_quickly(ear: Ear) -> None:
+    reader = reader_of(ear)
+    await told_quickly(ear, MIN_STREAK + 2)
+    assert await looks_after_one(reader, ear) > 5
     assert not ear.failed
     reader.close()
 
@@ -117,10 +122,7 @@ async def test_it_reads_what_comes_while_it_looks_without_going_round_the_loop(
 async def test_it_does_not_look_where_nobody_always_listens(ear: Ear) -> None:
     reader = reader_of(ear, lingers=False)
     await told_quickly(ear, 3 * MIN_STREAK)
-    looks = Looks(reader)
-    ear.far.send(b"x")
-    await asyncio.sleep(0.05)
-    assert looks.count == 1
+    assert await looks_after_one(reader, ear) == 1
     reader.close()
 
 
@@ -129,10 +131,7 @@ async def test_messages_that_come_rarely_are_not_looked_for(ear: Ear) -> None:
     for _ in range(MIN_STREAK + 2):
         ear.far.send(b"x")
         await asyncio.sleep(0.01)
-    looks = Looks(reader)
-    ear.far.send(b"x")
-    await asyncio.sleep(0.05)
-    assert looks.count == 1
+    assert await looks_after_one(reader, ear) == 1
     reader.close()
 
 
@@ -142,10 +141,7 @@ async def test_looking_in_vain_ends_it(ear: Ear) -> None:
     for _ in range(MAX_MISSES + 2):
         ear.far.send(b"x")
         await asyncio.sleep(0.005)
-    looks = Looks(reader)
-    ear.far.send(b"x")
-    await asyncio.sleep(0.05)
-    assert looks.count == 1
+    assert await looks_after_one(reader, ear) == 1
     reader.close()
 
 

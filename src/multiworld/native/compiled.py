@@ -20,7 +20,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["MODULES", "SUFFIX", "group_name", "is_compiled", "source_of", "use", "why_not"]
+__all__ = [
+    "MODULES",
+    "PACKAGE",
+    "SUFFIX",
+    "VARIABLE",
+    "are_sources_wanted",
+    "group_name",
+    "source_of",
+    "use",
+    "why_not",
+]
 
 VARIABLE = "MULTIWORLD_NATIVE"
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,11 +112,15 @@ class SourceFinder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(fullname, source_of(module))
 
 
+def are_sources_wanted() -> bool:
+    """Return whether the environment says that nothing is to be compiled, or used."""
+    return os.environ.get(VARIABLE) in ("0", "core")
+
+
 def why_not() -> str:
     """Return why the sources are to be used; empty: what was compiled is."""
-    wanted = os.environ.get(VARIABLE)
-    if wanted in ("0", "core"):
-        return f"{VARIABLE}={wanted} in the environment"
+    if are_sources_wanted():
+        return f"{VARIABLE}={os.environ[VARIABLE]} in the environment"
     try:
         name = group_name() + SUFFIX
     except OSError as error:
@@ -127,8 +141,3 @@ def use() -> str:
     if reason and not any(isinstance(finder, SourceFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, SourceFinder())
     return reason
-
-
-def is_compiled(module: ModuleType) -> bool:
-    """Return whether a module that was imported is compiled."""
-    return not str(getattr(module, "__file__", "")).endswith(".py")

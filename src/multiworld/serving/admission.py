@@ -13,8 +13,7 @@ class Admission:
 
     ``max_open`` requests and ``max_bytes`` of inputs may be open, and none is taken in while the first of those that no
     replica has room for has waited for more than ``max_wait_s``, unless that looks as if it will pass (``Patience``).
-    Answers of requests whose id a client chose are kept
-    for ``keep_s``, up to ``keep_bytes`` in all.
+    Answers of requests whose id a client chose are kept for ``keep_s``, up to ``keep_bytes`` in all.
     """
 
     max_open: float = 1024
