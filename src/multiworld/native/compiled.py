@@ -67,6 +67,7 @@ MODULES = (
     "serving.requests",
     "serving.results",
     "serving.routing",
+    "serving.rows",
     "serving.suspicion",
     "serving.turn",
     "wire.connection",

@@ -10,11 +10,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import torch
-from torch import Tensor
 
 from ..channel.base import Payload
 from .batching import BatchQueue
@@ -22,8 +20,9 @@ from .call_thread import CallThread
 from .graph import Batch
 from .ownership import is_nobodys_else
 from .packets import Item
-from .payloads import Packed, map_tensors, tensors_of
+from .payloads import Packed, map_tensors
 from .results import checked_result, small_copy
+from .rows import concatenate, shape_of, split
 from .turn import Turn
 from .user_code import contained
 
@@ -133,7 +132,7 @@ class Executor:
         rows: int = 1
         kind: Hashable = None
         if not self._takes_many(job):  # without batches a shape is looked at in vain; should they begin, it stays alone
-            rows, kind = (1, job.id) if self._batch is None else _shape_of(job.inputs)
+            rows, kind = (1, job.id) if self._batch is None else shape_of(job.inputs)
         self._queue.put(job, rows, kind, now=time.monotonic(), alone=job.alone)
         self._go_on_soon()
 
@@ -345,7 +344,7 @@ class Executor:
                     raise TypeError("the work returned an awaitable; declare it with 'async def'")
                 is_ours = is_nobodys_else(result)  # before it is anybody's argument
                 payload = checked_result(result, is_ours=is_ours)
-            return self._split(payload, rows, len(jobs)), time.perf_counter() - began
+            return split(payload, rows, len(jobs)), time.perf_counter() - began
         except BaseException as error:  # the user's code may raise anything, and concerns only these requests
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
@@ -358,7 +357,7 @@ class Executor:
             result = await self.work(*arguments)  # not in inference mode, which other tasks would get too
             is_ours = is_nobodys_else(result)  # as above
             payload = checked_result(result, is_ours=is_ours)
-            return self._split(payload, rows, len(jobs)), time.perf_counter() - began
+            return split(payload, rows, len(jobs)), time.perf_counter() - began
         except asyncio.CancelledError as error:
             if self._closed or jobs[0].id in self._called_off:
                 raise
@@ -380,28 +379,14 @@ class Executor:
     def _arguments(self, jobs: list[Job]) -> tuple[list[Payload], list[int]]:
         if len(jobs) == 1:
             return [self._to_device(item.payload) for item in jobs[0].inputs], []
-        rows = [_shape_of(job.inputs)[0] for job in jobs]
+        rows = [shape_of(job.inputs)[0] for job in jobs]
         columns = zip(*(job.inputs for job in jobs), strict=True)
-        return [self._to_device(_concatenate([item.payload for item in column])) for column in columns], rows
+        return [self._to_device(concatenate([item.payload for item in column])) for column in columns], rows
 
     def _to_device(self, payload: Payload) -> Payload:
         if self._on_cpu:
             return payload
         return map_tensors(payload, lambda tensor: tensor.to(self._device))
-
-    def _split(self, payload: Payload, rows: list[int], num_jobs: int) -> list[Payload]:
-        if num_jobs == 1:
-            return [payload]
-        for tensor in tensors_of(payload):
-            if tensor.dim() == 0 or tensor.shape[0] != sum(rows):
-                raise ValueError(
-                    f"a batch of {num_jobs} requests with {sum(rows)} rows in all gave a tensor of shape "
-                    f"{list(tensor.shape)}: expected {sum(rows)} in dimension 0"
-                )
-        return [
-            map_tensors(payload, partial(_rows, begin=sum(rows[:index]), number=number))
-            for index, number in enumerate(rows)
-        ]
 
 
 def _checked_one(result: Any) -> Payload | Exception:
@@ -428,33 +413,3 @@ def describe_error(error: BaseException) -> str:
     if len(text) > MAX_MESSAGE:
         text = f"{text[:MAX_MESSAGE]}… ({len(text)} characters)"
     return f"{type(error).__name__}: {text}{where}"
-
-
-def _shape_of(items: Sequence[Item]) -> tuple[int, Hashable]:
-    """Return the rows of one request, and what it must share with others to be concatenated with them."""
-    rows: set[int] = set()
-    kind: list[Hashable] = []
-    for item in items:
-        payload = item.payload
-        if isinstance(payload, dict):
-            kind.append(tuple(payload))
-        kind.append(type(payload).__name__)
-        for tensor in tensors_of(payload):
-            rows.add(tensor.shape[0] if tensor.dim() else -1)
-            kind.append((tensor.dtype, tuple(tensor.shape[1:])))
-    if len(rows) != 1 or -1 in rows or 0 in rows:  # nothing that rows could be told apart by
-        return 1, items[0].id
-    return rows.pop(), tuple(kind)
-
-
-def _rows(tensor: Tensor, *, begin: int, number: int) -> Tensor:
-    return tensor[begin : begin + number]
-
-
-def _concatenate(payloads: list[Payload]) -> Payload:
-    first = payloads[0]
-    if isinstance(first, Tensor):
-        return torch.cat(payloads)  # type: ignore[arg-type]
-    if isinstance(first, dict):
-        return {name: torch.cat([payload[name] for payload in payloads]) for name in first}  # type: ignore[call-overload, index]
-    return [torch.cat(column) for column in zip(*payloads, strict=True)]
