@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.serving.control.actions import BackedOff, ReplicaLost, Send, StageWaits, StartProcess, UpdateRolledBack
+from multiworld.serving.control.actions import (
+    BackedOff,
+    Emit,
+    HostsMissing,
+    ReplicaLost,
+    Send,
+    StageWaits,
+    StartProcess,
+    UpdateFinished,
+    UpdateRolledBack,
+)
 from multiworld.serving.control.fleet import Fleet
 from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.errors import DeploymentError, UnknownStageError
@@ -148,8 +158,12 @@ def test_hosts_that_are_expected_are_waited_for_but_not_for_ever() -> None:
     fleet.host_joined("here", "127.0.0.1", 4, {}, 0.0)
     fleet.tick(5.0)
     assert not fleet.members
-    fleet.tick(11.0)
+    actions = fleet.tick(11.0)
     assert list(fleet.members) == ["a-1"]
+    assert next(action.event for action in actions if isinstance(action, Emit)) == HostsMissing(
+        expected=2, present=1, waited_s=10.0
+    )
+    assert not any(isinstance(action, Emit) and isinstance(action.event, HostsMissing) for action in fleet.tick(12.0))
 
 
 def test_replicas_that_die_young_back_off_and_the_error_is_kept() -> None:
@@ -283,6 +297,31 @@ def test_an_update_that_does_not_load_is_rolled_back() -> None:
     back = [event for event in simulation.events if isinstance(event, UpdateRolledBack)]
     assert (back[0].version, back[0].previous) == (2, 1)
     assert "bad weights" in back[0].reason
+
+
+def test_weights_prove_themselves_in_one_replica_also_where_none_is_wanted() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.do(simulation.fleet.scale("a", 0, simulation.now))
+    simulation.run(5)
+    assert simulation.ready("a") == []
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.run(5)
+    assert simulation.started[-1] == "a-3"
+    assert simulation.ready("a") == []
+    assert [event.version for event in simulation.events if isinstance(event, UpdateFinished)] == [2]
+
+
+def test_weights_that_do_not_load_are_rolled_back_also_where_no_replica_is_wanted() -> None:
+    simulation = SimulatedFleet(chain("a"), fails_to_load={("a", 2)})
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.scale("a", 0, simulation.now))
+    simulation.run(5)
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.run(5)
+    assert simulation.fleet.plans["a"].version == 1
+    simulation.do(simulation.fleet.scale("a", 1, simulation.now))
+    simulation.run_until_settled()
+    assert [member.version for member in simulation.fleet.of_stage("a")] == [1]
 
 
 def test_an_update_whose_replica_dies_before_it_settled_is_rolled_back() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import traceback
 import zlib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -25,7 +24,7 @@ from .graph import Batch, Graph, Stage
 from .messages import Message
 from .node import Node, Place
 from .replica import Replica
-from .user_code import result_of
+from .user_code import result_of, users_traceback
 from .vitals import Vitals
 from .weights import donate_weights, has_weights, put_weights, take_weights, weights_of
 
@@ -230,7 +229,7 @@ class ReplicaMember(Member):
                     "event": "load_failed",
                     "donor": order.get("donor"),
                     "error": f"{type(error).__name__}: {error}",
-                    "traceback": "".join(traceback.format_exception(error)),
+                    "traceback": users_traceback(error),
                     "tried_out": isinstance(error, CanaryFailedError),
                 }
             )

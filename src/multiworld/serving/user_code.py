@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["OverdueError", "contained", "result_of"]
+import torch
+
+__all__ = ["OverdueError", "contained", "result_of", "users_traceback"]
 
 T = TypeVar("T")
 CALLED_OFF_S = 1.0  # for code that is cancelled to end
+NOT_THEIRS = (f"{Path(__file__).parent}/", f"{Path(torch.__file__).parent}/", "<frozen ")
 
 
 class OverdueError(Exception):
@@ -25,6 +30,14 @@ def contained(error: BaseException) -> Exception:
     if isinstance(error, asyncio.CancelledError):
         return RuntimeError("the work was cancelled by its own code")
     return RuntimeError(f"the work raised {type(error).__name__}: {error}")
+
+
+def users_traceback(error: Exception) -> str:
+    """Return the traceback from where the user's code begins; nothing if that had no part in it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(NOT_THEIRS):
+        trace = trace.tb_next
+    return "" if trace is None else "".join(traceback.format_exception(type(error), error, trace))
 
 
 async def result_of(work: Awaitable[T], limit_s: float | None = None) -> T:

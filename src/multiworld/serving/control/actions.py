@@ -20,6 +20,7 @@ __all__ = [
     "HostJoined",
     "HostLeft",
     "HostLost",
+    "HostsMissing",
     "KillProcess",
     "LoadFailed",
     "PipelineReady",
@@ -196,6 +197,15 @@ class ProcessEnded(FleetEvent):
     stage: str
     returncode: int
     last_lines: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostsMissing(FleetEvent):
+    """Not all hosts that were to be waited for have come in time: replicas are placed on those that are there."""
+
+    expected: int
+    present: int
+    waited_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

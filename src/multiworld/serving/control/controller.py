@@ -26,6 +26,7 @@ from .actions import (
     Donate,
     Emit,
     FleetEvent,
+    HostsMissing,
     KillProcess,
     ReplicaLost,
     Send,
@@ -438,6 +439,9 @@ class Controller:
     def _record(self, event: FleetEvent) -> None:
         event = self.history.add(event, time.time())
         logger.info("%s", event)
+        if isinstance(event, HostsMissing):
+            came = (event.present, event.expected, event.waited_s)
+            logger.warning("%d of %d hosts came within %g s: replicas are placed on those", *came)
         if isinstance(event, UpdateFinished):
             self._weights.keep_only(event.stage, event.version)
         if isinstance(event, ReplicaLost) and self._scaling is not None:

@@ -23,6 +23,7 @@ from .actions import (
     HostJoined,
     HostLeft,
     HostLost,
+    HostsMissing,
     KillProcess,
     LoadFailed,
     PipelineReady,
@@ -36,6 +37,7 @@ from .actions import (
 from .members import Member, MemberState, parse_member
 from .placement import HostInfo
 from .rollout import Rollout
+from .roster import GATHER_S
 from .staffing import Staffing
 
 __all__ = ["Fleet"]
@@ -254,6 +256,8 @@ class Fleet(Staffing):
             settle_s=settle_s,
             needs_verdict=needs_verdict,
         )
+        if not plan.desired:
+            plan.causes.append(f"version {plan.last_version} proves itself, though no replica is wanted")
         return [Emit(event=UpdateStarted(stage=stage, version=plan.last_version)), *self._step(now)]
 
     def next_version(self, stage: str) -> int:
@@ -440,6 +444,7 @@ class Fleet(Staffing):
                 actions += self._serve(member, now)
         actions += self.wiring.route(self.members, now)
         if not self.resuming and (len(self.hosts) >= self._first_hosts or now >= self._gather_by):
+            actions += self._end_gathering()
             actions += self._want_gateways(now)
             for plan in self.plans.values():
                 actions += self._want(plan, now)
@@ -447,6 +452,13 @@ class Fleet(Staffing):
         actions += [Send(member=member.id, message={"do": "drain"}) for member in self._to_drain]
         self._to_drain.clear()
         return actions + self._report_readiness(now)
+
+    def _end_gathering(self) -> list[Action]:
+        """Wait for no more hosts; say so if they are fewer than were expected."""
+        expected, self._first_hosts = self._first_hosts, 0
+        if len(self.hosts) >= expected:
+            return []
+        return [Emit(event=HostsMissing(expected=expected, present=len(self.hosts), waited_s=GATHER_S))]
 
     def _expire(self, now: float) -> list[Action]:
         actions: list[Action] = []

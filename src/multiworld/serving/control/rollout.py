@@ -43,7 +43,11 @@ class Rollout:
         )
 
     def step(self, members: Sequence[Member], desired: int, now: float) -> RolloutStep:
-        """``members``: those of the stage that count, of either version."""
+        """``members``: those of the stage that count, of either version.
+
+        Weights prove themselves in one new replica also where none is wanted: it is surplus afterwards.
+        """
+        desired = max(desired, 1)
         new = [member for member in members if member.version == self.version]
         old = [member for member in members if member.version != self.version]
         settled = [member for member in new if self.has_settled(member, now)]

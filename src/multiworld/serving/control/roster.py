@@ -12,7 +12,7 @@ from .placement import HostInfo
 from .stage_plan import StagePlan
 from .wiring import Wiring
 
-__all__ = ["Roster"]
+__all__ = ["GATHER_S", "Roster"]
 
 GATHER_S = 10.0  # for hosts to come, before those that are there get everything
 LAST = (MemberState.DRAINING, MemberState.LEAVING)

@@ -63,7 +63,10 @@ def _read(path: str) -> dict[str, Tensor]:
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises what it likes for a file that is not its own
-        raise DeploymentError(f"the weights in {path} cannot be read: {type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {error}"
+        raise DeploymentError(
+            f"the weights in {path} cannot be read; expected a file in which torch.save wrote a dict of tensors ({why})"
+        ) from error
     if not isinstance(weights, dict):
         raise DeploymentError(f"the weights in {path} are a {type(weights).__name__}, not a dict of tensors by name")
     return weights

@@ -127,7 +127,7 @@ def _array(data: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
         if has_words:
             array = np.array(_without_words(data))
     except (ValueError, OverflowError, RecursionError) as error:
-        raise Refusal(400, "BadRequestError", f"{name} is ragged, or nested too deeply: {error!s:.120}") from None
+        raise Refusal(400, "BadRequestError", f"{name} is ragged, or nested too deeply: {error!s:.300}") from None
     if array.dtype.kind not in "biuf" or array.ndim > MAX_DIMS:
         raise Refusal(400, "BadRequestError", f"{name} must be numbers, or lists of numbers of one shape")
     return array, has_words

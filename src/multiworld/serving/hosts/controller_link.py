@@ -1,4 +1,7 @@
-"""A host process's connection to its controller: dialed again and again for as long as the process lives."""
+"""A host process's connection to its controller: dialed again and again for as long as the process lives.
+
+Only a host that the controller has never let in, and refuses for long, gives up: its name or token is wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import logging
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -25,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 1.0
 GREETING_S = 5.0
+REFUSED_S = 10.0  # until a predecessor of the same name, on a host that was lost, is seen to be gone
 NONCE_BYTES = 16
 CHUNK_BYTES = 64 * 1024
 FULL_BYTES = 2 * LONGEST_LINE  # of what the controller does not read: what it missed is in the next hello
@@ -44,12 +49,13 @@ class ControllerLink:
         *,
         hello: Callable[[str], Mapping[str, Any]],
         on_order: Callable[[dict[str, Any]], None],
+        on_refused: Callable[[str], None],
     ) -> None:
-        """``hello`` gets this host's own address, as the connection shows it."""
+        """``hello`` gets this host's own address, as the connection shows it; ``on_refused`` the reason, at the end."""
         self.serial = 0
         """Which connection this is: numbers of orders mean something on their own one only."""
         self._loop, self._address, self._token = loop, address, token.encode()
-        self._make_hello, self._on_order = hello, on_order
+        self._make_hello, self._on_order, self._on_refused = hello, on_order, on_refused
         self._sock: socket.socket | None = None
         self._is_connecting = self._is_linked = False
         self._greeting: DialerGreeting | None = None
@@ -59,6 +65,8 @@ class ControllerLink:
         self._redial: Timer | None = None
         self._delay_s = FIRST_DELAY_S
         self._complaint = ""
+        self._refused_since: float | None = None
+        self._was_let_in = False
         self._closed = False
 
     def dial(self) -> None:
@@ -152,6 +160,7 @@ class ControllerLink:
         if self._is_linked:
             if "refused" in record:
                 raise HandshakeError(str(record["refused"]))
+            self._was_let_in = True
             self._on_order(record)
         elif self._greeting is None:
             raise ProtocolError("the controller speaks first")
@@ -194,8 +203,10 @@ class ControllerLink:
         self._lose(TimeoutError(errno.ETIMEDOUT, "it did not answer in time"))
 
     def _lose(self, error: BaseException) -> None:
+        is_refusal = isinstance(error, ProtocolError)
+        self._was_let_in = self._was_let_in or (self._is_linked and not is_refusal)
         self._drop()
-        if isinstance(error, ProtocolError):
+        if is_refusal:
             self._complain(str(error))
         else:
             logger.debug("the controller at %s is lost: %s", show(*self._address), error)
@@ -207,6 +218,12 @@ class ControllerLink:
         if reason != self._complaint:  # it will be tried again and again
             self._complaint = reason
             logger.warning("the controller at %s is not to be talked to: %s", show(*self._address), reason)
+        now = time.monotonic()
+        if self._refused_since is None:
+            self._refused_since = now
+        if not (self._was_let_in or self._closed) and now - self._refused_since >= REFUSED_S:
+            self.close()
+            self._on_refused(reason)
 
     def _drop(self) -> None:
         self._is_linked = self._is_connecting = False

@@ -58,7 +58,14 @@ class HostProcess:
             on_started=self._restarted,
             on_exit=self._exited,
         )
-        self._link = ControllerLink(self._loop, options.address, options.token, hello=self._hello, on_order=self._obey)
+        self._link = ControllerLink(
+            self._loop,
+            options.address,
+            options.token,
+            hello=self._hello,
+            on_order=self._obey,
+            on_refused=self._refused,
+        )
         self._owner = (
             None if owner is None else OwnerLine(self._loop, owner, on_order=self._obey, on_lost=self._owner_lost)
         )
@@ -161,6 +168,11 @@ class HostProcess:
         else:  # a second time: whoever sends it does not want to wait
             self._status = ENDED_BY_FORCE
             self._members.kill_all()
+
+    def _refused(self, reason: str) -> None:
+        logger.error("giving up, as the controller never let this host in: %s", reason)
+        self._status = 1
+        self._stop(0.0)
 
     def _owner_lost(self) -> None:
         self._members.kill_all()

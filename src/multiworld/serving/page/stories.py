@@ -164,6 +164,11 @@ TELLERS: dict[str, Callable[[Event], Told]] = {
     "PipelineUnready": lambda event: ("fault", "bad", f"not ready: {event['missing']}"),
     "HostJoined": lambda event: ("other", "calm", f"host {event['host']} ({event['address']}) joined"),
     "HostLeft": lambda event: ("other", "calm", f"host {event['host']} was stopped"),
+    "HostsMissing": lambda event: (
+        "fault",
+        "warn",
+        f"only {event['present']} of {event['expected']} hosts came in time: replicas are placed on those",
+    ),
     "HostLost": lambda event: ("fault", "bad", f"host {event['host']} is lost"),
     "ControllerSilent": lambda event: ("fault", "warn", f"the controller does not answer: {event['why']}"),
     "ControllerBack": lambda event: (

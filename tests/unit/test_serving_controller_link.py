@@ -1,0 +1,117 @@
+"""A host's connection to a controller that refuses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from multiworld.serving.hosts import controller_link
+from multiworld.serving.hosts.controller_link import ControllerLink
+from multiworld.serving.hosts.greeting import AcceptorGreeting
+from multiworld.serving.hosts.lines import to_line
+from multiworld.serving.hosts.loop import HostLoop
+from multiworld.testing import scaled
+
+TOKEN = "0123456789abcdef"
+REASON = "there is a host 'here' already; use another --name"
+
+
+class Controller(socketserver.ThreadingTCPServer):
+    """Lets a host in as often as it is told to, each time until the hello; then it refuses."""
+
+    daemon_threads = True
+
+    def __init__(self, lets_in: int) -> None:
+        super().__init__(("127.0.0.1", 0), Visit)
+        self.lets_in = lets_in
+        self.num_refused = 0
+
+
+class Visit(socketserver.StreamRequestHandler):
+    server: Controller
+
+    def handle(self) -> None:
+        greeting = AcceptorGreeting(TOKEN.encode(), self._next(), os.urandom(16))
+        self.wfile.write(to_line(greeting.challenge))
+        greeting.check(self._next())
+        self.wfile.write(to_line({"accepted": True}))
+        assert self._next() == {"event": "hello"}
+        if self.server.lets_in:
+            self.server.lets_in -= 1
+        else:
+            self.server.num_refused += 1
+            self.wfile.write(to_line({"refused": REASON}))
+
+    def _next(self) -> Any:
+        return json.loads(self.rfile.readline())
+
+
+@contextmanager
+def controller(*, lets_in: int) -> Iterator[Controller]:
+    with Controller(lets_in) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def dialed(server: Controller, loop: HostLoop, refused: list[str]) -> ControllerLink:
+    def give_up(reason: str) -> None:
+        refused.append(reason)
+        loop.stop()
+
+    link = ControllerLink(
+        loop,
+        ("127.0.0.1", server.server_address[1]),
+        TOKEN,
+        hello=lambda _: {"event": "hello"},
+        on_order=lambda _: None,
+        on_refused=give_up,
+    )
+    link.dial()
+    return link
+
+
+def test_a_host_that_was_never_let_in_gives_up_with_the_reason(monkeypatch: pytest.MonkeyPatch, no_leaks: None) -> None:
+    monkeypatch.setattr(controller_link, "REFUSED_S", 0.2)
+    loop, refused = HostLoop(), []  # type: tuple[HostLoop, list[str]]
+    with controller(lets_in=0) as server:
+        link = dialed(server, loop, refused)
+        loop.call_later(scaled(20), loop.stop)
+        loop.run()
+    link.close()
+    loop.close()
+    assert refused == [REASON]
+    assert server.num_refused > 1, "one of the same name may just be going"
+
+
+def test_a_host_that_was_let_in_once_is_refused_for_ever_without_giving_up(
+    monkeypatch: pytest.MonkeyPatch, no_leaks: None
+) -> None:
+    monkeypatch.setattr(controller_link, "REFUSED_S", 0.0)
+    loop, refused = HostLoop(), []  # type: tuple[HostLoop, list[str]]
+    with controller(lets_in=1) as server:
+        link = dialed(server, loop, refused)
+
+        def stop_after_some() -> None:
+            if server.num_refused >= 4:
+                loop.stop()
+            loop.call_later(0.02, stop_after_some)
+
+        stop_after_some()
+        loop.call_later(scaled(20), loop.stop)
+        loop.run()
+    link.close()
+    loop.close()
+    assert refused == []
+    assert server.num_refused >= 4
