@@ -13,7 +13,7 @@ from pathlib import Path
 from multiworld.bench.machine import describe_machine
 from multiworld.bench.record import append_record
 from multiworld.bench.report import Line, Report, Section
-from multiworld.bench.table import report_text
+from multiworld.bench.table import section_text, verdict_text
 
 __all__ = ["RESULTS", "Suite"]
 
@@ -49,15 +49,23 @@ class Suite:
 
     def run(self, options: argparse.Namespace) -> int:
         """Measure and report; return 1 if a bound was missed."""
-        machine = describe_machine()
-        sections = [self._measure(name, options) for name in options.only or self.lines]
-        report = Report(machine=machine, quick=options.alternations < 5, sections=sections)
-        print(f"\n{report_text(report)}", flush=True)
+        sections: list[Section] = []
+        report = Report(machine=describe_machine(), quick=options.alternations < 5, sections=sections)
+        try:
+            for name in options.only or self.lines:
+                sections.append(self._measure(name, options))
+                print(f"\n{section_text(sections[-1])}\n", flush=True)
+        finally:  # whoever ends a run of an hour keeps what was measured until then
+            if sections:
+                self._keep(report, options)
+        print(verdict_text(report), flush=True)
+        return 1 if report.failures or report.missing else 0
+
+    def _keep(self, report: Report, options: argparse.Namespace) -> None:
         if options.json:
             options.json.write_text(json.dumps(report.as_json(), indent=1))
         if options.record:
             append_record(RESULTS, report)
-        return 1 if report.failures or report.missing else 0
 
     def _measure(self, name: str, options: argparse.Namespace) -> Section:
         about, measure = self.lines[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,8 @@ def test_table_is_aligned_and_leaves_out_columns_that_nothing_fills() -> None:
         (0.1234, "0.123 B"),
         (2, "2 B"),
         (0.00012345, "1.23e-04 B"),
+        (math.nan, "none"),
+        (-math.inf, "-inf B"),
     ],
 )
 def test_figures_have_three_digits(value: float, text: str) -> None:

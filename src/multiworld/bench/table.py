@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .report import Line, Report, Section
 
-__all__ = ["format_figure", "report_text", "section_text"]
+__all__ = ["format_figure", "report_text", "section_text", "verdict_text"]
 
 HEADINGS = ("ratio (middle half)", "bound", "", "also")
 MEASUREMENT = "measurement"
@@ -16,7 +17,7 @@ RIGHT_ALIGNED = {1, 2, 3}
 def report_text(report: Report) -> str:
     """Return all sections below one another, and a last line that says what failed."""
     texts = [section_text(section) for section in report.sections]
-    return "\n\n".join([*texts, _verdict(report)]) + "\n"
+    return "\n\n".join([*texts, verdict_text(report)]) + "\n"
 
 
 def section_text(section: Section) -> str:
@@ -27,7 +28,9 @@ def section_text(section: Section) -> str:
 
 
 def format_figure(value: float, unit: str = "") -> str:
-    """Return three significant digits, without an exponent unless it is tiny, and the unit."""
+    """Return three significant digits, without an exponent unless it is tiny, and the unit; "none" for NaN."""
+    if not math.isfinite(value):
+        return "none" if math.isnan(value) else f"{value:g} {unit}".rstrip()
     magnitude = abs(value)
     if 0 < magnitude < 0.001:
         return f"{value:.2e} {unit}".rstrip()
@@ -73,7 +76,8 @@ def _cell(text: str, column: int, widths: dict[int, int]) -> str:
     return text.rjust(widths[column]) if column in RIGHT_ALIGNED else text.ljust(widths[column])
 
 
-def _verdict(report: Report) -> str:
+def verdict_text(report: Report) -> str:
+    """Return a line that says what failed."""
     missing = f" Not measured: {len(report.missing)}." if report.missing else ""
     failed = report.failures
     if not failed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..graph import GATEWAY
 
-__all__ = ["CONTROLLER", "Member", "MemberState", "member_id", "parse_member"]
+__all__ = ["CONTROLLER", "ENDING", "Member", "MemberState", "member_id", "parse_member"]
 
 CONTROLLER = "controller"
 """Stands for the controller where a donor of weights is named."""
@@ -40,6 +40,7 @@ NEXT: dict[MemberState, frozenset[MemberState]] = {
 COUNTED = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, MemberState.READY)
 SENDING = (MemberState.CONNECTING, MemberState.READY, MemberState.DRAINING)
 TAKING = (MemberState.CONNECTING, MemberState.READY)
+ENDING = (MemberState.DRAINING, MemberState.LEAVING)
 
 SILENCE_S = 3.0  # beyond its limit: a work that keeps its replica from saying anything
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UnknownStageError
 from ..graph import GATEWAY, Graph
-from .members import Member, MemberState, parse_member
+from .members import ENDING, Member, parse_member
 from .placement import HostInfo
 from .stage_plan import StagePlan
 from .wiring import Wiring
@@ -15,7 +15,6 @@ from .wiring import Wiring
 __all__ = ["GATHER_S", "Roster"]
 
 GATHER_S = 10.0  # for hosts to come, before those that are there get everything
-LAST = (MemberState.DRAINING, MemberState.LEAVING)
 
 
 class Roster:
@@ -69,7 +68,7 @@ class Roster:
                     "pid": member.pid,
                     "keep": member.keep,
                     "was_ready": member.is_ready or (member.awaited and member.was_ready),
-                    "retiring": member.retiring or ("it was to leave" if member.state in LAST else ""),
+                    "retiring": member.retiring or ("it was to leave" if member.state in ENDING else ""),
                 }
                 for member in self.members.values()
                 if member.host

@@ -22,7 +22,7 @@ from .actions import (
     UpdateFinished,
     UpdateRolledBack,
 )
-from .members import CONTROLLER, Member, MemberState, member_id
+from .members import CONTROLLER, ENDING, Member, MemberState, member_id
 from .placement import HostInfo, place
 from .rollout import Rollout
 from .roster import Roster
@@ -30,6 +30,7 @@ from .stage_plan import StagePlan
 
 __all__ = ["Staffing"]
 
+REST_S = 0.25  # after one has begun to end, before the next begins or ends
 SERVING = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, MemberState.READY)
 
 
@@ -72,8 +73,11 @@ class Staffing(Roster):
     def _roll(self, plan: StagePlan, rollout: Rollout, now: float) -> list[Action]:
         counted = [member for member in self.of_stage(plan.name) if member.counts]
         step = rollout.step(counted, plan.desired, now)
+        start_new = step.start_new
+        if not rollout.parallel and self._is_unsettled(plan, now):
+            start_new = min(start_new, max(plan.desired - len(counted), 0))
         actions = self._start_more(plan, plan.version, step.start_old, now)
-        actions += self._start_more(plan, rollout.version, step.start_new, now)
+        actions += self._start_more(plan, rollout.version, start_new, now)
         for member in step.drain:
             actions += self._drain(member, f"version {rollout.version} has replaced it", now)
         if step.done:
@@ -82,6 +86,10 @@ class Staffing(Roster):
             took_s = now - rollout.started_at
             actions.append(Emit(event=UpdateFinished(stage=plan.name, version=plan.version, took_s=took_s)))
         return actions
+
+    def _is_unsettled(self, plan: StagePlan, now: float) -> bool:
+        """Whether a replica is just ending: that takes processors from those that serve, as a beginning does."""
+        return any(member.state in ENDING and now - member.since < REST_S for member in self.of_stage(plan.name))
 
     def _roll_back(self, plan: StagePlan, reason: str) -> list[Action]:
         assert plan.rollout is not None
@@ -126,11 +134,16 @@ class Staffing(Roster):
         return [StartProcess(member=member.id, stage=stage, host=host.name, keep=keep), Emit(event=event)]
 
     def _drop_surplus(self, plan: StagePlan, counted: list[Member], now: float) -> list[Action]:
-        """End the newest of too many, before all those that do not serve yet; one that serves always stays."""
+        """End the newest of too many, before all those that do not serve yet; one that serves always stays.
+
+        Those that serve end one after the other, or in such quick succession that none waits long for another's work.
+        """
         actions: list[Action] = []
         surplus = len(counted) - plan.desired
         for member in sorted(counted, key=lambda member: (member.is_ready, -member.born))[: max(surplus, 0)]:
             num_ready = sum(other.is_ready and other.counts for other in counted)
+            if member.is_ready and self._is_unsettled(plan, now):
+                break
             if not member.is_ready or num_ready > 1 or plan.desired == 0:
                 actions += self._drain(member, f"{plan.desired} are wanted", now)
         return actions
