@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,8 @@ NOT_JUDGED = "without Ray Serve, its bound is not judged"
 class Trials:
     """One scenario: what each side found, by the name of the side, in the order of the rounds.
 
-    ``peer``: the side whose figures stand beside ours, if it is among the sides. A round in which it failed has no
-    figures of it; one in which ours failed counts as failed.
+    ``peer``: the side whose figures stand beside ours, if it is among the sides. A round in which it failed, or gave
+    NaN, has no figure of it; one in which ours failed counts as failed.
     """
 
     def __init__(self, name: str, scenario: str, sides: Sequence[Side], *, peer: str = "", timeout_s: float) -> None:
@@ -81,7 +82,7 @@ class Trials:
         pairs = [
             (found[OURS.name][key] * scale, found[peer][key] * scale)
             for found in self.rounds
-            if key in found.get(OURS.name, {}) and key in found.get(peer, {})
+            if key in found.get(OURS.name, {}) and not math.isnan(found.get(peer, {}).get(key, math.nan))
         ]
         if pairs and all(theirs for _, theirs in pairs):
             return Line.of_pairs(name, unit, Pairs.of(pairs), bound, details)

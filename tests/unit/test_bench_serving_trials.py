@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -48,6 +49,12 @@ def test_a_ratio_is_not_judged_without_a_peer() -> None:
     assert line.value == 80.0
     assert line.holds is None
     assert "not judged" in line.note
+
+
+def test_a_round_in_which_the_peer_answered_nothing_has_no_figure_of_it() -> None:
+    trials = played([{"p99_s": 1.0}, {"p99_s": 2.0}], [{"p99_s": math.nan}, {"p99_s": 8.0}])
+    line = trials.line("p99", "p99_s", "s", Bound.ratio_at_most(0.5))
+    assert (line.reference, line.ratio) == (8.0, 0.25)
 
 
 def test_a_value_is_judged_without_a_peer() -> None:

@@ -234,6 +234,40 @@ def test_a_drained_replica_is_replaced_first() -> None:
     assert "b-1" not in simulation.killed
 
 
+def test_replicas_that_are_too_many_end_one_after_the_other_but_none_waits_long_for_anothers_work() -> None:
+    simulation = settled(chain("a", replicas=3))
+    simulation.processes["a-1"].hangs = True  # with work that takes long, it says nothing of its end
+    simulation.do(simulation.fleet.scale("a", 1, simulation.now))
+    simulation.run(0.15)
+    assert simulation.kinds().count("ReplicaDraining") == 1
+    simulation.run(0.2)
+    assert simulation.kinds().count("ReplicaDraining") == 2
+    assert simulation.ready("a") == ["a-3"]
+
+
+def test_an_update_begins_no_replica_while_another_one_is_just_ending() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.processes["a-1"].hangs = True
+    while "ReplicaDraining" not in simulation.kinds():
+        simulation.run(0.05)
+    assert simulation.started[-1] == "a-3"
+    simulation.run(0.15)
+    assert simulation.started[-1] == "a-3"
+    simulation.run(0.2)
+    assert simulation.started[-1] == "a-4"
+
+
+def test_what_an_update_lacks_begins_at_once_also_while_another_one_is_ending() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.processes["a-1"].hangs = True
+    while "ReplicaDraining" not in simulation.kinds():
+        simulation.run(0.05)
+    simulation.kill("a-2")
+    assert simulation.started[-1] == "a-4"
+
+
 def test_a_drain_may_scale_down() -> None:
     simulation = settled(chain("a", replicas=2))
     simulation.do(simulation.fleet.drain("a-1", simulation.now, scale_down=True))

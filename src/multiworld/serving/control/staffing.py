@@ -73,13 +73,14 @@ class Staffing(Roster):
     def _roll(self, plan: StagePlan, rollout: Rollout, now: float) -> list[Action]:
         counted = [member for member in self.of_stage(plan.name) if member.counts]
         step = rollout.step(counted, plan.desired, now)
-        start_new = step.start_new
-        if not rollout.parallel and self._is_unsettled(plan, now):
-            start_new = min(start_new, max(plan.desired - len(counted), 0))
-        actions = self._start_more(plan, plan.version, step.start_old, now)
-        actions += self._start_more(plan, rollout.version, start_new, now)
+        actions: list[Action] = []
         for member in step.drain:
             actions += self._drain(member, f"version {rollout.version} has replaced it", now)
+        start_new = step.start_new
+        if not rollout.parallel and self._is_unsettled(plan, now):
+            start_new = min(start_new, max(plan.desired - len(counted) + len(step.drain), 0))
+        actions += self._start_more(plan, plan.version, step.start_old, now)
+        actions += self._start_more(plan, rollout.version, start_new, now)
         if step.done:
             plan.version, plan.rollout = rollout.version, None
             plan.weights = {version: path for version, path in plan.weights.items() if version == plan.version}
