@@ -15,13 +15,14 @@ from multiworld.testing import Network, hosts_available
 from .cut import far_host
 from .sides import ASYNCIO_FLOOR, BLOCKING_FLOOR, OURS, RAY, RAY_TUNED, peers
 from .trials import COUNTS, Trials
+from .waking import REST_S
 
 __all__ = ["BESIDE", "LINES", "NOT_ALTERNATED"]
 
 KB4, MB4 = 4096, 4 << 20
 SERVICE_S = 0.005
 LEASE_S = 2.0
-MS, MB = 1e3, 1e-6
+US, MS, MB = 1e6, 1e3, 1e-6
 SIZES = {"4 kB": (KB4, 8.0), "4 MB": (MB4, 5.0)}
 ROUND_S = 300.0
 PEER_FAULTS = 3
@@ -186,7 +187,13 @@ def added(options: argparse.Namespace) -> list[Line]:
     pairs = Pairs.of([(each["pipeline_s"] * MS, each["direct_s"] * MS) for each in own])
     bound = Bound.above_reference_at_most(1.0)
     name = f"{trials.name}: p50 beside one process that calls the modules"
-    return [Line.of_pairs(name, "ms", pairs, bound), *trials.counts(("wrong",))]
+    woken = [(each["woken_s"] * US, each["awake_s"] * US) for each in own]
+    waking = f"some Python after {REST_S * MS:g} ms of sleep, beside the same at once again"
+    return [
+        Line.of_pairs(name, "ms", pairs, bound),
+        Line.of_pairs(waking, "µs", Pairs.of(woken)),
+        *trials.counts(("wrong",)),
+    ]
 
 
 def idle(options: argparse.Namespace) -> list[Line]:

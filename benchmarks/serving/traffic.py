@@ -12,6 +12,7 @@ from typing import Any
 from .figures import oracle_latencies, quantile
 from .load import Load
 from .system import Deployer, Shape, System
+from .waking import waking
 
 __all__ = ["added", "burst", "capacity_of", "closed", "slow_replica"]
 
@@ -43,7 +44,10 @@ async def closed(deploy: Deployer, options: Mapping[str, Any]) -> dict[str, floa
 
 
 async def added(deploy: Deployer, options: Mapping[str, Any]) -> dict[str, float]:
-    """Three stages, and the same modules in this process, in turn: ``pipeline_s`` and ``direct_s``, medians."""
+    """Three stages, and the same modules in this process, in turn: ``pipeline_s`` and ``direct_s``, medians.
+
+    ``woken_s`` and ``awake_s`` tell what waking up costs on this machine.
+    """
     async with deploy(Shape(graph="chain")) as system:
         x, expected = system.sample(0)
         ours: list[float] = []
@@ -57,7 +61,8 @@ async def added(deploy: Deployer, options: Mapping[str, Any]) -> dict[str, float
             ours.append(between - began)
             direct.append(time.perf_counter() - between)
             wrong += not system.is_equal(answer, expected)
-    return {"pipeline_s": statistics.median(ours), "direct_s": statistics.median(direct), "wrong": wrong}
+    medians = {"pipeline_s": statistics.median(ours), "direct_s": statistics.median(direct)}
+    return {**medians, "wrong": wrong, **waking()}
 
 
 async def burst(deploy: Deployer, options: Mapping[str, Any]) -> dict[str, float]:
