@@ -49,14 +49,16 @@ class Suite:
 
     def run(self, options: argparse.Namespace) -> int:
         """Measure and report; return 1 if a bound was missed."""
+        names = list(options.only or self.lines)
         sections: list[Section] = []
         report = Report(machine=describe_machine(), quick=options.alternations < 5, sections=sections)
         try:
-            for name in options.only or self.lines:
+            for name in names:
                 sections.append(self._measure(name, options))
                 print(f"\n{section_text(sections[-1])}\n", flush=True)
         finally:  # whoever ends a run of an hour keeps what was measured until then
             if sections:
+                sections += [self._not_reached(name) for name in names[len(sections) :]]
                 self._keep(report, options)
         print(verdict_text(report), flush=True)
         return 1 if report.failures or report.missing else 0
@@ -66,6 +68,10 @@ class Suite:
             options.json.write_text(json.dumps(report.as_json(), indent=1))
         if options.record:
             append_record(RESULTS, report)
+
+    def _not_reached(self, name: str) -> Section:
+        lines = [Line.not_measured(name, "the run was ended before")]
+        return Section(name=f"{self.name}: {name}", about=f"{self.lines[name][0]}.", took_s=0.0, lines=lines)
 
     def _measure(self, name: str, options: argparse.Namespace) -> Section:
         about, measure = self.lines[name]

@@ -52,7 +52,8 @@ class Trials:
             self.rounds.append(found)
 
     def values(self, key: str, side: str = OURS.name) -> list[float]:
-        return [found[side][key] for found in self.rounds if key in found.get(side, {})]
+        values = [found[side][key] for found in self.rounds if key in found.get(side, {})]
+        return values if side == OURS.name else [value for value in values if not math.isnan(value)]
 
     def line(
         self,

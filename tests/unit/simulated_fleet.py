@@ -42,6 +42,7 @@ class SimulatedFleet:
         self, graph: Graph, *, hosts: int = 2, gateways: int = 1, fails_to_load: set[tuple[str, int]] | None = None
     ) -> None:
         self.graph, self.now, self.pids = graph, 100.0, 0
+        self.num_hosts = hosts
         self.fleet = Fleet(graph, now=self.now, gateways=gateways, hosts=hosts)
         self.processes: dict[str, Process] = {}
         self.events: list[FleetEvent] = []
@@ -145,7 +146,7 @@ class SimulatedFleet:
     def restart_controller(self) -> None:
         """Another controller takes over by what the last one wrote."""
         saved = self.fleet.to_json()
-        self.fleet = Fleet(self.graph, now=self.now, gateways=self.fleet.gateways)
+        self.fleet = Fleet(self.graph, now=self.now, gateways=self.fleet.gateways, hosts=self.num_hosts)
         self.fleet.restore(saved, self.now)
         for name in sorted({process.host for process in self.processes.values()} | {"host-0"}):
             there = {each.member: each.pid for each in self.processes.values() if each.host == name}

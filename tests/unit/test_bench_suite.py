@@ -47,7 +47,9 @@ def test_what_was_measured_before_an_interrupt_is_kept(results: Path, capsys: py
     with pytest.raises(KeyboardInterrupt):
         run(results, "good", "interrupted")
     assert "| speed " in (results / "RESULTS.md").read_text()
-    assert [section["name"] for section in json.loads((results / "out.json").read_text())["sections"]] == ["any: good"]
+    sections = json.loads((results / "out.json").read_text())["sections"]
+    assert [section["lines"][0]["value"] for section in sections] == [7.0, None], "what was not reached is told of"
+    assert "Not measured: 1" in (results / "RESULTS.md").read_text()
     assert "| speed " in capsys.readouterr().out, "each table is shown as soon as it is there"
 
 

@@ -115,3 +115,26 @@ def test_a_host_that_was_let_in_once_is_refused_for_ever_without_giving_up(
     loop.close()
     assert refused == []
     assert server.num_refused >= 4
+
+
+def test_refusals_that_something_else_came_between_are_not_counted_together(
+    monkeypatch: pytest.MonkeyPatch, no_leaks: None
+) -> None:
+    monkeypatch.setattr(controller_link, "REFUSED_S", 0.3)
+    loop, refused = HostLoop(), []  # type: tuple[HostLoop, list[str]]
+    with controller(lets_in=0) as server:
+        link = dialed(server, loop, refused)
+
+        def stop_after_some() -> None:
+            if server.num_refused >= 8:
+                loop.stop()
+            link._lose(OSError("nobody there"))  # as between each two
+            loop.call_later(0.1, stop_after_some)
+
+        stop_after_some()
+        loop.call_later(scaled(20), loop.stop)
+        loop.run()
+    link.close()
+    loop.close()
+    assert refused == []
+    assert server.num_refused >= 8

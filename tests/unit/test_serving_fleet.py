@@ -345,6 +345,39 @@ def test_weights_prove_themselves_in_one_replica_also_where_none_is_wanted() -> 
     assert [event.version for event in simulation.events if isinstance(event, UpdateFinished)] == [2]
 
 
+def test_weights_are_tried_also_where_the_next_stage_sleeps_too_and_get_no_request_meanwhile() -> None:
+    simulation = settled(chain("a", "b"))
+    for stage in ("a", "b"):
+        simulation.do(simulation.fleet.scale(stage, 0, simulation.now))
+    simulation.run(2)
+    edges = len([event for event in simulation.events if type(event).__name__ == "EdgeOpened"])
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.run(2)
+    assert simulation.fleet.plans["a"].rollout is None
+    assert simulation.fleet.plans["a"].version == 2
+    assert len([event for event in simulation.events if type(event).__name__ == "EdgeOpened"]) == edges
+    assert not simulation.fleet.of_stage("a")
+    for stage in ("a", "b"):
+        simulation.do(simulation.fleet.scale(stage, 1, simulation.now))
+    simulation.run_until_settled()
+    assert [member.version for member in simulation.fleet.of_stage("a")] == [2]
+
+
+def test_a_controller_that_is_started_again_expects_no_more_hosts_than_it_had_members_on() -> None:
+    simulation = settled(chain("a", replicas=2))
+    simulation.stop_host("host-1")
+    simulation.run_until_settled()
+    simulation.restart_controller()
+    simulation.run(15)
+    assert "HostsMissing" not in simulation.kinds()
+
+
+def test_very_many_that_are_too_many_end_some_at_once() -> None:
+    simulation = settled(chain("a", replicas=65))
+    simulation.do(simulation.fleet.scale("a", 1, simulation.now))
+    assert simulation.kinds().count("ReplicaDraining") == 4
+
+
 def test_weights_that_do_not_load_are_rolled_back_also_where_no_replica_is_wanted() -> None:
     simulation = SimulatedFleet(chain("a"), fails_to_load={("a", 2)})
     simulation.run_until_settled()

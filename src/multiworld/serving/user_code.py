@@ -14,7 +14,13 @@ __all__ = ["OverdueError", "contained", "result_of", "users_traceback"]
 
 T = TypeVar("T")
 CALLED_OFF_S = 1.0  # for code that is cancelled to end
-NOT_THEIRS = (f"{Path(__file__).parent}/", f"{Path(torch.__file__).parent}/", "<frozen ")
+OURS = Path(__file__).parents[1]
+NOT_THEIRS = (
+    *(f"{OURS / part}/" for part in ("serving", "world", "channel", "wire")),
+    f"{Path(torch.__file__).parent}/",
+    "<frozen ",
+)
+STANDARD = f"{Path(asyncio.__file__).parents[1]}/"  # and what is installed below it, which is theirs
 
 
 class OverdueError(Exception):
@@ -33,11 +39,21 @@ def contained(error: BaseException) -> Exception:
 
 
 def users_traceback(error: Exception) -> str:
-    """Return the traceback from where the user's code begins; nothing if that had no part in it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(NOT_THEIRS):
-        trace = trace.tb_next
-    return "" if trace is None else "".join(traceback.format_exception(type(error), error, trace))
+    """Return the traceback from where the user's code begins, of the error or of its cause; else nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        trace = cause.__traceback__
+        while trace is not None and not _is_theirs(trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        if trace is not None:
+            return "".join(traceback.format_exception(type(cause), cause, trace))
+        cause = cause.__cause__
+    return ""
+
+
+def _is_theirs(path: str) -> bool:
+    is_standard = path.startswith(STANDARD) and "-packages" not in path
+    return not (is_standard or path.startswith(NOT_THEIRS))
 
 
 async def result_of(work: Awaitable[T], limit_s: float | None = None) -> T:

@@ -456,9 +456,10 @@ class Fleet(Staffing):
     def _end_gathering(self) -> list[Action]:
         """Wait for no more hosts; say so if they are fewer than were expected."""
         expected, self._first_hosts = self._first_hosts, 0
-        if len(self.hosts) >= expected:
+        present = sum(host.live for host in self.hosts.values())
+        if present >= expected:
             return []
-        return [Emit(event=HostsMissing(expected=expected, present=len(self.hosts), waited_s=GATHER_S))]
+        return [Emit(event=HostsMissing(expected=expected, present=present, waited_s=GATHER_S))]
 
     def _expire(self, now: float) -> list[Action]:
         actions: list[Action] = []

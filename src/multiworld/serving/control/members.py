@@ -100,6 +100,10 @@ class Member:
         return self.state is MemberState.READY
 
     @property
+    def has_loaded(self) -> bool:
+        return self.state in TAKING
+
+    @property
     def may_send(self) -> bool:
         return self.attached and self.state in SENDING
 

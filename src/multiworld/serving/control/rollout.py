@@ -42,15 +42,19 @@ class Rollout:
             and (self.approved or not self.needs_verdict)
         )
 
+    def _has_loaded(self, member: Member) -> bool:
+        return member.has_loaded and (self.approved or not self.needs_verdict)
+
     def step(self, members: Sequence[Member], desired: int, now: float) -> RolloutStep:
         """``members``: those of the stage that count, of either version.
 
-        Weights prove themselves in one new replica also where none is wanted: it is surplus afterwards.
+        Where none is wanted, weights prove themselves in one new replica by that it loads them: it gets no request, as
+        the stages beside it may sleep too, and is surplus afterwards.
         """
-        desired = max(desired, 1)
         new = [member for member in members if member.version == self.version]
         old = [member for member in members if member.version != self.version]
-        settled = [member for member in new if self.has_settled(member, now)]
+        settled = [member for member in new if (self.has_settled(member, now) if desired else self._has_loaded(member))]
+        desired = max(desired, 1)
         if not old and len(settled) >= desired:
             return RolloutStep(done=True)
         keep = desired - len(settled)

@@ -86,6 +86,8 @@ class Roster:
             if fields["stage"] == GATEWAY or fields["stage"] in self.plans:
                 member = Member(born=now, since=now, awaited=True, **fields)
                 self.members[member.id] = member
+        if self.members:  # they were placed: no more hosts are expected than theirs
+            self._first_hosts = min(self._first_hosts, len({member.host for member in self.members.values()}))
 
     # ---- what others may know
 

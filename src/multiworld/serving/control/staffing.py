@@ -31,6 +31,7 @@ from .stage_plan import StagePlan
 __all__ = ["Staffing"]
 
 REST_S = 0.25  # after one has begun to end, before the next begins or ends
+AT_ONCE = 16  # so many times as many as may end at once are to go: 200 in some seconds
 SERVING = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, MemberState.READY)
 
 
@@ -77,7 +78,7 @@ class Staffing(Roster):
         for member in step.drain:
             actions += self._drain(member, f"version {rollout.version} has replaced it", now)
         start_new = step.start_new
-        if not rollout.parallel and self._is_unsettled(plan, now):
+        if not rollout.parallel and self._num_ending(plan, now):
             start_new = min(start_new, max(plan.desired - len(counted) + len(step.drain), 0))
         actions += self._start_more(plan, plan.version, step.start_old, now)
         actions += self._start_more(plan, rollout.version, start_new, now)
@@ -88,9 +89,9 @@ class Staffing(Roster):
             actions.append(Emit(event=UpdateFinished(stage=plan.name, version=plan.version, took_s=took_s)))
         return actions
 
-    def _is_unsettled(self, plan: StagePlan, now: float) -> bool:
-        """Whether a replica is just ending: that takes processors from those that serve, as a beginning does."""
-        return any(member.state in ENDING and now - member.since < REST_S for member in self.of_stage(plan.name))
+    def _num_ending(self, plan: StagePlan, now: float) -> int:
+        """How many replicas are just ending: that takes processors from those that serve, as a beginning does."""
+        return sum(member.state in ENDING and now - member.since < REST_S for member in self.of_stage(plan.name))
 
     def _roll_back(self, plan: StagePlan, reason: str) -> list[Action]:
         assert plan.rollout is not None
@@ -137,13 +138,13 @@ class Staffing(Roster):
     def _drop_surplus(self, plan: StagePlan, counted: list[Member], now: float) -> list[Action]:
         """End the newest of too many, before all those that do not serve yet; one that serves always stays.
 
-        Those that serve end one after the other, or in such quick succession that none waits long for another's work.
+        Those that serve end one after the other, of very many some at once, and none waits long for another's work.
         """
         actions: list[Action] = []
         surplus = len(counted) - plan.desired
         for member in sorted(counted, key=lambda member: (member.is_ready, -member.born))[: max(surplus, 0)]:
             num_ready = sum(other.is_ready and other.counts for other in counted)
-            if member.is_ready and self._is_unsettled(plan, now):
+            if member.is_ready and self._num_ending(plan, now) >= max(1, surplus // AT_ONCE):
                 break
             if not member.is_ready or num_ready > 1 or plan.desired == 0:
                 actions += self._drain(member, f"{plan.desired} are wanted", now)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 1.0
 GREETING_S = 5.0
-REFUSED_S = 10.0  # until a predecessor of the same name, on a host that was lost, is seen to be gone
+REFUSED_S = 30.0  # a predecessor of the same name may take that long to end, or to be found lost
 NONCE_BYTES = 16
 CHUNK_BYTES = 64 * 1024
 FULL_BYTES = 2 * LONGEST_LINE  # of what the controller does not read: what it missed is in the next hello
@@ -49,9 +49,12 @@ class ControllerLink:
         *,
         hello: Callable[[str], Mapping[str, Any]],
         on_order: Callable[[dict[str, Any]], None],
-        on_refused: Callable[[str], None],
+        on_refused: Callable[[str], None] | None = None,
     ) -> None:
-        """``hello`` gets this host's own address, as the connection shows it; ``on_refused`` the reason, at the end."""
+        """``hello`` gets this host's own address, as the connection shows it.
+
+        ``on_refused`` gets the reason, at the end; without it there is none.
+        """
         self.serial = 0
         """Which connection this is: numbers of orders mean something on their own one only."""
         self._loop, self._address, self._token = loop, address, token.encode()
@@ -209,6 +212,7 @@ class ControllerLink:
         if is_refusal:
             self._complain(str(error))
         else:
+            self._refused_since = None
             logger.debug("the controller at %s is lost: %s", show(*self._address), error)
         if not self._closed and self._redial is None:
             self._redial = self._loop.call_later(self._delay_s, self.dial)
@@ -221,8 +225,10 @@ class ControllerLink:
         now = time.monotonic()
         if self._refused_since is None:
             self._refused_since = now
-        if not (self._was_let_in or self._closed) and now - self._refused_since >= REFUSED_S:
+        may_end = self._on_refused is not None and not (self._was_let_in or self._closed)
+        if may_end and now - self._refused_since >= REFUSED_S:
             self.close()
+            assert self._on_refused is not None
             self._on_refused(reason)
 
     def _drop(self) -> None:

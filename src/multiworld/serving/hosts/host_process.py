@@ -64,7 +64,7 @@ class HostProcess:
             options.token,
             hello=self._hello,
             on_order=self._obey,
-            on_refused=self._refused,
+            on_refused=None if owner is not None or options.members else self._refused,  # else all ends with this host
         )
         self._owner = (
             None if owner is None else OwnerLine(self._loop, owner, on_order=self._obey, on_lost=self._owner_lost)
