@@ -468,6 +468,21 @@ def test_a_controller_that_is_started_again_adopts_what_runs() -> None:
     assert simulation.ready("b") == ["b-2", "b-3"]
 
 
+def test_a_gateway_that_died_while_it_was_awaited_is_the_next_one_though_its_end_is_heard_of_later() -> None:
+    simulation = settled(chain("a"))
+    fleet, gateway = simulation.fleet, simulation.fleet.members["gateway-1"]
+    dead = gateway.pid
+    fleet.await_back("gateway-1", simulation.now)
+    simulation.pids += 1
+    fresh = simulation.processes["gateway-1"]
+    fresh.pid, fresh.state, fresh.edges, fresh.open = simulation.pids, "starting", set(), set()
+    simulation._hello(fresh)
+    simulation.do(fleet.exited("gateway-1", dead, -9, simulation.now))
+    assert (gateway.attached, gateway.is_ready, gateway.pid) == (True, True, fresh.pid)
+    simulation.run_until_settled(2)
+    assert {("gateway-1", "a-1"), ("a-1", "gateway-1")} <= simulation.open_edges()
+
+
 def test_members_that_do_not_come_back_to_a_new_controller_are_lost() -> None:
     simulation = settled(chain("a", replicas=2))
     simulation.processes["a-1"].hangs = True

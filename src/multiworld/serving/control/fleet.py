@@ -319,6 +319,11 @@ class Fleet(Staffing):
     # ---- what members say
 
     def _hello(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+        is_another = member.keep and member.pid not in (None, int(message["pid"]))
+        if member.awaited and is_another and not self.stopping:
+            # It died while it was awaited, and its host has the next one of that name; of the end we hear later.
+            actions = self._lose(member, "its process has ended", now, died=True)
+            return actions + self._hello(member, message, now)
         if member.awaited and member.state is not MemberState.STARTING:
             return self._back(member, message, now)
         if member.attached or member.state is not MemberState.STARTING:
