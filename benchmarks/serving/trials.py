@@ -49,11 +49,10 @@ class Trials:
                 shown = ", ".join(f"{key} {value:.3g}" for key, value in found.get(side.name, {}).items())
                 spent_s = time.monotonic() - began
                 print(f"  {self.name}, {side.name} {number + 1}/{rounds} ({spent_s:.0f} s): {shown}", flush=True)
-            self.rounds.append(found)
+            self.rounds.append({name: _kept(name, figures) for name, figures in found.items()})
 
     def values(self, key: str, side: str = OURS.name) -> list[float]:
-        values = [found[side][key] for found in self.rounds if key in found.get(side, {})]
-        return values if side == OURS.name else [value for value in values if not math.isnan(value)]
+        return [found[side][key] for found in self.rounds if key in found.get(side, {})]
 
     def line(
         self,
@@ -83,7 +82,7 @@ class Trials:
         pairs = [
             (found[OURS.name][key] * scale, found[peer][key] * scale)
             for found in self.rounds
-            if key in found.get(OURS.name, {}) and not math.isnan(found.get(peer, {}).get(key, math.nan))
+            if key in found.get(OURS.name, {}) and key in found.get(peer, {})
         ]
         if pairs and all(theirs for _, theirs in pairs):
             return Line.of_pairs(name, unit, Pairs.of(pairs), bound, details)
@@ -111,3 +110,8 @@ class Trials:
         failed = self.failures[OURS.name]
         name = f"{self.name}: runs that failed or hung"
         return [*lines, Line(name=name, unit="", value=failed, reference=theirs_failed, bound=Bound.at_most(0))]
+
+
+def _kept(side: str, figures: dict[str, float]) -> dict[str, float]:
+    """Return what counts of a side's figures: what a peer could not answer is no figure, what we could not is one."""
+    return figures if side == OURS.name else {key: value for key, value in figures.items() if not math.isnan(value)}

@@ -6,7 +6,7 @@ import json
 import os
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,7 +65,13 @@ def controller(*, lets_in: int) -> Iterator[Controller]:
             thread.join()
 
 
-def dialed(server: Controller, loop: HostLoop, refused: list[str]) -> ControllerLink:
+def refusals_until(
+    server: Controller, is_over: Callable[[], bool], beside: Callable[[ControllerLink], None]
+) -> list[str]:
+    """Dial until the host gives up or it is over; return what it gave up for. ``beside`` is called again and again."""
+    refused: list[str] = []
+    loop = HostLoop()
+
     def give_up(reason: str) -> None:
         refused.append(reason)
         loop.stop()
@@ -78,20 +84,26 @@ def dialed(server: Controller, loop: HostLoop, refused: list[str]) -> Controller
         on_order=lambda _: None,
         on_refused=give_up,
     )
+
+    def look() -> None:
+        if is_over():
+            loop.stop()
+        beside(link)
+        loop.call_later(0.1, look)
+
     link.dial()
-    return link
+    look()
+    loop.call_later(scaled(20), loop.stop)
+    loop.run()
+    link.close()
+    loop.close()
+    return refused
 
 
 def test_a_host_that_was_never_let_in_gives_up_with_the_reason(monkeypatch: pytest.MonkeyPatch, no_leaks: None) -> None:
     monkeypatch.setattr(controller_link, "REFUSED_S", 0.2)
-    loop, refused = HostLoop(), []  # type: tuple[HostLoop, list[str]]
     with controller(lets_in=0) as server:
-        link = dialed(server, loop, refused)
-        loop.call_later(scaled(20), loop.stop)
-        loop.run()
-    link.close()
-    loop.close()
-    assert refused == [REASON]
+        assert refusals_until(server, lambda: False, lambda _: None) == [REASON]
     assert server.num_refused > 1, "one of the same name may just be going"
 
 
@@ -99,42 +111,18 @@ def test_a_host_that_was_let_in_once_is_refused_for_ever_without_giving_up(
     monkeypatch: pytest.MonkeyPatch, no_leaks: None
 ) -> None:
     monkeypatch.setattr(controller_link, "REFUSED_S", 0.0)
-    loop, refused = HostLoop(), []  # type: tuple[HostLoop, list[str]]
     with controller(lets_in=1) as server:
-        link = dialed(server, loop, refused)
-
-        def stop_after_some() -> None:
-            if server.num_refused >= 4:
-                loop.stop()
-            loop.call_later(0.02, stop_after_some)
-
-        stop_after_some()
-        loop.call_later(scaled(20), loop.stop)
-        loop.run()
-    link.close()
-    loop.close()
-    assert refused == []
+        assert refusals_until(server, lambda: server.num_refused >= 4, lambda _: None) == []
     assert server.num_refused >= 4
 
 
 def test_refusals_that_something_else_came_between_are_not_counted_together(
     monkeypatch: pytest.MonkeyPatch, no_leaks: None
 ) -> None:
+    def lose(link: ControllerLink) -> None:
+        link._lose(OSError("nobody there"))  # as between each two
+
     monkeypatch.setattr(controller_link, "REFUSED_S", 0.3)
-    loop, refused = HostLoop(), []  # type: tuple[HostLoop, list[str]]
     with controller(lets_in=0) as server:
-        link = dialed(server, loop, refused)
-
-        def stop_after_some() -> None:
-            if server.num_refused >= 8:
-                loop.stop()
-            link._lose(OSError("nobody there"))  # as between each two
-            loop.call_later(0.1, stop_after_some)
-
-        stop_after_some()
-        loop.call_later(scaled(20), loop.stop)
-        loop.run()
-    link.close()
-    loop.close()
-    assert refused == []
+        assert refusals_until(server, lambda: server.num_refused >= 8, lose) == []
     assert server.num_refused >= 8

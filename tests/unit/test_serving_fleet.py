@@ -245,12 +245,18 @@ def test_replicas_that_are_too_many_end_one_after_the_other_but_none_waits_long_
     assert simulation.ready("a") == ["a-3"]
 
 
-def test_an_update_begins_no_replica_while_another_one_is_just_ending() -> None:
+def updated_until_one_ends_slowly() -> SimulatedFleet:
+    """Of two replicas, a-1 has been told to drain and says nothing; a-3 has the new weights."""
     simulation = settled(chain("a", replicas=2))
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
     simulation.processes["a-1"].hangs = True
     while "ReplicaDraining" not in simulation.kinds():
         simulation.run(0.05)
+    return simulation
+
+
+def test_an_update_begins_no_replica_while_another_one_is_just_ending() -> None:
+    simulation = updated_until_one_ends_slowly()
     assert simulation.started[-1] == "a-3"
     simulation.run(0.15)
     assert simulation.started[-1] == "a-3"
@@ -259,11 +265,7 @@ def test_an_update_begins_no_replica_while_another_one_is_just_ending() -> None:
 
 
 def test_what_an_update_lacks_begins_at_once_also_while_another_one_is_ending() -> None:
-    simulation = settled(chain("a", replicas=2))
-    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
-    simulation.processes["a-1"].hangs = True
-    while "ReplicaDraining" not in simulation.kinds():
-        simulation.run(0.05)
+    simulation = updated_until_one_ends_slowly()
     simulation.kill("a-2")
     assert simulation.started[-1] == "a-4"
 

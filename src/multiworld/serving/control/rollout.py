@@ -34,16 +34,20 @@ class Rollout:
     needs_verdict: bool = False
     approved: bool = False
 
+    @property
+    def _may_settle(self) -> bool:
+        return self.approved or not self.needs_verdict
+
     def has_settled(self, member: Member, now: float) -> bool:
         return (
             member.is_ready
             and member.ready_at is not None
             and now - member.ready_at >= self.settle_s
-            and (self.approved or not self.needs_verdict)
+            and self._may_settle
         )
 
     def _has_loaded(self, member: Member) -> bool:
-        return member.has_loaded and (self.approved or not self.needs_verdict)
+        return member.has_loaded and self._may_settle
 
     def step(self, members: Sequence[Member], desired: int, now: float) -> RolloutStep:
         """``members``: those of the stage that count, of either version.
@@ -53,7 +57,9 @@ class Rollout:
         """
         new = [member for member in members if member.version == self.version]
         old = [member for member in members if member.version != self.version]
-        settled = [member for member in new if (self.has_settled(member, now) if desired else self._has_loaded(member))]
+        settled = [
+            member for member in new if self.has_settled(member, now) or (not desired and self._has_loaded(member))
+        ]
         desired = max(desired, 1)
         if not old and len(settled) >= desired:
             return RolloutStep(done=True)

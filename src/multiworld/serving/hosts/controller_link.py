@@ -53,7 +53,7 @@ class ControllerLink:
     ) -> None:
         """``hello`` gets this host's own address, as the connection shows it.
 
-        ``on_refused`` gets the reason, at the end; without it there is none.
+        ``on_refused`` gets the reason, at the end; without it, and once let in, there is none.
         """
         self.serial = 0
         """Which connection this is: numbers of orders mean something on their own one only."""
@@ -69,7 +69,6 @@ class ControllerLink:
         self._delay_s = FIRST_DELAY_S
         self._complaint = ""
         self._refused_since: float | None = None
-        self._was_let_in = False
         self._closed = False
 
     def dial(self) -> None:
@@ -163,7 +162,7 @@ class ControllerLink:
         if self._is_linked:
             if "refused" in record:
                 raise HandshakeError(str(record["refused"]))
-            self._was_let_in = True
+            self._on_refused = None  # it was let in
             self._on_order(record)
         elif self._greeting is None:
             raise ProtocolError("the controller speaks first")
@@ -206,13 +205,15 @@ class ControllerLink:
         self._lose(TimeoutError(errno.ETIMEDOUT, "it did not answer in time"))
 
     def _lose(self, error: BaseException) -> None:
-        is_refusal = isinstance(error, ProtocolError)
-        self._was_let_in = self._was_let_in or (self._is_linked and not is_refusal)
+        was_linked = self._is_linked
         self._drop()
-        if is_refusal:
+        if isinstance(error, ProtocolError):
             self._complain(str(error))
+            self._give_up_in_time(str(error))
         else:
             self._refused_since = None
+            if was_linked:
+                self._on_refused = None  # it was let in
             logger.debug("the controller at %s is lost: %s", show(*self._address), error)
         if not self._closed and self._redial is None:
             self._redial = self._loop.call_later(self._delay_s, self.dial)
@@ -222,13 +223,13 @@ class ControllerLink:
         if reason != self._complaint:  # it will be tried again and again
             self._complaint = reason
             logger.warning("the controller at %s is not to be talked to: %s", show(*self._address), reason)
+
+    def _give_up_in_time(self, reason: str) -> None:
         now = time.monotonic()
         if self._refused_since is None:
             self._refused_since = now
-        may_end = self._on_refused is not None and not (self._was_let_in or self._closed)
-        if may_end and now - self._refused_since >= REFUSED_S:
+        if self._on_refused is not None and not self._closed and now - self._refused_since >= REFUSED_S:
             self.close()
-            assert self._on_refused is not None
             self._on_refused(reason)
 
     def _drop(self) -> None:
