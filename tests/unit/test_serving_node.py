@@ -286,23 +286,30 @@ async def test_what_two_lost_replicas_in_a_row_had_is_sent_again_from_the_start(
 
 async def test_a_stage_that_is_not_idempotent_is_not_asked_twice_and_a_slow_first_answer_still_counts() -> None:
     executed: list[float] = []
+    began = asyncio.Event()
 
     async def once(x: torch.Tensor) -> torch.Tensor:
         executed.append(float(x))
+        began.set()
         await asyncio.sleep(0.05)
         return x
+
+    async def until_begun(number: int) -> None:
+        while len(executed) < number:
+            began.clear()
+            await asyncio.wait_for(began.wait(), 10)
 
     stages = [Stage("a", double, replicas=2), Stage("b", once, idempotent=False)]
     async with plant(stages, "b-1", "b-2", "a-1") as p:
         asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10)]
-        await asyncio.sleep(0.01)
+        await until_begun(10)
         await p.add("a-2")
         p.kill("a-1")  # what it has passed on comes a second time from a-2
         answers = await asyncio.gather(*asking, return_exceptions=True)
         assert [value(answer) for answer in answers] == [2.0 * number for number in range(10)]
         assert len(executed) == 10
         asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10, 20)]
-        await asyncio.sleep(0.01)
+        await until_begun(20)
         p.kill("b-1")
         answers = await asyncio.gather(*asking, return_exceptions=True)
         lost = [answer for answer in answers if isinstance(answer, BaseException)]
