@@ -24,7 +24,7 @@ help: ## Show this list
 
 setup: $(STAMP) ## Set up .venv with the pinned versions
 
-$(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini $(NATIVE)/core.c $(NATIVE)/compiled.py $(COMPILED)
+$(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini $(NATIVE)/core.c $(NATIVE)/compiled.py $(NATIVE)/generated.py $(COMPILED)
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "error: '$(PYTHON)' not found: install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \

@@ -14,7 +14,9 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
-NAMES = runpy.run_path(str(SOURCES / "multiworld/native/compiled.py"))
+NATIVE = SOURCES / "multiworld/native"
+NAMES = runpy.run_path(str(NATIVE / "compiled.py"))
+GENERATED = runpy.run_path(str(NATIVE / "generated.py"))
 
 
 class BuildExt(build_ext):
@@ -54,12 +56,23 @@ def compiled_modules() -> list[Extension]:
             debug_level="0",
             multi_file=True,
         )
+        for extension in extensions:
+            extension.optional = True
+            mend(extension)
     except SystemExit as error:  # it has said why
         warnings.warn(f"the modules are not compiled: mypyc ended with {error.code}", stacklevel=1)
         return []
-    for extension in extensions:
-        extension.optional = True
+    except GENERATED["UnknownCodeError"] as error:
+        warnings.warn(f"the modules are not compiled: this release of mypyc is not known: {error}", stacklevel=1)
+        return []
     return list(extensions)
+
+
+def mend(extension: Extension) -> None:
+    """Have what mypyc wrote be fit for several threads; all of it has names of this kind, its library has not."""
+    for path in map(Path, extension.sources):
+        if path.name.startswith("__native"):
+            path.write_text(GENERATED["made_safe"](path.read_text()))
 
 
 core = Extension(

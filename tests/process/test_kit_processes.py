@@ -117,6 +117,15 @@ def test_a_worker_can_be_interrupted_although_its_parent_ignores_that() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_worker_that_crashes_shows_where() -> None:
+    with WorkerGroup() as workers:
+        worker = workers.start(kit_programs.echo, "x", times=1)
+        worker.await_event("greeted")
+        worker.signal(signal.SIGSEGV)
+        with pytest.raises(WorkerFailedError, match=r"(?s)ended with -11.*Segmentation fault.*in echo"):
+            worker.await_event("anything")
+
+
 def test_a_failing_worker_shows_its_traceback_and_its_standard_error() -> None:
     with WorkerGroup() as workers:
         worker = workers.start(kit_programs.fail)

@@ -53,6 +53,13 @@ def test_of_other_sources_the_library_has_another_name(copied: Path) -> None:
     assert compiled.group_name() != before
 
 
+def test_what_the_c_is_mended_with_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compiled.group_name()
+    (tmp_path / "generated.py").write_text("")
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    assert compiled.group_name() != before
+
+
 def test_what_lies_beside_them_counts(copied: Path) -> None:
     before = compiled.group_name()
     (copied / "wire" / "another.py").write_text("LIMIT: float = 1.0\n")

@@ -92,9 +92,9 @@ def source_of(module: str) -> Path:
 def group_name() -> str:
     """Return what the library of the compiled modules is called: of other sources, it has another name.
 
-    Those beside them count, too: types of what they define are compiled in.
+    Those beside them count, too: types of what they define are compiled in. So does what the C is mended with.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(Path(__file__).with_name("generated.py").read_bytes())
     for folder in sorted({source_of(module).parent for module in MODULES}):
         for source in sorted(folder.glob("*.py")):
             digest.update(source.read_bytes())

@@ -7,6 +7,7 @@ Programs under test import ``report`` and ``wait_command`` or ``next_command`` f
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import importlib
 import inspect
 import json
@@ -133,6 +134,7 @@ def main(report_fd: int, command_fd: int) -> None:
     """Run what the parent's first line says. Called by the interpreter that ``WorkerGroup.start`` launches."""
     global _link
     os.setpgid(0, 0)  # one signal ends the worker with its children; orphaned and stopped, the kernel hangs it up
+    faulthandler.enable(file=2)  # a crash shows where, in all threads
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
     _link = _Link(report_fd, command_fd)
     job = _link.job

@@ -1,0 +1,89 @@
+"""Objects of compiled modules whose attributes end while others look: they are what interpreted ones are.
+
+The end of a tensor lets other threads run, a finalizer runs whatever it likes. See ``native/generated.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from multiworld.wire.operation import Operation
+from multiworld.wire.waiting import outcome, start_and_wait, wait_async
+
+
+class Ending:
+    """Calls when it ends; can be called itself."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __call__(self) -> None: ...
+
+    def __del__(self) -> None:
+        self._call()
+
+
+def hold(_: torch.Tensor) -> None: ...
+
+
+def test_threads_that_wait_at_once_each_have_their_own_environment() -> None:
+    """What a wait has held ends with it, and is the last that refers to a tensor."""
+    wrong: list[object] = []
+
+    def work() -> None:
+        for number in range(3_000):
+
+            def start(number: int = number) -> Operation[int]:
+                operation: Operation[int] = Operation()
+                operation.on_undo = partial(hold, torch.empty(8))
+                operation.succeed(number)
+                return operation
+
+            result = start_and_wait(start, outcome)
+            if result != number:
+                wrong.append((number, result))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'wait_async' was never awaited")
+def test_a_coroutine_that_begins_while_another_ends_keeps_what_it_has() -> None:
+    async def scenario() -> None:
+        begun: list[Coroutine[Any, Any, str]] = []
+
+        def begin() -> None:
+            begun.append(wait_async(Operation.succeeded("the second")))
+
+        first = wait_async(Operation.succeeded(Ending(begin)))
+        del first
+        assert [await coroutine for coroutine in begun] == ["the second"]
+
+    asyncio.run(scenario())
+
+
+def test_an_attribute_that_is_assigned_from_outside_has_its_new_value_when_the_former_one_ends() -> None:
+    operation: Operation[None] = Operation()
+    seen: list[object] = []
+    operation.on_cancel = Ending(lambda: seen.append(operation.on_cancel))
+    operation.on_cancel = None
+    assert seen == [None]
+
+
+def test_an_attribute_that_compiled_code_assigns_has_its_new_value_when_the_former_one_ends() -> None:
+    operation: Operation[None] = Operation()
+    seen: list[object] = []
+    operation.on_cancel = Ending(lambda: seen.append(operation.on_cancel))
+    operation.settle(None)
+    assert seen == [None]
