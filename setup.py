@@ -72,7 +72,7 @@ def mend(extension: Extension) -> None:
     """Have what mypyc wrote be fit for several threads; all of it has names of this kind, its library has not."""
     for path in map(Path, extension.sources):
         if path.name.startswith("__native"):
-            path.write_text(GENERATED["made_safe"](path.read_text()))
+            path.write_text(GENERATED["made_safe"](path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 core = Extension(

@@ -6,7 +6,9 @@ The end of a tensor lets other threads run, a finalizer runs whatever it likes. 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from multiworld.wire.operation import Operation
+from multiworld.wire.operation import Operation, settler
 from multiworld.wire.waiting import outcome, start_and_wait, wait_async
 
 
@@ -87,3 +89,35 @@ def test_an_attribute_that_compiled_code_assigns_has_its_new_value_when_the_form
     operation.on_cancel = Ending(lambda: seen.append(operation.on_cancel))
     operation.settle(None)
     assert seen == [None]
+
+
+def test_a_long_chain_of_closures_ends_without_a_stack_as_deep() -> None:
+    operation: Operation[None] = Operation()
+    for _ in range(100_000):
+        following: Operation[None] = Operation()
+        following.on_undo = settler(operation)
+        operation = following
+    del operation, following
+
+
+def test_two_that_are_cancelled_slowly_at_once_each_raise_their_own() -> None:
+    seen: dict[str, object] = {}
+
+    async def wait(name: str) -> None:
+        operation: Operation[None] = Operation(on_cancel=partial(time.sleep, 0.02))
+        operation.slow_cancel = True
+        try:
+            await wait_async(operation)
+        except asyncio.CancelledError as error:
+            seen[name] = error.args
+
+    async def scenario() -> None:
+        tasks = {name: asyncio.ensure_future(wait(name)) for name in ("one", "two")}
+        await asyncio.sleep(0)
+        for name, task in tasks.items():
+            task.cancel(name)
+        await asyncio.gather(*tasks.values())
+        assert sys.exc_info() == (None, None, None)
+
+    asyncio.run(scenario())
+    assert seen == {"one": ("one",), "two": ("two",)}

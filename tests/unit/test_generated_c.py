@@ -21,6 +21,10 @@ KEPT = """\
         return;
     }
     CPy_TRASHCAN_BEGIN(self, m___env_dealloc)
+    CPyDef_m___env_clear((PyObject *)self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+    CPy_TRASHCAN_END(self)
+    done: ;
 """
 BARE = """\
     cpy_r_r1 = PyList_New(0);
@@ -41,6 +45,17 @@ TUPLE = """\
     }
     self->_pair = tmp;
 """
+NATIVE = """\
+        CPy_DECREF_NO_IMM(((m___FrameObject *)cpy_r_self)->__segments);
+        ((m___FrameObject *)cpy_r_self)->__segments = cpy_r_r7;
+"""
+TRAIT = """\
+    __tmp1 = CPy_FindAttrOffset(CPyType_m___Shape, ((m___ShapeObject *)cpy_r_self)->vtable, 1);
+    if (*(PyObject * *)((char *)cpy_r_self + __tmp1) != NULL) {
+        CPy_DECREF(*(PyObject * *)((char *)cpy_r_self + __tmp1));
+    }
+    *(PyObject * *)((char *)cpy_r_self + __tmp1) = cpy_r_r2;
+"""
 BRANCH = """\
     if (cpy_r_r2) {
         CPyTagged_DECREF(((m___InboxObject *)cpy_r_self)->__seq);
@@ -58,11 +73,20 @@ def test_what_waits_to_be_used_again_is_empty() -> None:
     waits = lines.index("m___env_free_instance = self;")
     assert lines.index("Py_CLEAR(self->_start);") < lines.index("self->_count = CPY_INT_TAG;") < waits
     assert lines.count("m___env_free_instance = self;") == 1
-    # Another one may wait there since, which must not be lost.
+    # Another one may wait there since, which must not be lost: then this one goes.
     assert lines[waits - 1] == "if (m___env_free_instance == NULL) {"
-    assert lines[waits + 1] == "return;"
-    assert lines[-1] == "CPy_TRASHCAN_BEGIN(self, m___env_dealloc)"
+    assert lines[waits + 1 : waits + 3] == ["} else {", "Py_TYPE(self)->tp_free((PyObject *)self);"]
     assert made_safe(KEPT).count("{") == made_safe(KEPT).count("}")
+
+
+def test_what_is_emptied_is_so_within_the_trashcan() -> None:
+    """A long chain of closures, each of which holds the next, would take as many frames of C."""
+    lines = steps(KEPT)
+    inside = range(lines.index("CPy_TRASHCAN_BEGIN(self, m___env_dealloc)"), lines.index("CPy_TRASHCAN_END(self)"))
+    emptied = [number for number, line in enumerate(lines) if "CLEAR" in line or "DECREF" in line]
+    assert emptied
+    assert all(number in inside for number in emptied)
+    assert "return;" not in lines
 
 
 @pytest.mark.parametrize(
@@ -72,16 +96,18 @@ def test_what_waits_to_be_used_again_is_empty() -> None:
         (GUARDED, "self->_buffer"),
         (TUPLE, "self->_pair"),
         (BRANCH, "((m___InboxObject *)cpy_r_self)->__seq"),
+        (NATIVE, "((m___FrameObject *)cpy_r_self)->__segments"),
+        (TRAIT, "*(PyObject * *)((char *)cpy_r_self + __tmp1)"),
     ],
 )
 def test_a_new_value_is_in_place_before_the_former_one_ends(code: str, attribute: str) -> None:
     lines = steps(code)
     kept = lines.index(f"__typeof__({attribute}) former = {attribute};")
     stored = next(number for number, line in enumerate(lines) if line.startswith(f"{attribute} = "))
-    ended = [number for number, line in enumerate(lines) if "DECREF(former" in line]
+    ended = [number for number, line in enumerate(lines) if "DECREF" in line and "(former" in line]
     assert kept < stored < min(ended)
-    assert len(ended) == code.count("DECREF(")
-    assert not any("DECREF(" in line and attribute in line for line in lines)
+    assert len(ended) == code.count("DECREF")
+    assert not any("DECREF" in line and attribute in line for line in lines)
     mended = made_safe(code)
     assert mended.count("{") == mended.count("}")
 
@@ -101,6 +127,8 @@ def test_other_code_stays_as_it_is() -> None:
     [
         KEPT.replace("        return;\n", "        goto done;\n"),
         KEPT.replace("== NULL) {\n        m___env", "== NULL) {\n        count++;\n        m___env"),
+        KEPT.replace("    CPy_TRASHCAN_END(self)\n", ""),
+        BARE.replace("CPy_DECREF(", "CPy_DECREF_LATER("),
         BARE.replace("    ((m___InboxObject *)cpy_r_self)->__parted = cpy_r_r1;\n", ""),
         GUARDED.replace("    }\n", "        count++;\n    }\n"),
     ],

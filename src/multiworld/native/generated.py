@@ -17,16 +17,23 @@ import re
 
 __all__ = ["UnknownCodeError", "made_safe"]
 
-FREED = re.compile(
-    r"^(?P<indent> *)if \((?P<slot>\w+_free_instance) == NULL\) \{\n"
-    r" *(?P=slot) = self;\n"
-    r"(?P<clearing>(?:[^\n]*\n)*?)"
-    r" *return;\n"
-    r"(?P=indent)\}\n",
+DEALLOCATION = re.compile(
+    r"^    if \((?P<slot>\w+_free_instance) == NULL\) \{\n"
+    r"        (?P=slot) = self;\n"
+    r"(?P<clearing>(?:        [^\n]*\n)*?)"
+    r"        return;\n"
+    r"    \}\n"
+    r"(?P<begin>    CPy_TRASHCAN_BEGIN\(self, \w+\)\n)"
+    r"    \w+_clear\(\(PyObject \*\)self\);\n"
+    r"    Py_TYPE\(self\)->tp_free\(\(PyObject \*\)self\);\n"
+    r"(?P<end>    CPy_TRASHCAN_END\(self\)\n)",
     re.MULTILINE,
 )
-IS_FREED = re.compile(r"_free_instance = self;")
-DROP = re.compile(r"^ *CPy(?:Tagged)?_X?DECREF\((?P<attribute>.*->\w+?)(?:\.f\d+)*\);$")
+IS_KEPT = re.compile(r"_free_instance = self;")
+DROP = re.compile(
+    r"^ *CPy(?:Tagged)?_X?(?:DECREF|DecRef)(?:_NO_IMM)?\((?P<attribute>[^;]*?->\w+?|\*[^;]*?)(?:\.f\d+)*\);$"
+)
+LEFT_OVER = re.compile(r"_X?(?:DECREF|DecRef)\w*\((?:[^;\n]*->|\*)[^;\n]*\);")
 FORMER = "former"
 
 
@@ -36,23 +43,28 @@ class UnknownCodeError(Exception):
 
 def made_safe(code: str) -> str:
     """Return a file of C that mypyc wrote so that several threads may run it. Raises ``UnknownCodeError``."""
-    code, num_freed = FREED.subn(_freed_when_empty, code)
-    if num_freed != len(IS_FREED.findall(code)):
+    code, num_kept = DEALLOCATION.subn(_kept_once_empty, code)
+    if num_kept != len(IS_KEPT.findall(code)):
         raise UnknownCodeError("objects are kept to be used again in a way that is not known")
-    return "\n".join(_stored_first(code.split("\n")))
+    code = "\n".join(_stored_first(code.split("\n")))
+    left_over = LEFT_OVER.search(code)
+    if left_over is not None:
+        raise UnknownCodeError(f"an attribute is let go of in a way that is not known: {left_over[0]}")
+    return code
 
 
-def _freed_when_empty(match: re.Match[str]) -> str:
-    """Another one may wait there by then: this one goes the usual way, where clearing it again does nothing."""
-    indent, slot = match["indent"], match["slot"]
+def _kept_once_empty(match: re.Match[str]) -> str:
+    """Another one may wait there by then. All is emptied within the trashcan, which bounds how deep that goes."""
+    slot, clearing = match["slot"], re.sub(r"^    ", "", match["clearing"], flags=re.MULTILINE)
     return (
-        f"{indent}if ({slot} == NULL) {{\n"
-        f"{match['clearing']}"
-        f"{indent}    if ({slot} == NULL) {{\n"
-        f"{indent}        {slot} = self;\n"
-        f"{indent}        return;\n"
-        f"{indent}    }}\n"
-        f"{indent}}}\n"
+        f"{match['begin']}"
+        f"{clearing}"
+        f"    if ({slot} == NULL) {{\n"
+        f"        {slot} = self;\n"
+        f"    }} else {{\n"
+        f"        Py_TYPE(self)->tp_free((PyObject *)self);\n"
+        f"    }}\n"
+        f"{match['end']}"
     )
 
 
@@ -70,7 +82,7 @@ def _stored_first(lines: list[str]) -> list[str]:
         while (found := DROP.match(lines[position])) is not None and found["attribute"] == attribute:
             position += 1
         drops = lines[first:position]
-        if mended[-1].lstrip().startswith(f"if ({attribute}") and mended[-1].endswith("{"):  # it has a value
+        if mended and mended[-1].endswith("{") and mended[-1].lstrip().startswith(f"if ({attribute}"):  # it has a value
             position = _expect(lines, position, "}")
             drops = [mended.pop(), *drops, "}"]
         store = lines[position].strip()

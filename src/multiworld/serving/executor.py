@@ -374,7 +374,7 @@ class Executor:
         results = self._many([self._to_device(job.inputs[0].payload) for job in jobs])
         if not isinstance(results, list) or len(results) != len(jobs):
             raise TypeError(f"many() must return a list with one result for each of its {len(jobs)} requests")
-        return [_checked_one(result) for result in results]
+        return [_checked_one(result) for result in list(results)]  # the list is the user's, who may change it meanwhile
 
     def _arguments(self, jobs: list[Job]) -> tuple[list[Payload], list[int]]:
         if len(jobs) == 1:

@@ -49,6 +49,7 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
     """
     if not operation.done:
         began = time.perf_counter()
+        cancelled: asyncio.CancelledError | None = None
         try:
             if quick_waits is not None and quick_waits.pay:
                 while not operation.done and time.perf_counter() - began < SPIN_S:
@@ -57,9 +58,14 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
                         await asyncio.sleep(0)
             if not operation.done:
                 await _completion(operation)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            cancelled = error
+        if cancelled is not None:  # outside of the handler: compiled, one that awaits is left with another's error
             await cancel_async(operation)
-            raise
+            try:
+                raise cancelled
+            finally:
+                cancelled = None  # it refers to this frame
         if quick_waits is not None:
             quick_waits.waited(time.perf_counter() - began)
     return outcome(operation)
