@@ -40,6 +40,16 @@ def test_any_other_proof_is_refused(proof: bytes) -> None:
         check_proof(proof, b"secret", b"dialer", HELLO, ONE, TWO)
 
 
+def test_who_dials_without_a_token_is_told_so_and_nobody_else() -> None:
+    proof = prove(b"secret", b"acceptor", HELLO, ONE, TWO)
+    with pytest.raises(HandshakeError, match="differ, as this process has none; give"):
+        check_proof(proof, b"", b"acceptor", HELLO, ONE, TWO)
+    with pytest.raises(HandshakeError, match="differ; give"):
+        check_proof(proof, b"other", b"acceptor", HELLO, ONE, TWO)
+    with pytest.raises(HandshakeError, match="differ; give"):  # which the dialer would be told
+        check_proof(proof, b"", b"dialer", HELLO, ONE, TWO)
+
+
 def test_the_token_is_not_in_what_is_sent() -> None:
     assert b"secret" not in prove(b"secret", b"dialer", HELLO, ONE, TWO)
 

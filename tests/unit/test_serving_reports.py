@@ -7,9 +7,11 @@ from dataclasses import asdict
 
 import pytest
 
+from multiworld.errors import PeerDiedError
 from multiworld.serving import Pipeline, Stage
 from multiworld.serving.control.actions import Action, EdgeLost, Emit, FleetEvent, ProcessEnded
 from multiworld.serving.errors import MemberLostError
+from multiworld.serving.member import what_happened
 from multiworld.serving.page.stories import tell
 
 from .simulated_fleet import SimulatedFleet, chain
@@ -28,6 +30,12 @@ def settled() -> SimulatedFleet:
 
 def broken(peer: str, role: str, error: str) -> dict[str, str]:
     return {"event": "edge_broken", "peer": peer, "as": role, "error": error, "text": "gone"}
+
+
+def test_a_lost_edge_is_told_of_without_advice_that_the_controller_follows() -> None:
+    lost = what_happened(PeerDiedError("a-1:b-1", 3, 1, "its connection was closed"))
+    assert lost == "lost rank 1, which died: its connection was closed"
+    assert what_happened(ValueError("a packet of version 9")) == "a packet of version 9"
 
 
 def test_each_neighbor_of_a_lost_replica_is_heard_before_and_after_it_is_given_up() -> None:

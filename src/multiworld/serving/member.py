@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..errors import MultiworldError
+from ..errors import MultiworldError, WorldBrokenError
 from ..world.manager import WorldManager
 from .blueprint import load_work
 from .canary import Canary, answer_canary, difference, give_canary, given_inputs, take_canary
@@ -28,7 +28,7 @@ from .user_code import result_of, users_traceback
 from .vitals import Vitals
 from .weights import donate_weights, has_weights, put_weights, take_weights, weights_of
 
-__all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of"]
+__all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of", "what_happened"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Member:
                 "peer": edge.peer,
                 "as": _role(edge.is_upstream),
                 "error": type(error).__name__,
-                "text": str(error),
+                "text": what_happened(error),
             }
         )
 
@@ -353,6 +353,11 @@ def place_of(member: str, graph: Graph, store: str, policy: str, backend: str = 
     """Return where a member stands, whose name tells its stage."""
     stage = member.rsplit("-", 1)[0]
     return Place(member=member, stage=stage, graph=graph, store=store, policy=policy, backend=backend)
+
+
+def what_happened(error: Exception) -> str:
+    """Return that alone, without the advice to rejoin, which is the controller's to follow."""
+    return f"{error.what()}: {error.cause}" if isinstance(error, WorldBrokenError) else str(error)
 
 
 def _role(is_upstream: bool) -> str:

@@ -74,4 +74,7 @@ def check_proof(
 ) -> None:
     """Raise HandshakeError unless ``proof`` was made with the same token."""
     if not hmac.compare_digest(proof, prove(token, role, hello, dialer_nonce, acceptor_nonce)):
-        raise HandshakeError("the job tokens differ; give all processes of the job the same token= or MULTIWORLD_TOKEN")
+        which = ", as this process has none" if role == b"acceptor" and not token else ""  # the other hears of nothing
+        raise HandshakeError(
+            f"the job tokens differ{which}; give all processes of the job the same token= or MULTIWORLD_TOKEN"
+        )
