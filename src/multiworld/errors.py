@@ -5,6 +5,8 @@ Errors cross processes, so ``args`` always equal the constructor's parameters an
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 __all__ = [
     "BrokenWorldException",
     "ChannelUnavailableError",
@@ -38,6 +40,22 @@ class MultiworldError(Exception):
         Exception.__init__(
             self, *args
         )  # not super(): TimeoutError, an OSError, would cut args to two, and pickling fail
+
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def again(error: Error) -> Error:
+    """Return a copy to raise: an error that is kept would keep what it went through, with the locals of the caller.
+
+    Raise what this returns at once. A frame that has it as a local keeps itself alive, and all that called it. What is
+    none of ours cannot be copied, and is returned.
+    """
+    if not isinstance(error, MultiworldError):
+        return error
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 class WorldBrokenError(MultiworldError):

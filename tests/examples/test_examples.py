@@ -65,6 +65,16 @@ def test_the_example_for_the_launcher_loses_no_step_when_a_worker_is_killed() ->
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_example_runs_and_checks_its_result(name: str) -> None:
+    _run(name)
+
+
+@pytest.mark.sources
+def test_training_goes_on_after_a_loss_where_nothing_is_compiled() -> None:
+    """DDP wraps the same model again, which it can only if nothing keeps the former wrapper."""
+    _run("ddp_on_a_world.py")
+
+
+def _run(name: str) -> None:
     process = subprocess.Popen(
         [sys.executable, FOLDER / name],
         stdout=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -43,6 +44,16 @@ def say(value: str | None) -> list[str]:
 def test_all_modules_are_there_once_and_in_order() -> None:
     assert list(compiled.MODULES) == sorted(set(compiled.MODULES))
     assert all(compiled.source_of(module).is_file() for module in compiled.MODULES)
+
+
+@pytest.mark.parametrize("module", compiled.MODULES)
+def test_nothing_is_awaited_while_an_exception_is_handled(module: str) -> None:
+    """Compiled, what is handled may be another task's exception afterwards."""
+    waits = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
+    for node in ast.walk(ast.parse(compiled.source_of(module).read_text())):
+        if isinstance(node, ast.Try):
+            handling = [*node.handlers, *node.finalbody]
+            assert not [inner.lineno for part in handling for inner in ast.walk(part) if isinstance(inner, waits)]
 
 
 def test_of_other_sources_the_library_has_another_name(copied: Path) -> None:

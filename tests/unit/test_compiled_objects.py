@@ -9,6 +9,7 @@ import asyncio
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from multiworld.wire.operation import Operation, settler
-from multiworld.wire.waiting import outcome, start_and_wait, wait_async
+from multiworld.wire.waiting import outcome, start_and_wait, wait_async, wait_to_the_end
 
 
 class Ending:
@@ -121,3 +122,48 @@ def test_two_that_are_cancelled_slowly_at_once_each_raise_their_own() -> None:
 
     asyncio.run(scenario())
     assert seen == {"one": ("one",), "two": ("two",)}
+
+
+def test_a_task_that_is_cancelled_gets_that_and_no_warning() -> None:
+    """Where warnings are errors, one that Python gives while it hands the cancel on would be raised instead."""
+
+    async def scenario() -> None:
+        operation: Operation[None] = Operation()
+        task = asyncio.ensure_future(wait_async(operation))
+        await asyncio.sleep(0)
+        task.cancel()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            await asyncio.wait([task])
+        assert task.cancelled()
+        assert operation.is_cancelled
+
+    asyncio.run(scenario())
+
+
+def test_a_coroutine_that_is_closed_while_it_waits_ends() -> None:
+    async def scenario() -> None:
+        operation: Operation[None] = Operation()
+        waiting = wait_async(operation)
+        waiting.send(None)
+        waiting.close()
+        assert not operation.done
+        with pytest.raises((StopIteration, RuntimeError)):
+            waiting.send(None)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_awaited_may_deal_with_a_cancel_and_go_on() -> None:
+    async def scenario() -> None:
+        operation: Operation[None] = Operation()
+        task = asyncio.ensure_future(wait_to_the_end(operation))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        operation.succeed(None)
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(scenario())

@@ -45,6 +45,12 @@ TUPLE = """\
     }
     self->_pair = tmp;
 """
+AWAITING = """\
+#include "__native_m.h"
+#include "__native_internal_m.h"
+
+    cpy_r_r5 = CPy_YieldFromErrorHandle(cpy_r_r2, cpy_r_r6);
+"""
 NATIVE = """\
         CPy_DECREF_NO_IMM(((m___FrameObject *)cpy_r_self)->__segments);
         ((m___FrameObject *)cpy_r_self)->__segments = cpy_r_r7;
@@ -122,9 +128,18 @@ def test_other_code_stays_as_it_is() -> None:
     assert made_safe(code) == code
 
 
+def test_what_is_awaited_gets_an_exception_from_a_function_of_ours() -> None:
+    lines = steps(AWAITING)
+    assert [line for line in lines if line.startswith("#include")] == lines[:2]
+    assert "static int multiworld_throw(PyObject *awaited, PyObject **outcome)" in lines
+    assert lines[-1] == "cpy_r_r5 = multiworld_throw(cpy_r_r2, cpy_r_r6);"
+    assert "CPy_YieldFromErrorHandle" not in made_safe(AWAITING)
+
+
 @pytest.mark.parametrize(
     "code",
     [
+        AWAITING.replace("#include", "//"),
         KEPT.replace("        return;\n", "        goto done;\n"),
         KEPT.replace("== NULL) {\n        m___env", "== NULL) {\n        count++;\n        m___env"),
         KEPT.replace("    CPy_TRASHCAN_END(self)\n", ""),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from ..errors import again
 from ..wire.operation import Operation, settler
 from ..wire.progress import ProgressThread, weakly
 from ..wire.spinning import QuickWaits
@@ -190,7 +191,7 @@ class SharedArea:
     def check(self) -> None:
         """Raise what ended the world, if anything did."""
         if self._error is not None:
-            raise self._error
+            raise again(self._error)
 
     # ---- the end
 

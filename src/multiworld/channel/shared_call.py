@@ -11,6 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ..errors import again
 from ..wire.operation import Operation
 from ..wire.spinning import SPIN_S, QuickWaits
 from .flags import FlagPage, position_of
@@ -176,7 +177,7 @@ class SharedCall:
             self._watched[rank] = self._context.expect_nothing(rank)
         watched = self._watched.get(rank)
         if watched is not None and watched.error is not None:
-            raise watched.error
+            raise again(watched.error)
 
     def _wait_until_left(self) -> None:
         gave_up = self._memory.gave_up

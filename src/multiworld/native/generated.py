@@ -6,7 +6,9 @@ lock for a moment, or to something with a finalizer in Python. Until then mypyc 
 - lets an attribute that is assigned to point to its former value while that ends: who reads it meanwhile has an object
   that does not exist any more. Here the new value is in place before the former one ends;
 - has the environment of a closure, or a coroutine, wait to be used again before what it holds has ended: another
-  thread takes it, and loses what it puts in. Here it waits once it is empty.
+  thread takes it, and loses what it puts in. Here it waits once it is empty;
+- hands an exception on to what a coroutine awaits in three parts, which Python deprecates from 3.12 on: where warnings
+  are errors, a task that is cancelled gets the warning instead. Here it hands it on whole.
 
 ``setup.py`` runs this module where the package's requirements are missing: it imports nothing of the package.
 """
@@ -35,6 +37,38 @@ DROP = re.compile(
 )
 LEFT_OVER = re.compile(r"_X?(?:DECREF|DecRef)\w*\((?:[^;\n]*->|\*)[^;\n]*\);")
 FORMER = "former"
+INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
+THROWER = "CPy_YieldFromErrorHandle("
+THROW = """
+/* Hand the exception that is being handled on to what is awaited: 0, it goes on; 1, it is done; 2, it has raised. */
+static int multiworld_throw(PyObject *awaited, PyObject **outcome)
+{
+    PyObject *error = Py_NewRef(CPy_ExcState()->exc_value);
+    int ends = PyErr_GivenExceptionMatches(error, PyExc_GeneratorExit);
+    PyObject *method = PyObject_GetAttrString(awaited, ends ? "close" : "throw");
+    *outcome = NULL;
+    if (method == NULL) {
+        Py_DECREF(error);
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+            return 2;
+        PyErr_Clear();
+        CPy_Reraise();
+        return 2;
+    }
+    PyObject *result = ends ? PyObject_CallNoArgs(method) : PyObject_CallOneArg(method, error);
+    Py_DECREF(method);
+    Py_DECREF(error);
+    if (!ends) {
+        *outcome = result != NULL ? result : CPy_FetchStopIterationValue();
+        return result != NULL ? 0 : *outcome != NULL ? 1 : 2;
+    }
+    if (result == NULL)
+        return 2;
+    Py_DECREF(result);
+    CPy_Reraise();
+    return 2;
+}
+"""
 
 
 class UnknownCodeError(Exception):
@@ -50,7 +84,7 @@ def made_safe(code: str) -> str:
     left_over = LEFT_OVER.search(code)
     if left_over is not None:
         raise UnknownCodeError(f"an attribute is let go of in a way that is not known: {left_over[0]}")
-    return code
+    return _thrown_whole(code)
 
 
 def _kept_once_empty(match: re.Match[str]) -> str:
@@ -102,3 +136,13 @@ def _expect(lines: list[str], position: int, start: str) -> int:
     if not lines[position].lstrip().startswith(start):
         raise UnknownCodeError(f"an attribute is let go of, and then comes: {lines[position].strip()}")
     return position + 1
+
+
+def _thrown_whole(code: str) -> str:
+    """Have a function of ours, behind what the file includes, throw into what is awaited."""
+    if THROWER not in code:
+        return code
+    includes = [match.end() for match in INCLUDE.finditer(code)]
+    if not includes:
+        raise UnknownCodeError("a file that includes nothing")
+    return code[: includes[-1]] + THROW + code[includes[-1] :].replace(THROWER, "multiworld_throw(")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from ..errors import MultiworldError
+from ..errors import MultiworldError, again
 from .operation import Operation, settler
 from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
@@ -88,7 +88,10 @@ async def wait_to_the_end(operation: Operation[T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        raise cancelled
+        try:
+            raise cancelled
+        finally:
+            cancelled = None  # as above
     return operation.result()
 
 
@@ -189,9 +192,7 @@ def outcome(operation: Operation[T]) -> T:
     """Return the value, or raise the error; one error that ended many operations is raised as a copy in each."""
     error = operation.error
     if error is not None and isinstance(error, MultiworldError):
-        copy = type(error)(*error.args)
-        copy.__cause__ = error.__cause__
-        raise copy
+        raise again(error)
     return operation.result()
 
 

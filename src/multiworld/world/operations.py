@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..channel.base import DataChannel, Payload
 from ..channel.collectives.validate import check_separate
-from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError
+from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError, again
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.waiting import run_in_thread
@@ -183,7 +183,7 @@ class WorldOperations:
                 src, tag = left
                 if self._channel.deliver_left(src, tag):
                     return self._channel
-            raise type(error)(*error.args)
+            raise again(error)
         raise WorldClosedError(self.name, self.generation, self._abandoned)
 
     def _ended(self, operation: Operation[Any]) -> None:
