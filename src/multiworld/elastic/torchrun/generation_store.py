@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar, cast
@@ -83,18 +82,14 @@ class GenerationStore(TCPStore):
         if self._is_handed_over and not self._has_finished:
             self._has_finished = True
             self._on_finished()
-        with self._unless_lost():
-            return self._ask(partial(super().add, key, value))
-        return 0  # the wait that follows says what the loss means
+        return self._say(partial(super().add, key, value), 0)  # the wait that follows says what the loss means
 
     def set(self, key: str, value: str) -> None:
         self._exchange.said(key, value)
-        with self._unless_lost():
-            self._ask(partial(super().set, key, value))
+        self._say(partial(super().set, key, value), None)
 
     def multi_set(self, keys: list[str], values: list[str]) -> None:
-        with self._unless_lost():
-            self._ask(partial(super().multi_set, keys, values))  # type: ignore[misc]  # PyTorch's stubs lack it
+        self._say(partial(super().multi_set, keys, values), None)  # type: ignore[misc]  # PyTorch's stubs lack it
 
     def get(self, key: str) -> bytes:
         try:
@@ -164,14 +159,14 @@ class GenerationStore(TCPStore):
             del error
         return cast("T", answer)
 
-    @contextlib.contextmanager
-    def _unless_lost(self) -> Iterator[None]:
-        """Nobody reads what is written for a generation that is over."""
+    def _say(self, call: Callable[[], T], if_lost: T) -> T:
+        """Have something written; nobody reads what is written for a generation that is over."""
         try:
-            yield
+            return self._ask(call)
         except DistNetworkError:
             if self._news() is Standing.STANDS:
                 raise
+            return if_lost
 
     def _news(self) -> Standing:
         """Wait for what the loss of the store means."""
