@@ -54,7 +54,9 @@ def again(error: Error) -> Error:
     if not isinstance(error, MultiworldError):
         return error
     copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
+    copy.__dict__.update(error.__dict__)  # what its constructor did not set
+    if error.__cause__ is not None:
+        copy.__cause__ = error.__cause__
     return copy
 
 

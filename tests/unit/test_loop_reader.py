@@ -43,6 +43,13 @@ def ear() -> Iterator[Ear]:
     ear.close()
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits count as short, and looks last, also where a machine is slow, or busy with something else."""
+    monkeypatch.setattr(loop_reader, "LINGER_S", scaled(0.2))
+    monkeypatch.setattr(loop_reader, "QUICK_S", scaled(1.0))
+
+
 def reader_of(ear: Ear, *, lingers: bool = True) -> LoopReader:
     reader = LoopReader(asyncio.get_running_loop())
     reader._may_linger = True  # also where there is one processor
@@ -83,6 +90,7 @@ async def looks_after_one(reader: LoopReader, ear: Ear) -> int:
     return looks.count
 
 
+@pytest.mark.usefixtures("patient")
 async def test_it_looks_on_once_messages_come_quickly(ear: Ear) -> None:
     reader = reader_of(ear)
     await told_quickly(ear, MIN_STREAK + 2)
@@ -91,10 +99,10 @@ async def test_it_looks_on_once_messages_come_quickly(ear: Ear) -> None:
     reader.close()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_it_reads_what_comes_while_it_looks_without_going_round_the_loop(
     ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_reader, "LINGER_S", scaled(0.2))
     reader = reader_of(ear)
     await told_quickly(ear, MIN_STREAK + 2)
     rounds: list[int] = []
@@ -145,6 +153,7 @@ async def test_looking_in_vain_ends_it(ear: Ear) -> None:
     reader.close()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_what_a_thread_hands_to_the_loop_ends_the_look(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_reader, "LINGER_S", scaled(1.0))
     reader = reader_of(ear)
@@ -168,8 +177,18 @@ async def test_what_a_thread_hands_to_the_loop_ends_the_look(ear: Ear, monkeypat
     reader.close()
 
 
-async def test_messages_without_end_keep_the_loop_from_nothing_else(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, other = reader_of(ear), Ear()
+@pytest.fixture
+def other() -> Iterator[Ear]:
+    other = Ear()
+    yield other
+    other.close()
+
+
+@pytest.mark.usefixtures("patient")
+async def test_messages_without_end_keep_the_loop_from_nothing_else(
+    ear: Ear, other: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(ear)
     await told_quickly(ear, MIN_STREAK + 2)
     monkeypatch.setattr(os, "sched_yield", lambda: ear.far.send(b"x"))
     loop = asyncio.get_running_loop()
@@ -184,16 +203,18 @@ async def test_messages_without_end_keep_the_loop_from_nothing_else(ear: Ear, mo
     began = time.perf_counter()
     await asyncio.sleep(0.02)
     assert time.perf_counter() - began < scaled(0.2), "a timer is not forgotten"
-    assert len(ear.heard) > 20
+    while len(ear.heard) <= 20:
+        await asyncio.sleep(0.001)
+        assert time.perf_counter() - began < scaled(5.0), "it reads on meanwhile"
     other.far.send(b"x")
     began = time.perf_counter()
     assert await asyncio.wait_for(heard, 5) - began < scaled(0.2), "nor is another socket"
     monkeypatch.undo()
     loop.remove_reader(other.near.fileno())
-    other.close()
     reader.close()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_reader_that_is_closed_meanwhile_looks_no_more(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_reader, "LINGER_S", scaled(5.0))
     reader = reader_of(ear)

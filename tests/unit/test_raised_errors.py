@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from multiworld.errors import OperationTimeoutError, PeerDiedError, again
+from multiworld.errors import BrokenWorldException, OperationTimeoutError, PeerDiedError, again
 from multiworld.wire.operation import Operation
 from multiworld.wire.waiting import outcome, wait_async, wait_blocking, wait_to_the_end
 
@@ -83,3 +83,10 @@ def test_a_copy_is_the_same_error() -> None:
     assert copy is not error
     assert (type(copy), copy.args, copy.__cause__) == (OperationTimeoutError, error.args, cause)
     assert again(cause) is cause
+
+
+def test_a_copy_has_what_the_constructor_did_not_set_and_is_told_of_beside_what_was_handled() -> None:
+    error = BrokenWorldException.of(PeerDiedError("pair", 3, 1, "its connection was closed"))
+    copy = again(error)
+    assert (copy.generation, copy.rank, copy.cause) == (3, 1, "its connection was closed")
+    assert not copy.__suppress_context__

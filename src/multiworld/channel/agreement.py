@@ -165,7 +165,7 @@ class Agreement:
             running = call.launch(call.tensors)
         except Exception as error:  # a refusal of the library: it belongs to the caller
             self._finish(call)
-            call.operation.fail(error)
+            call.operation.fail(error.with_traceback(None))  # which refers to the call
         else:
             running.add_callback(partial(self._ended, call))
 

@@ -124,8 +124,8 @@ class SharedArea:
                 return
             last_seq = self._last_seq
             self._idle_timer = bool(self._turns) or seq != last_seq
-            again = self._idle_timer
-        if again:
+            is_used = self._idle_timer
+        if is_used:
             self._loop.call_later(FORGET_S, weakly(self._check_idle, last_seq))
         else:
             self._memory.say_unused(last_seq)

@@ -1,7 +1,7 @@
-"""Mend the C that mypyc writes where it supposes that one thread runs it, or that nothing runs while an object goes.
+"""Mend the C that mypyc writes: for several threads, for what runs while an object goes, and for later Pythons.
 
-Both are wrong with the interpreter lock, too. What goes may be the last reference to a tensor, whose end lets go of the
-lock for a moment, or to something with a finalizer in Python. Until then mypyc 2.4
+It supposes one thread where there is an interpreter lock. But what goes may be the last reference to a tensor, whose
+end lets go of that lock for a moment, or to something with a finalizer in Python. mypyc 2.4
 
 - lets an attribute that is assigned to point to its former value while that ends: who reads it meanwhile has an object
   that does not exist any more. Here the new value is in place before the former one ends;

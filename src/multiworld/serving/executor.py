@@ -371,10 +371,11 @@ class Executor:
 
     def _call_many(self, jobs: list[Job]) -> Results:
         assert self._many is not None
-        results = self._many([self._to_device(job.inputs[0].payload) for job in jobs])
-        if not isinstance(results, list) or len(results) != len(jobs):
+        returned = self._many([self._to_device(job.inputs[0].payload) for job in jobs])
+        results = list(returned) if isinstance(returned, list) else []  # it is the user's, who may change it meanwhile
+        if len(results) != len(jobs):
             raise TypeError(f"many() must return a list with one result for each of its {len(jobs)} requests")
-        return [_checked_one(result) for result in list(results)]  # the list is the user's, who may change it meanwhile
+        return [_checked_one(result) for result in results]
 
     def _arguments(self, jobs: list[Job]) -> tuple[list[Payload], list[int]]:
         if len(jobs) == 1:

@@ -61,8 +61,8 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
         except asyncio.CancelledError as error:
             cancelled = error
         if cancelled is not None:  # outside of the handler: compiled, one that awaits is left with another's error
-            await cancel_async(operation)
             try:
+                await cancel_async(operation)
                 raise cancelled
             finally:
                 cancelled = None  # it refers to this frame

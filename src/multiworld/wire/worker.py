@@ -77,6 +77,7 @@ class Worker:
             task.operation.fail(error)
         elif not withdrawn:  # else it is being cancelled
             task.operation.succeed(None)
+        del error, task  # the error, which others keep, refers to this frame
 
     def _withdraw(self, task: _Task) -> None:
         task.withdrawn = True

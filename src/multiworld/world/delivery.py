@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..channel.base import Payload
-from ..errors import MultiworldError
+from ..errors import MultiworldError, again
 from ..wire.operation import Operation
 from ..wire.waiting import OperationCancelled, outcome, running_loop
 
@@ -75,7 +75,7 @@ class Delivery:
             try:
                 receive = self._world.start_recv_tensors(self._src, self._tag, None)
             except MultiworldError as error:
-                self._last = error
+                self._last = again(error)  # as it is, it would keep whoever called this
             else:
                 self._pending.append(receive)
                 receive.add_callback(self._received)

@@ -229,7 +229,7 @@ def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
                     outer.on_undo = operation.on_undo
                     outer.settle(operation.result())
                 except Exception as raised:  # it belongs to the caller
-                    error = raised
+                    error = raised.with_traceback(None)  # which would refer to this frame
         if error is not None:
             outer.fail(error)
         else:

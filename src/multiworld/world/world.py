@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, ReduceOp
-from ..errors import PeerLeftError, WorldBrokenError, WorldClosedError
+from ..errors import PeerLeftError, WorldBrokenError, WorldClosedError, again
 from ..wire.interrupts import has_interrupted_us
 from ..wire.operation import Operation, pass_on, settler
 from ..wire.progress import ProgressThread
@@ -259,13 +259,13 @@ class World(WorldOperations):
             aborted.result()
 
     async def wait_broken(self) -> WorldBrokenError:
-        """Wait until the world breaks, and return the error that says why.
+        """Wait until the world breaks, and return an error to raise that says why.
 
         WorldClosedError if it is left here instead.
         """
         waiter: Operation[WorldBrokenError] = Operation()
         pass_on(self._broken, waiter)
-        return await wait_async(waiter)
+        return again(await wait_async(waiter))
 
     def statistics(self) -> WorldStatistics:
         return WorldStatistics(
@@ -319,7 +319,7 @@ class World(WorldOperations):
     def wait_broken_blocking(self) -> WorldBrokenError:
         waiter: Operation[WorldBrokenError] = Operation()  # of this caller alone, who may be interrupted
         pass_on(self._broken, waiter)
-        return wait_blocking(waiter)
+        return again(wait_blocking(waiter))
 
     def keep_reading(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
         """On that loop's thread: have it read what comes from the peer itself, for as long as something comes."""
