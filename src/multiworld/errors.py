@@ -77,9 +77,13 @@ class WorldBrokenError(MultiworldError):
         """Return the clause that says what happened to the rank."""
         return f"was broken by rank {self.rank}"
 
+    def summary(self) -> str:
+        """Return what happened and the evidence, without advice."""
+        return f"{self.what()}: {self.cause}"
+
     def __str__(self) -> str:
         where = f"world {self.world!r} (generation {self.generation})"
-        return f"{where} {self.what()}: {self.cause}. Other worlds are unaffected. {self.advice}"
+        return f"{where} {self.summary()}. Other worlds are unaffected. {self.advice}"
 
 
 class PeerDiedError(WorldBrokenError):
@@ -149,7 +153,7 @@ class BrokenWorldException(WorldBrokenError):
     def of(cls, error: WorldBrokenError) -> BrokenWorldException:
         """Return the exception that says what ``error`` says; raise it ``from`` that error."""
         advice = f"Other worlds are unaffected. To form it again, call initialize_world({error.world!r}, ...)."
-        exception = cls(error.world, f"{error.what()}: {error.cause}. {advice}")
+        exception = cls(error.world, f"{error.summary()}. {advice}")
         exception.generation, exception.rank, exception.cause = error.generation, error.rank, error.cause
         return exception
 

@@ -357,7 +357,7 @@ def place_of(member: str, graph: Graph, store: str, policy: str, backend: str = 
 
 def what_happened(error: Exception) -> str:
     """Return that alone, without the advice to rejoin, which is the controller's to follow."""
-    return f"{error.what()}: {error.cause}" if isinstance(error, WorldBrokenError) else str(error)
+    return error.summary() if isinstance(error, WorldBrokenError) else str(error)
 
 
 def _role(is_upstream: bool) -> str:
