@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.serving.packets import INLINE_BYTES, Item, Kind, Note, decode, encode
+from multiworld.serving.packets import INLINE_BYTES, Item, Kind, Note, as_tensors, decode, encode
 
 DTYPES = (torch.float32, torch.bool, torch.bfloat16, torch.int64, torch.complex64, torch.uint8)
 TENSORS = st.builds(
@@ -27,14 +27,21 @@ NOTES = st.builds(
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.tuples(IDS, PAYLOADS, st.integers(1, 3), st.booleans()), max_size=4), st.lists(NOTES, max_size=4))
-def test_packets_bring_what_was_put_in(contents: list[tuple[bytes, object, int, bool]], notes: list[Note]) -> None:
+@given(
+    st.lists(st.tuples(IDS, PAYLOADS, st.integers(1, 3), st.booleans()), max_size=4),
+    st.lists(NOTES, max_size=4),
+    st.booleans(),
+)
+def test_packets_bring_what_was_put_in(
+    contents: list[tuple[bytes, object, int, bool]], notes: list[Note], whole: bool
+) -> None:
     items = []
     for id_, payload, attempt, replayed in contents:
         item = Item(Kind.ITEM, id_, attempt, 10.0).carry(payload)  # type: ignore[arg-type]
         item.attempt, item.replayed = attempt, replayed
         items.append(item)
-    came, came_notes = decode(encode(items, notes, now=1.0), now=2.0)
+    packed, large = encode(items, notes, now=1.0)
+    came, came_notes = decode(as_tensors(packed, large) if large or whole else memoryview(packed), now=2.0)
     assert [(note.kind, list(note.ids), note.number) for note in came_notes] == [
         (note.kind, list(note.ids), note.number) for note in notes
     ]

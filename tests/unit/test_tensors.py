@@ -11,7 +11,6 @@ from torch import Tensor
 
 from multiworld.channel.base import Payload
 from multiworld.channel.tensors import (
-    ALIGNMENT,
     DICT,
     DTYPES,
     LIST,
@@ -24,6 +23,7 @@ from multiworld.channel.tensors import (
     payload_segments,
 )
 from multiworld.errors import ProtocolError
+from multiworld.wire.copying import ALIGNMENT
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf")
 

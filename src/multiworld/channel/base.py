@@ -18,10 +18,20 @@ from ..wire.progress import ProgressThread
 from ..wire.sink import ConnectionSink
 from ..wire.spinning import QuickWaits
 
-__all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
+__all__ = [
+    "ANY_RANK",
+    "ChannelContext",
+    "ChannelStatistics",
+    "ChannelSupport",
+    "Connector",
+    "DataChannel",
+    "Payload",
+    "Received",
+]
 
 ANY_RANK = -1  # stands for the peer of a receive that takes a message from whichever rank has one
 Payload: TypeAlias = Tensor | list[Tensor] | dict[str, Tensor]
+Received: TypeAlias = Payload | memoryview
 ReduceOp = torch.distributed.ReduceOp
 
 
@@ -165,6 +175,17 @@ class DataChannel(ABC):
 
     @abstractmethod
     def recv_tensors(self, src: int, tag: int) -> Operation[Payload]: ...
+
+    def send_bytes(self, packed: bytearray, dst: int, tag: int) -> bool:
+        """Send a few bytes at once, as if they were a tensor ``[n]`` uint8. False: they have to be sent as one.
+
+        Optional, as is ``recv_bytes``: making a tensor takes longer than sending it.
+        """
+        return False
+
+    def recv_bytes(self, src: int, tag: int) -> Operation[Received]:
+        """As ``recv_tensors``; a small tensor ``[n]`` uint8 may come as the memory that it would have."""
+        return self.recv_tensors(src, tag)  # type: ignore[return-value]
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, src: int) -> Operation[None]: ...

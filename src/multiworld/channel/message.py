@@ -42,13 +42,17 @@ PAYLOAD_KINDS: Final = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
 
 
 class Message:
-    """What came: its description, and the buffer that it waits in if no receive was there."""
+    """What came: its description, and the buffer that it waits in if no receive was there.
 
-    __slots__ = ("buffer", "meta", "piece", "size_bytes", "space")
+    ``memory``: in the buffer's place, of one that came as bytes.
+    """
+
+    __slots__ = ("buffer", "memory", "meta", "piece", "size_bytes", "space")
 
     def __init__(self, meta: bytes, size_bytes: int, space: int) -> None:
         self.meta, self.size_bytes, self.space = meta, size_bytes, space
         self.buffer: Tensor | None = None
+        self.memory: memoryview | None = None
         self.piece: Piece | None = None  # of the peer's ring, that it lies in (a ``SharedStream``)
 
 
@@ -71,16 +75,19 @@ class Taken:
 class Receive:
     """A receive that the caller waits for. ``tensor`` None: any payload.
 
-    ``source`` is the rank that a receive from any rank has got its message from, and then its result.
+    ``source`` is the rank that a receive from any rank has got its message from, and then its result. ``takes_bytes``:
+    what is bytes alone need not become a tensor; ``spare`` is memory for it that was made beforehand.
     """
 
-    __slots__ = ("meta", "operation", "source", "space", "taken", "tensor", "view")
+    __slots__ = ("meta", "operation", "source", "space", "spare", "taken", "takes_bytes", "tensor", "view")
 
     def __init__(self, operation: Operation[object], space: int, meta: bytes | None, tensor: Tensor | None) -> None:
         self.operation, self.space, self.meta, self.tensor = operation, space, meta, tensor
         self.view = None if tensor is None else memory_of(tensor)
         self.taken: Taken | None = None
         self.source: int | None = None
+        self.takes_bytes = False
+        self.spare: memoryview | None = None
 
 
 class Send:

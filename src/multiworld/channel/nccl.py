@@ -31,7 +31,7 @@ from ..wire.operation import Operation, drive, settler
 from ..wire.waiting import run_in_thread
 from . import collectives
 from .agreement import Agreement, GroupFailure
-from .base import ChannelContext, ChannelSupport, Payload
+from .base import ChannelContext, ChannelSupport, Payload, Received
 from .cuda_order import StreamOrder
 from .cuda_queue import acquire_queue, release_queue
 from .errands import start_reaper
@@ -119,6 +119,9 @@ class NcclChannel(StreamChannel):
         receive = super().recv_tensors(src, tag)
         receive.add_callback(keep)
         return receive
+
+    def recv_bytes(self, src: int, tag: int) -> Operation[Received]:
+        return self.recv_tensors(src, tag)  # type: ignore[return-value]
 
     def barrier(self) -> Operation[None]:
         """As PyTorch's: all ranks have come here, and their devices have done what their streams held."""

@@ -160,6 +160,15 @@ class SharedSending(MessageStream):
         with self._issue_lock:
             self._drop_held()
 
+    def send_bytes(self, space: int, tag: int, packed: bytearray) -> bool:
+        slots = self._slot_writes
+        if slots is None:
+            if self._has_offered and not self._refused:
+                self._use_memory()
+        elif not slots.reader_rests:  # a slot is written from a tensor
+            return False
+        return len(packed) <= INLINE_BYTES and super().send_bytes(space, tag, packed)
+
     def _send_at_once(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> bool:
         size, slots = tensor.nbytes, self._slot_writes
         if size > INLINE_BYTES:

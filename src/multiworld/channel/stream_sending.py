@@ -15,7 +15,7 @@ from ..wire.operation import Operation
 from .message import COLLECTIVE, FLAG_COLLECTIVE, FLAG_CREDITED, MESSAGE, SIZE, Send, key_of
 from .outbox import Outbox, Route
 from .stream_owner import StreamOwner
-from .tensors import describe_text, memory_of
+from .tensors import describe_bytes, describe_text, memory_of
 
 __all__ = ["EAGER_BYTES", "SLOW_CANCEL_BYTES", "SMALL_BYTES", "StreamSending"]
 
@@ -66,6 +66,11 @@ class StreamSending:
             return _SENT
         return self._send(space, tag, meta, [memory_of(tensor)], [tensor])
 
+    def send_bytes(self, space: int, tag: int, packed: bytearray) -> bool:
+        """Send a few bytes at once, as if they were a tensor ``[n]`` uint8. False: they have to be sent as one."""
+        size_bytes = len(packed)
+        return size_bytes <= SMALL_BYTES and self._write_at_once(space, tag, describe_bytes(size_bytes), packed)
+
     def unsent(self) -> list[Operation[None]]:
         with self._issue_lock:
             return [send.operation for send in list(self._unsent)]  # others discard from it without the lock
@@ -103,9 +108,10 @@ class StreamSending:
 
     def _send_at_once(self, space: int, tag: int, meta: bytes, tensor: Tensor) -> bool:
         """Write a small message whole, here and now. False: it has to go the usual way."""
-        size_bytes = tensor.nbytes
-        if size_bytes > SMALL_BYTES:
-            return False
+        return tensor.nbytes <= SMALL_BYTES and self._write_at_once(space, tag, meta, memory_of(tensor))
+
+    def _write_at_once(self, space: int, tag: int, meta: bytes, memory: memoryview | bytearray) -> bool:
+        size_bytes = len(memory)
         with self._issue_lock:
             connection = self._connection
             if self._error is not None or connection is None or connection.closed:
@@ -119,7 +125,7 @@ class StreamSending:
                 header = pack_header(
                     MESSAGE, flags=space, meta_bytes=len(meta), payload_bytes=size_bytes, tag=tag, seq=seq
                 )
-                frame = b"".join((header, meta, memory_of(tensor)))
+                frame = b"".join((header, meta, memory))
                 if not connection.send_now(frame):
                     connection.queue(frame)
             except BaseException:  # an interrupt: it has a number that the peer was perhaps not told of

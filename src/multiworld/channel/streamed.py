@@ -15,7 +15,7 @@ from ..wire.operation import Operation, drive
 from ..wire.spinning import QuickWaits
 from . import collectives
 from .asking import OpenCollectives
-from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
+from .base import ChannelContext, ChannelStatistics, DataChannel, Payload, Received
 from .collectives.reduction import reduce_op_name
 from .mesh import StreamMesh
 from .message import USER
@@ -105,6 +105,12 @@ class StreamChannel(DataChannel):
 
     def recv_tensors(self, src: int, tag: int) -> Operation[Payload]:
         return self._mesh.stream(src).recv(USER, tag, None, None)
+
+    def send_bytes(self, packed: bytearray, dst: int, tag: int) -> bool:
+        return self._mesh.stream(dst).send_bytes(USER, tag, packed)
+
+    def recv_bytes(self, src: int, tag: int) -> Operation[Received]:
+        return self._mesh.stream(src).recv_bytes(USER, tag)
 
     # ---- collectives
 

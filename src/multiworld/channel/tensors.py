@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
-from ..wire.copying import memory_at
+from ..wire.copying import ALIGNMENT, memory_at
 from .base import Payload
 
 __all__ = [
     "Layout",
     "as_bytes",
     "describe",
+    "describe_bytes",
     "describe_text",
     "memory_of",
     "pack",
@@ -56,9 +57,10 @@ CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
 SINGLE: Final = 0
 LIST: Final = 1
 DICT: Final = 2
-ALIGNMENT: Final = 64  # of each tensor inside a payload, so that a view of any dtype is possible
+UINT8: Final = CODES[torch.uint8]
 MAX_NUMEL: Final = 2**56  # more is not memory, and of an empty tensor not countable
 SHORT_BYTES: Final = 64  # descriptions that come again and again
+_BYTES: Final = struct.Struct("<BBBQ")
 _PADDING: Final = bytes(ALIGNMENT)
 _EMPTY: Final = memoryview(b"")
 
@@ -79,6 +81,11 @@ def describe(tensor: Tensor) -> bytes:
 @lru_cache(maxsize=1024)
 def _describe(dtype: torch.dtype, shape: torch.Size) -> bytes:
     return struct.pack(f"<BBB{len(shape)}Q", SINGLE, CODES[dtype], len(shape), *shape)
+
+
+def describe_bytes(size_bytes: int) -> bytes:
+    """Return the description of ``[size_bytes]`` uint8."""
+    return _BYTES.pack(SINGLE, UINT8, 1, size_bytes)
 
 
 class Layout(NamedTuple):
@@ -107,6 +114,17 @@ class Layout(NamedTuple):
             else:
                 tensors.append(buffer.new_empty(shape, dtype=dtype))
         return self.of(tensors)
+
+    def of_memory(self, memory: memoryview, offset: int) -> Tensor | None:
+        """Return what is no more than one tensor, of memory from a byte on, and keep that; None for all else.
+
+        ``memory`` is writable, and ``offset`` a multiple of ``ALIGNMENT``.
+        """
+        if self.structure != SINGLE or not self.size_bytes:
+            return None
+        dtype, shape = self.dtypes[0], self.shapes[0]
+        flat = torch.frombuffer(memory, dtype=dtype, count=self.size_bytes // dtype.itemsize, offset=offset)
+        return flat if len(shape) == 1 else flat.view(shape)
 
     def at(self, memory: Tensor, offset: int, views: dict[torch.dtype, Tensor]) -> Payload:
         """Return the payload as views of ``memory``, uint8, from a byte on; both are multiples of ``ALIGNMENT``.

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ..channel.base import Payload
+from ..channel.base import Payload, Received
 from ..errors import MultiworldError, WorldBrokenError
 from ..wire.operation import Operation
 from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK
-from .packets import INLINE_BYTES, Item, Kind, Note, decode, encode
+from .packets import INLINE_BYTES, Item, Kind, Note, as_tensors, decode, encode
 from .turn import Turn
 
 __all__ = ["Edge", "EdgeOwner", "EdgeWorld", "Listening"]
@@ -45,8 +45,10 @@ class EdgeWorld(Protocol):
     def rank(self) -> int: ...
 
     def deliver(
-        self, src: int, deliver: Callable[[Payload], None], ended: Callable[[Exception], None], /
+        self, src: int, deliver: Callable[[Any], None], ended: Callable[[Exception], None], /, *, as_bytes: bool
     ) -> Listening: ...
+
+    def send_bytes(self, packed: bytearray, dst: int, tag: int, /) -> bool: ...
 
     def start_send_tensors(
         self, payload: Payload, dst: int, tag: int, timeout_s: float | None, /
@@ -74,7 +76,7 @@ class Edge:
     """
 
     def __init__(self, owner: EdgeOwner, world: EdgeWorld, peer: str, stage: str, turn: Turn | None = None) -> None:
-        """``stage``: the peer's. ``turn``: at the end of which ``flush`` is called."""
+        """``stage``: the peer's. ``turn``: at the end of which ``flush`` is called, and then ``plan_notes``."""
         self.peer, self.stage, self.world = peer, stage, world
         self.is_upstream = world.rank == UPSTREAM_RANK
         self.lazy_ids = LAZY_IDS
@@ -110,7 +112,7 @@ class Edge:
 
     def start(self) -> None:
         """Begin to receive."""
-        self._delivery = self.world.deliver(self._far, self._deliver, self._deliveries_ended)
+        self._delivery = self.world.deliver(self._far, self._deliver, self._deliveries_ended, as_bytes=True)
 
     def post(self, item: Item) -> None:
         """Send an item; whoever posts keeps to the peer's credit."""
@@ -145,8 +147,8 @@ class Edge:
             self._ids[Kind.ACCEPTED].pop(id_, None)  # it is said with this
         if len(ids) >= self.lazy_ids or self._lazy_bytes >= LAZY_BYTES:
             self._flush_soon()
-        elif self._later is None and self._soon is None and not self._is_due:
-            self._later = self._loop.call_later(LAZY_S, self._flush)
+        elif not self._turn.is_on:
+            self.plan_notes()
 
     def say_soon(self, kind: int, id_: bytes) -> None:
         """Say something in this turn of the loop, together with more of it."""
@@ -193,6 +195,11 @@ class Edge:
         except Exception as error:  # a defect, or no memory, ends this edge; others are flushed after it
             self._deliveries_ended(error)
 
+    def plan_notes(self) -> None:
+        """What has been mentioned in this turn is said within ``LAZY_S``. Called when all that is due has left."""
+        if self._ids and self._later is None and self._soon is None and not (self._is_due or self._over):
+            self._later = self._loop.call_later(LAZY_S, self._flush)
+
     def _flush_soon(self) -> None:
         if self._over or self._soon is not None:
             return
@@ -214,9 +221,11 @@ class Edge:
         notes += [Note(kind, list(ids)) for kind, ids in self._ids.items() if ids]
         self._notes, self._ids, self._lazy_bytes = [], {}, 0
         items = self._take()
-        packet = encode(items, notes, now=time.monotonic())
+        packed, large = encode(items, notes, now=time.monotonic())
         try:
-            sending = self.world.start_send_tensors(packet, self._far, 0, None)
+            if not large and self.world.send_bytes(packed, self._far, 0):
+                return
+            sending = self.world.start_send_tensors(as_tensors(packed, large), self._far, 0, None)
         except MultiworldError as error:
             self._items.extendleft(reversed(items))  # they are unsent
             self._break(error)
@@ -247,8 +256,8 @@ class Edge:
 
     # ---- receiving
 
-    def _deliver(self, payload: Payload) -> None:
-        items, notes = decode(payload, now=time.monotonic())
+    def _deliver(self, received: Received) -> None:
+        items, notes = decode(received, now=time.monotonic())
         for item in items:
             item.source = self.stage
         self._owner.edge_brought(self, items, notes)

@@ -211,8 +211,6 @@ class Front:
             if request.trace is not None:
                 item.extra = {**item.extra, HOPS: []}
         self.requests.open(request)
-        if len(self.requests) == 1:
-            self._busy.set()
         return request
 
     def _send(self, request: Open) -> None:
@@ -226,6 +224,7 @@ class Front:
             if turn.is_on:
                 turn.is_on = False
                 self.node.flush()
+            self._busy.set()  # of which those hear who tend what has left
 
     # ---- answers
 

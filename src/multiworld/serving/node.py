@@ -210,9 +210,8 @@ class Node:
             self._owner.accepted(stage, [item.id])
             return
         self._items[stage][item.id] = item
-        if self._is_waiting:
-            self._is_waiting = False
-            self._busy.set()
+        if self._is_waiting and not self.turn.is_on:
+            self._check_from_now_on()
         self.custody[stage].put(
             item.id,
             item.size_bytes,
@@ -308,9 +307,13 @@ class Node:
             self.flush()
 
     def flush(self) -> None:
-        """Send now what would be sent at the end of this turn of the loop."""
+        """Send now what would be sent at the end of this turn of the loop, and only then plan what comes later."""
         for edge in self.edges.values():
             edge.flush()
+        for edge in self.edges.values():
+            edge.plan_notes()
+        if self._is_waiting and any(self.custody.values()):
+            self._check_from_now_on()
 
     def _heed(self, edge: Edge, note: Note) -> None:
         kind, ids, number = note
@@ -389,6 +392,10 @@ class Node:
             self._owner.accepted(stage, ended)
 
     # ---- time
+
+    def _check_from_now_on(self) -> None:
+        self._is_waiting = False
+        self._busy.set()
 
     async def _check_often(self) -> None:
         while True:

@@ -1,6 +1,6 @@
 """How requests travel over an edge: many small ones in one message, large tensors beside them. No pickle.
 
-A packet is a tensor ``[n]`` uint8, or a list of tensors that begins with it:
+A packet is some bytes, sent as a tensor ``[n]`` uint8, or as a list of tensors that begins with it:
 
     version, number of records
     records of items: kind, flags, attempt, deaths, origin, id, time budget, sizes; description; extra
@@ -21,12 +21,13 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ..channel.base import Payload
-from ..channel.tensors import ALIGNMENT, describe, memory_of, parse_layout, payload_segments
+from ..channel.base import Payload, Received
+from ..channel.tensors import Layout, describe, memory_of, parse_layout, payload_segments
 from ..errors import ProtocolError
+from ..wire.copying import ALIGNMENT
 from .payloads import Packed
 
-__all__ = ["INLINE_BYTES", "Item", "Kind", "Note", "decode", "encode"]
+__all__ = ["INLINE_BYTES", "Item", "Kind", "Note", "as_tensors", "decode", "encode"]
 
 VERSION: Final = 1
 INLINE_BYTES: Final = 64 << 10
@@ -70,6 +71,25 @@ class Note(NamedTuple):
     number: float = 0.0
 
 
+class _Packet:
+    """What came, in which payloads lie inline. ``tensor``: whose memory it is, if it came as one."""
+
+    __slots__ = ("_tensor", "_views", "memory")
+
+    def __init__(self, memory: memoryview, tensor: Tensor | None) -> None:
+        self.memory, self._tensor = memory, tensor
+        self._views: dict[torch.dtype, Tensor] = {}  # of that tensor as other types, which all payloads share
+
+    def payload(self, layout: Layout, offset: int) -> Payload:
+        """Return what lies at an offset, as views of this."""
+        if self._tensor is None:
+            one = layout.of_memory(self.memory, offset)
+            if one is not None:
+                return one
+            self._tensor = torch.frombuffer(self.memory, dtype=torch.uint8)
+        return layout.at(self._tensor, offset, self._views)
+
+
 class Item:
     """One request on one edge: where it belongs, what is known of it, and its payload.
 
@@ -80,7 +100,7 @@ class Item:
 
     __slots__ = (
         "attempt", "deadline", "deaths", "extra", "id", "kind", "meta", "offset", "origin", "packed", "packet",
-        "replayed", "size_bytes", "source", "tensors", "views",
+        "replayed", "size_bytes", "source", "tensors",
     )  # fmt: skip
 
     def __init__(self, kind: int, id_: bytes, origin: int, deadline: float = math.inf) -> None:
@@ -93,10 +113,8 @@ class Item:
         self.size_bytes = 0
         self.tensors: list[Tensor] = []
         self.packed: Packed | None = None  # instead of tensors
-        self.packet: Tensor | None = None  # in which the payload came inline, from the offset on
+        self.packet: _Packet | None = None  # in which the payload came inline, from the offset on
         self.offset = 0
-        self.views: dict[torch.dtype, Tensor] = {}
-        """That packet as other types, which all that came in it share."""
         self.source = ""
 
     def __repr__(self) -> str:
@@ -110,7 +128,7 @@ class Item:
         if self.packed is not None:
             return self.packed.tensor
         layout = parse_layout(self.meta, self.size_bytes)
-        return layout.of(self.tensors) if self.packet is None else layout.at(self.packet, self.offset, self.views)
+        return layout.of(self.tensors) if self.packet is None else self.packet.payload(layout, self.offset)
 
     def carry(self, payload: Payload | Packed) -> Item:
         """Make this the payload: contiguous CPU tensors, which must not be changed any more."""
@@ -147,12 +165,15 @@ class Item:
     def copy_payload(self, item: Item) -> Item:
         """Carry what another item carries."""
         self.meta, self.size_bytes, self.tensors = item.meta, item.size_bytes, item.tensors
-        self.packed, self.packet, self.offset, self.views = item.packed, item.packet, item.offset, item.views
+        self.packed, self.packet, self.offset = item.packed, item.packet, item.offset
         return self
 
 
-def encode(items: Sequence[Item], notes: Sequence[Note] = (), *, now: float) -> Payload:
-    """Pack items and notes. ``now``: of the clock that the deadlines are by."""
+def encode(items: Sequence[Item], notes: Sequence[Note] = (), *, now: float) -> tuple[bytearray, list[Tensor]]:
+    """Pack items and notes; return the packet and the large tensors that follow it.
+
+    ``now``: of the clock that the deadlines are by.
+    """
     parts: list[bytes | memoryview] = [HEAD.pack(VERSION, len(items) + len(notes))]
     bodies: list[bytes | memoryview] = []
     large: list[Tensor] = []
@@ -167,7 +188,11 @@ def encode(items: Sequence[Item], notes: Sequence[Note] = (), *, now: float) -> 
         parts.append(RECORD.pack(note.kind, 0, 0, 0, 0, 0, 0, len(note.ids), note.number, b""))
         parts += note.ids
     size = sum(map(len, parts))
-    packed = bytearray().join((*parts, _PADDING[: -size % ALIGNMENT], *bodies))
+    return bytearray().join((*parts, _PADDING[: -size % ALIGNMENT], *bodies)), large
+
+
+def as_tensors(packed: bytearray, large: list[Tensor]) -> Payload:
+    """Return what ``encode`` gave as it is sent where bytes alone cannot be."""
     first = torch.frombuffer(packed, dtype=torch.uint8)
     return [first, *large] if large else first
 
@@ -191,7 +216,7 @@ def _append_body(bodies: list[bytes | memoryview], item: Item) -> None:
     if item.packed is not None:
         _append_part(bodies, item.packed.memory)
     elif item.packet is not None:
-        _append_part(bodies, memory_of(item.packet)[item.offset : item.offset + item.size_bytes])
+        _append_part(bodies, item.packet.memory[item.offset : item.offset + item.size_bytes])
     else:
         for tensor in item.tensors:
             _append_part(bodies, memory_of(tensor))
@@ -203,19 +228,22 @@ def _append_part(bodies: list[bytes | memoryview], part: bytes | memoryview) -> 
         bodies.append(_PADDING[: -len(part) % ALIGNMENT])
 
 
-def decode(payload: Payload, *, now: float) -> tuple[list[Item], list[Note]]:
-    """Unpack; raises ProtocolError for what is no packet."""
-    tensors = payload if isinstance(payload, list) else [payload] if isinstance(payload, Tensor) else []
-    if not tensors or tensors[0].dtype != torch.uint8 or tensors[0].dim() != 1:
-        raise ProtocolError("expected a packet of a serving edge, got other tensors")
+def decode(received: Received, *, now: float) -> tuple[list[Item], list[Note]]:
+    """Unpack; raises ProtocolError for what is no packet. The items keep what they came in."""
     try:
-        return _decode(tensors[0], tensors[1:], now)
+        if isinstance(received, memoryview):
+            return _decode(_Packet(received, None), [], now)
+        tensors = received if isinstance(received, list) else [received] if isinstance(received, Tensor) else []
+        if not tensors or tensors[0].dtype != torch.uint8 or tensors[0].dim() != 1:
+            raise ProtocolError("expected a packet of a serving edge, got other tensors")
+        return _decode(_Packet(memory_of(tensors[0]), tensors[0]), tensors[1:], now)
     except (struct.error, IndexError, ValueError) as error:
         raise ProtocolError(f"bad packet of a serving edge: {error}") from error
 
 
-def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item], list[Note]]:
-    memory = memory_of(packet)
+def _decode(packet: _Packet, large: list[Tensor], now: float) -> tuple[list[Item], list[Note]]:
+    memory = packet.memory
+    packet_bytes = len(memory)
     version, num_records = HEAD.unpack_from(memory)
     if version != VERSION:
         raise ProtocolError(f"packet of version {version}, expected {VERSION}")
@@ -227,8 +255,8 @@ def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item]
         position += record_bytes
         if kind > Kind.ERROR:
             end = position + size * ID_BYTES
-            if end > packet.nbytes:
-                raise ProtocolError(f"a packet of {packet.nbytes} bytes that should have {end}")
+            if end > packet_bytes:
+                raise ProtocolError(f"a packet of {packet_bytes} bytes that should have {end}")
             notes.append(
                 Note(kind, [bytes(memory[at : at + ID_BYTES]) for at in range(position, end, ID_BYTES)], budget)
             )
@@ -246,9 +274,8 @@ def _decode(packet: Tensor, large: list[Tensor], now: float) -> tuple[list[Item]
     return items, notes
 
 
-def _attach(items: list[Item], packet: Tensor, offset: int, large: list[Tensor]) -> None:
-    taken, packet_bytes = 0, packet.nbytes
-    views: dict[torch.dtype, Tensor] = {}
+def _attach(items: list[Item], packet: _Packet, offset: int, large: list[Tensor]) -> None:
+    taken, packet_bytes = 0, len(packet.memory)
     if packet_bytes % ALIGNMENT:
         raise ProtocolError(f"a packet of {packet_bytes} bytes, which is no multiple of {ALIGNMENT}")
     for item in items:
@@ -260,7 +287,7 @@ def _attach(items: list[Item], packet: Tensor, offset: int, large: list[Tensor])
         end = offset + item.size_bytes
         if end > packet_bytes:
             raise ProtocolError(f"a packet of {packet_bytes} bytes that should have {end}")
-        item.packet, item.offset, item.views = packet, offset, views
+        item.packet, item.offset = packet, offset
         offset = end + -end % ALIGNMENT
     if taken != len(large):
         raise ProtocolError(f"{len(large)} large tensors came with a packet that names {taken}")

@@ -9,9 +9,10 @@ from typing import Final
 
 from .. import native
 
-__all__ = ["address_of", "copied", "copy_into", "copy_memory", "memory_at"]
+__all__ = ["ALIGNMENT", "address_of", "aligned_memory", "copied", "copy_into", "copy_memory", "memory_at"]
 
 SMALL_BYTES: Final = 64 * 1024
+ALIGNMENT: Final = 64  # of vectors
 _make_view = ctypes.pythonapi.PyMemoryView_FromMemory
 _make_view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _make_view.restype = ctypes.py_object
@@ -26,6 +27,16 @@ if native.core is not None:
 def memory_at(address: int, size_bytes: int) -> memoryview:
     """Return some memory of this process, writable. The caller keeps it alive."""
     return _make_view(address, size_bytes, _WRITABLE)  # type: ignore[no-any-return]
+
+
+def aligned_memory(size_bytes: int) -> memoryview:
+    """Return new memory, writable, that begins at a multiple of ``ALIGNMENT``, as a tensor's does. The view keeps it.
+
+    It is made faster than a tensor is, above all by a process that has just woken up.
+    """
+    memory = memoryview(bytearray(size_bytes + ALIGNMENT - 1))
+    begin = -address_of(memory) % ALIGNMENT
+    return memory[begin : begin + size_bytes]
 
 
 def copy_into(target: memoryview, source: memoryview) -> None:

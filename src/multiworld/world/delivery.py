@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..channel.base import Payload
+from ..channel.base import Received
 from ..errors import MultiworldError, again
 from ..wire.operation import Operation
 from ..wire.waiting import OperationCancelled, outcome, running_loop
@@ -38,13 +38,15 @@ class Delivery:
         world: World,
         src: int,
         tag: int,
-        deliver: Callable[[Payload], None],
+        deliver: Callable[[Received], None],
         ended: Callable[[Exception], None],
+        as_bytes: bool = False,
     ) -> None:
         self._world, self._src, self._tag = world, src, tag
+        self._as_bytes = as_bytes
         self._deliver, self._ended = deliver, ended
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[Operation[Payload]] = deque()
+        self._pending: deque[Operation[Received]] = deque()
         self._last: Exception | None = None
         """Why no more can be received than what is pending."""
         self._going = self._over = False
@@ -73,14 +75,19 @@ class Delivery:
     def _receive(self) -> None:
         if self._last is None:
             try:
-                receive = self._world.start_recv_tensors(self._src, self._tag, None)
+                receive = self._start_receive()
             except MultiworldError as error:
                 self._last = again(error)  # as it is, it would keep whoever called this
             else:
                 self._pending.append(receive)
                 receive.add_callback(self._received)
 
-    def _received(self, _: Operation[Payload]) -> None:
+    def _start_receive(self) -> Operation[Received]:
+        if self._as_bytes:
+            return self._world.start_recv_bytes(self._src, self._tag, None)
+        return self._world.start_recv_tensors(self._src, self._tag, None)  # type: ignore[return-value]
+
+    def _received(self, _: Operation[Received]) -> None:
         """On whichever thread the message came."""
         if running_loop() is self._loop:
             if not self._going:
@@ -123,7 +130,7 @@ class Delivery:
         except OSError as error:  # there is no descriptor for it
             logger.debug("the progress thread goes on reading what rank %d sends: %s", self._src, error)
 
-    def _take(self, receive: Operation[Payload]) -> None:
+    def _take(self, receive: Operation[Received]) -> None:
         try:
             self._deliver(outcome(receive))
         except Exception as error:  # of the world, or of the callback, whose defect ends what it is told

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..channel.base import DataChannel, Payload
+from ..channel.base import DataChannel, Payload, Received
 from ..channel.collectives.validate import check_separate
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError, again
 from ..wire.operation import Operation
@@ -68,6 +68,20 @@ class WorldOperations:
     def start_recv_tensors(self, src: int, tag: int, timeout_s: float | None) -> Operation[Payload]:
         self._arguments.check_message(src, "src", tag)
         return self._start("recv_tensors", lambda channel: channel.recv_tensors(src, tag), timeout_s, left=(src, tag))
+
+    def send_bytes(self, packed: bytearray, dst: int, tag: int) -> bool:
+        """Send a few bytes at once, as if they were a tensor ``[n]`` uint8. False: they have to be sent as one.
+
+        It is for those who send very often: rank and tag are not checked. Raises the error of a world that is broken.
+        """
+        was_sent = self._check_open(None).send_bytes(packed, dst, tag)
+        self._num_started += was_sent
+        return was_sent
+
+    def start_recv_bytes(self, src: int, tag: int, timeout_s: float | None) -> Operation[Received]:
+        """As ``start_recv_tensors``; a small tensor ``[n]`` uint8 may come as the memory that it would have."""
+        self._arguments.check_message(src, "src", tag)
+        return self._start("recv_tensors", lambda channel: channel.recv_bytes(src, tag), timeout_s, left=(src, tag))
 
     def start_broadcast(self, tensor: Tensor, src: int, timeout_s: float | None) -> Operation[None]:
         self._arguments.check_rank(src, "src")

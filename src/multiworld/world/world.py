@@ -148,15 +148,22 @@ class World(WorldOperations):
         return await self._wait(self.start_recv_tensors(src, tag, timeout_s), src)
 
     def deliver(
-        self, src: int, deliver: Callable[[Payload], None], ended: Callable[[Exception], None], tag: int = 0
+        self,
+        src: int,
+        deliver: Callable[[Any], None],
+        ended: Callable[[Exception], None],
+        tag: int = 0,
+        *,
+        as_bytes: bool = False,
     ) -> Delivery:
         """Hand each payload that ``src`` sends with that tag to ``deliver``, in order, on the running event loop.
 
-        It is quicker than ``recv_tensors`` in a task. ``ended`` is called once, with the error that ended it: the
-        world's, or what ``deliver`` raised; not after ``stop`` of what is returned. Nobody else may receive there
-        meanwhile.
+        It is quicker than ``recv_tensors`` in a task. ``as_bytes``: a small tensor ``[n]`` uint8 may come as a
+        ``memoryview`` of the memory that it would have, which is quicker still. ``ended`` is called once, with the
+        error that ended it: the world's, or what ``deliver`` raised; not after ``stop`` of what is returned. Nobody
+        else may receive there meanwhile.
         """
-        delivery = Delivery(self, src, tag, deliver, ended)
+        delivery = Delivery(self, src, tag, deliver, ended, as_bytes)
         delivery.start()
         return delivery
 
