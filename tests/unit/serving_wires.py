@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from multiworld.channel.parcel import Parcel
 from multiworld.errors import PeerDiedError
 from multiworld.serving.front import Front
 from multiworld.serving.graph import GATEWAY, Graph, Stage
 from multiworld.serving.member import place_of
 from multiworld.serving.replica import Replica
+from multiworld.wire.copying import aligned_memory
 from multiworld.wire.operation import Operation
 
 SMALL_BYTES = 16 << 10  # leave as bytes, as on a stream
@@ -55,7 +57,9 @@ class Wire:
         if len(packed) > SMALL_BYTES:
             return False
         if self.other is not None:
-            self.other.inbox.put_nowait(memoryview(bytearray(packed)))
+            parcel = Parcel(aligned_memory(len(packed)))
+            parcel.memory[:] = packed
+            self.other.inbox.put_nowait(parcel)
         return True
 
     def deliver(

@@ -12,7 +12,7 @@ from typing import Any
 from multiworld.channel.base import Payload
 from multiworld.errors import WorldClosedError
 from multiworld.wire.operation import Operation
-from multiworld.world.delivery import Delivery
+from multiworld.world.delivery import SELDOM_S, Delivery
 
 
 class Peer:
@@ -23,6 +23,7 @@ class Peer:
         self.waiting: deque[Operation[Any]] = deque()
         self.is_closed = False
         self.has_descriptors = True
+        self.num_prepared = 0
 
     def start_recv_tensors(self, src: int, tag: int, timeout_s: float | None) -> Operation[Any]:
         if self.is_closed:
@@ -32,6 +33,12 @@ class Peer:
             return self.waiting[-1]
         message = self.messages.popleft()
         return Operation.succeeded(message, partial(self.messages.appendleft, message))
+
+    def start_recv_bytes(self, src: int, tag: int, timeout_s: float | None) -> Operation[Any]:
+        return self.start_recv_tensors(src, tag, timeout_s)
+
+    def prepare(self, peer: int) -> None:
+        self.num_prepared += 1
 
     def keep_reading(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
         if not self.has_descriptors:
@@ -44,11 +51,11 @@ class Peer:
 
 
 class Listener:
-    def __init__(self, peer: Peer, *, until: int = 1 << 30) -> None:
+    def __init__(self, peer: Peer, *, until: int = 1 << 30, as_bytes: bool = False) -> None:
         self.came: list[Any] = []
         self.ended: list[Exception] = []
         self._until = until
-        self.delivery = Delivery(peer, 0, 0, self._deliver, self.ended.append)  # type: ignore[arg-type]
+        self.delivery = Delivery(peer, 0, 0, self._deliver, self.ended.append, as_bytes)  # type: ignore[arg-type]
         self.delivery.start()
 
     def _deliver(self, payload: Payload) -> None:
@@ -136,3 +143,31 @@ def test_nothing_is_delivered_outside_the_loop_and_what_came_then_is_given_back(
     assert listener.came == []
     listener.delivery.stop()
     assert list(peer.messages) == [1]
+
+
+async def test_what_comes_seldom_is_prepared_for_when_it_has_been_delivered() -> None:
+    peer = Peer()
+    listener = Listener(peer, as_bytes=True)
+    for number in range(3):
+        await asyncio.sleep(2 * SELDOM_S)
+        peer.bring(number)
+        assert (listener.came[-1], peer.num_prepared) == (number, number)
+        await turns()
+        assert peer.num_prepared == number + 1
+    listener.delivery.stop()
+
+
+async def test_nothing_is_prepared_for_what_comes_often_or_is_no_bytes_or_comes_no_more() -> None:
+    often, tensors, stopped = Peer(), Peer(), Peer()
+    listener = Listener(often, as_bytes=True)
+    for number in range(50):
+        often.bring(number)
+    Listener(tensors)
+    tensors.bring(0)
+    last = Listener(stopped, as_bytes=True, until=1)
+    stopped.bring(0)
+    await turns()
+    assert len(listener.came) == 50
+    assert often.num_prepared == 1
+    assert tensors.num_prepared == stopped.num_prepared == 0
+    assert last.came == [0]

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,20 +18,13 @@ from ..wire.progress import ProgressThread
 from ..wire.sink import ConnectionSink
 from ..wire.spinning import QuickWaits
 
-__all__ = [
-    "ANY_RANK",
-    "ChannelContext",
-    "ChannelStatistics",
-    "ChannelSupport",
-    "Connector",
-    "DataChannel",
-    "Payload",
-    "Received",
-]
+if TYPE_CHECKING:
+    from .parcel import Received
+
+__all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
 
 ANY_RANK = -1  # stands for the peer of a receive that takes a message from whichever rank has one
 Payload: TypeAlias = Tensor | list[Tensor] | dict[str, Tensor]
-Received: TypeAlias = Payload | memoryview
 ReduceOp = torch.distributed.ReduceOp
 
 
@@ -184,8 +177,11 @@ class DataChannel(ABC):
         return False
 
     def recv_bytes(self, src: int, tag: int) -> Operation[Received]:
-        """As ``recv_tensors``; a small tensor ``[n]`` uint8 may come as the memory that it would have."""
+        """As ``recv_tensors``; a small tensor ``[n]`` uint8 may come as the memory that it would have, in a parcel."""
         return self.recv_tensors(src, tag)  # type: ignore[return-value]
+
+    def prepare(self, src: int) -> None:
+        """Get ready for what ``recv_bytes`` will probably receive, while nobody waits. Default: nothing."""
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, src: int) -> Operation[None]: ...

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..wire.frames import Header, Kind
 from ..wire.operation import Operation
+from .parcel import Parcel
 from .ring import Piece
 from .tensors import memory_of, parse_layout
 
@@ -44,15 +45,15 @@ PAYLOAD_KINDS: Final = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
 class Message:
     """What came: its description, and the buffer that it waits in if no receive was there.
 
-    ``memory``: in the buffer's place, of one that came as bytes.
+    ``parcel``: in the buffer's place, of one that came as bytes.
     """
 
-    __slots__ = ("buffer", "memory", "meta", "piece", "size_bytes", "space")
+    __slots__ = ("buffer", "meta", "parcel", "piece", "size_bytes", "space")
 
     def __init__(self, meta: bytes, size_bytes: int, space: int) -> None:
         self.meta, self.size_bytes, self.space = meta, size_bytes, space
         self.buffer: Tensor | None = None
-        self.memory: memoryview | None = None
+        self.parcel: Parcel | None = None
         self.piece: Piece | None = None  # of the peer's ring, that it lies in (a ``SharedStream``)
 
 
@@ -76,10 +77,10 @@ class Receive:
     """A receive that the caller waits for. ``tensor`` None: any payload.
 
     ``source`` is the rank that a receive from any rank has got its message from, and then its result. ``takes_bytes``:
-    what is bytes alone need not become a tensor; ``spare`` is memory for it that was made beforehand.
+    what is bytes alone need not become a tensor.
     """
 
-    __slots__ = ("meta", "operation", "source", "space", "spare", "taken", "takes_bytes", "tensor", "view")
+    __slots__ = ("meta", "operation", "source", "space", "taken", "takes_bytes", "tensor", "view")
 
     def __init__(self, operation: Operation[object], space: int, meta: bytes | None, tensor: Tensor | None) -> None:
         self.operation, self.space, self.meta, self.tensor = operation, space, meta, tensor
@@ -87,7 +88,6 @@ class Receive:
         self.taken: Taken | None = None
         self.source: int | None = None
         self.takes_bytes = False
-        self.spare: memoryview | None = None
 
 
 class Send:

@@ -31,7 +31,7 @@ from ..wire.operation import Operation, drive, settler
 from ..wire.waiting import run_in_thread
 from . import collectives
 from .agreement import Agreement, GroupFailure
-from .base import ChannelContext, ChannelSupport, Payload, Received
+from .base import ChannelContext, ChannelSupport, Payload
 from .cuda_order import StreamOrder
 from .cuda_queue import acquire_queue, release_queue
 from .errands import start_reaper
@@ -41,6 +41,7 @@ from .nccl_calls import check_reduction, launch_collective, signatures, why_not_
 from .nccl_group import NcclGroup, abort_all
 from .nccl_mover import NcclMover
 from .nccl_stream import NcclStream
+from .parcel import Received
 from .parting import Parting
 from .stream import MessageStream
 from .stream_owner import StreamOwner

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..errors import ProtocolError
 from ..wire.connection import Connection
-from ..wire.copying import aligned_memory, copy_into
+from ..wire.copying import copy_into
 from ..wire.frames import Header, Kind, pack_header
 from ..wire.operation import Operation, settler
-from .base import Payload, Received
+from .base import Payload
 from .inbox import Arrival, Inbox, Posted
 from .message import (
     COLLECTIVE,
@@ -31,6 +31,7 @@ from .message import (
     key_of,
 )
 from .outbox import WINDOW_BYTES, Outbox
+from .parcel import Habit, Received
 from .stream_owner import StreamOwner
 from .stream_sending import EAGER_BYTES, StreamSending
 from .tensors import describe_bytes, memory_of, parse_layout
@@ -38,7 +39,6 @@ from .tensors import describe_bytes, memory_of, parse_layout
 __all__ = ["REPORT_BYTES", "MessageStream"]
 
 REPORT_BYTES: Final = WINDOW_BYTES // 4  # what is consumed of the window before the sender hears of it
-SPARE_BYTES: Final = 64 * 1024  # memory that is made before a message comes
 
 
 def _fits(receive: Receive, message: Message) -> bool:
@@ -56,7 +56,7 @@ class MessageStream(StreamSending):
         self.bytes_received = self.messages_received = 0
         self._inbox: Inbox[Receive, Message] = Inbox(_fits)
         self._copying: dict[int, bool] = {}  # by message: whether the payload has ended; guarded by the read side
-        self._spare_bytes = 0  # as many as came last
+        self._habit = Habit()
         self._failure = ""  # why we could not go on
         self._kept = False  # the error was a graceful leave: what has arrived can still be received
         self._drained: Operation[None] = Operation()
@@ -89,12 +89,10 @@ class MessageStream(StreamSending):
         return operation
 
     def recv_bytes(self, space: int, tag: int) -> Operation[Received]:
-        """Receive any payload; a small ``[n]`` uint8 may come as the memory that it would have."""
+        """Receive any payload; a small ``[n]`` uint8 may come as the memory that it would have, in a parcel."""
         operation: Operation[Received] = Operation()
         receive = Receive(operation, space, None, None)  # type: ignore[arg-type]
         receive.takes_bytes = True
-        if self._spare_bytes:  # made now, as nobody waits for it
-            receive.spare = aligned_memory(self._spare_bytes)
         self._start(receive, key_of(space, tag))
         return operation
 
@@ -256,6 +254,10 @@ class MessageStream(StreamSending):
 
     # ---- receiving
 
+    def prepare(self) -> None:
+        """Get ready for a message of bytes like the last ones."""
+        self._habit.prepare()
+
     def _start(self, receive: Receive, key: int) -> None:
         operation = receive.operation
         operation.on_cancel = partial(self._cancel_receive, receive)
@@ -324,35 +326,27 @@ class MessageStream(StreamSending):
         if receive.meta is not None or not message.size_bytes:
             return False
         if receive.takes_bytes and message.meta == describe_bytes(message.size_bytes):
-            message.memory = self._memory_for(receive, message.size_bytes)
+            message.parcel = self._habit.parcel(message.size_bytes)
             return True
         check_form(message)
         message.buffer = self._allocate(message.size_bytes)
         return True
-
-    def _memory_for(self, receive: Receive, size_bytes: int) -> memoryview:
-        """Return memory for bytes: what was made beforehand, unless much of it would lie idle with them."""
-        spare = receive.spare
-        self._spare_bytes = size_bytes if size_bytes <= SPARE_BYTES else 0
-        if spare is not None and len(spare) // 2 <= size_bytes <= len(spare):
-            return spare[:size_bytes]
-        return aligned_memory(size_bytes)
 
     def _received(self, receive: Receive, header: Header, message: Message) -> None:
         """A message that was complete is where its receive has it."""
         self.messages_received += 1
         self.bytes_received += message.size_bytes
         value: object = receive.source
-        if message.memory is not None:
-            value = message.memory
+        if message.parcel is not None:
+            value = message.parcel
         elif message.buffer is not None:
             value = parse_layout(message.meta, message.size_bytes).build(message.buffer)
         self._hand_over(receive, key_of(message.space, header.tag), header.seq, message, value)
 
     def _place_of(self, receive: Receive, message: Message) -> memoryview:
         """Return where a message is to be that this receive takes."""
-        if message.memory is not None:
-            return message.memory
+        if message.parcel is not None:
+            return message.parcel.memory
         if message.buffer is not None:
             return memory_of(message.buffer)
         assert receive.view is not None
@@ -464,8 +458,8 @@ class MessageStream(StreamSending):
 
     def _give_back(self, key: int, seq: int, message: Message, tensor: Tensor | None) -> None:
         """Nobody has heard that this message was received: let it wait for the next receive."""
-        if message.memory is not None:
-            message.buffer, message.memory = torch.frombuffer(message.memory, dtype=torch.uint8), None
+        if message.parcel is not None:
+            message.buffer, message.parcel = torch.frombuffer(message.parcel.memory, dtype=torch.uint8), None
         if message.buffer is None and tensor is not None and message.size_bytes:
             message.buffer = self._allocate(message.size_bytes)
             self._fill(message.buffer, tensor)

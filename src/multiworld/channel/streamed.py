@@ -15,10 +15,11 @@ from ..wire.operation import Operation, drive
 from ..wire.spinning import QuickWaits
 from . import collectives
 from .asking import OpenCollectives
-from .base import ChannelContext, ChannelStatistics, DataChannel, Payload, Received
+from .base import ChannelContext, ChannelStatistics, DataChannel, Payload
 from .collectives.reduction import reduce_op_name
 from .mesh import StreamMesh
 from .message import USER
+from .parcel import Received
 from .shared_area import SharedArea, Turn
 from .stream_port import Gates, StreamPort
 from .stream_sending import SLOW_CANCEL_BYTES
@@ -111,6 +112,9 @@ class StreamChannel(DataChannel):
 
     def recv_bytes(self, src: int, tag: int) -> Operation[Received]:
         return self._mesh.stream(src).recv_bytes(USER, tag)
+
+    def prepare(self, src: int) -> None:
+        self._mesh.stream(src).prepare()
 
     # ---- collectives
 

@@ -116,10 +116,7 @@ class Layout(NamedTuple):
         return self.of(tensors)
 
     def of_memory(self, memory: memoryview, offset: int) -> Tensor | None:
-        """Return what is no more than one tensor, of memory from a byte on, and keep that; None for all else.
-
-        ``memory`` is writable, and ``offset`` a multiple of ``ALIGNMENT``.
-        """
+        """Return what is one tensor and no more as a view of writable memory, from a byte on; None for all else."""
         if self.structure != SINGLE or not self.size_bytes:
             return None
         dtype, shape = self.dtypes[0], self.shapes[0]

@@ -45,6 +45,7 @@ MODULES = (
     "channel.moving",
     "channel.nccl_stream",
     "channel.outbox",
+    "channel.parcel",
     "channel.ring",
     "channel.shared_sending",
     "channel.shared_stream",

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ..channel.base import Payload, Received
+from ..channel.base import Payload
+from ..channel.parcel import Received
 from ..errors import MultiworldError, WorldBrokenError
 from ..wire.operation import Operation
 from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK

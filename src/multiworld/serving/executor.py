@@ -212,6 +212,7 @@ class Executor:
                     break
                 self._execute(jobs)
                 now = time.monotonic()
+            self._delivery.flush()  # not only when the mode has been left, which takes as long as sending
 
     def _plan_turn(self) -> None:
         if self._has_room():

@@ -102,7 +102,7 @@ class Node:
         self._gone: set[str] = set()
         self._over = False
         self._window = FIRST_WINDOW
-        self.turn = Turn()
+        self.turn = Turn(self.flush)
         self._is_waiting = False
         self._busy = asyncio.Event()
         self._checking = asyncio.get_running_loop().create_task(self._check_often())

@@ -21,7 +21,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ..channel.base import Payload, Received
+from ..channel.base import Payload
+from ..channel.parcel import Parcel, Received
 from ..channel.tensors import Layout, describe, memory_of, parse_layout, payload_segments
 from ..errors import ProtocolError
 from ..wire.copying import ALIGNMENT
@@ -72,20 +73,27 @@ class Note(NamedTuple):
 
 
 class _Packet:
-    """What came, in which payloads lie inline. ``tensor``: whose memory it is, if it came as one."""
+    """What came, in which payloads lie inline: a parcel, or a tensor. ``is_single``: of one item alone."""
 
-    __slots__ = ("_tensor", "_views", "memory")
+    __slots__ = ("_parcel", "_tensor", "_views", "is_single", "memory")
 
-    def __init__(self, memory: memoryview, tensor: Tensor | None) -> None:
-        self.memory, self._tensor = memory, tensor
+    def __init__(self, parcel: Parcel | None, tensor: Tensor | None) -> None:
+        self._parcel, self._tensor = parcel, tensor
+        if parcel is not None:
+            self.memory = parcel.memory
+        else:
+            assert tensor is not None
+            self.memory = memory_of(tensor)
+        self.is_single = False
         self._views: dict[torch.dtype, Tensor] = {}  # of that tensor as other types, which all payloads share
 
     def payload(self, layout: Layout, offset: int) -> Payload:
         """Return what lies at an offset, as views of this."""
-        if self._tensor is None:
-            one = layout.of_memory(self.memory, offset)
+        if self._parcel is not None:
+            one = self._parcel.tensor(layout, offset, alone=self.is_single)
             if one is not None:
                 return one
+        if self._tensor is None:
             self._tensor = torch.frombuffer(self.memory, dtype=torch.uint8)
         return layout.at(self._tensor, offset, self._views)
 
@@ -231,12 +239,12 @@ def _append_part(bodies: list[bytes | memoryview], part: bytes | memoryview) -> 
 def decode(received: Received, *, now: float) -> tuple[list[Item], list[Note]]:
     """Unpack; raises ProtocolError for what is no packet. The items keep what they came in."""
     try:
-        if isinstance(received, memoryview):
+        if isinstance(received, Parcel):
             return _decode(_Packet(received, None), [], now)
         tensors = received if isinstance(received, list) else [received] if isinstance(received, Tensor) else []
         if not tensors or tensors[0].dtype != torch.uint8 or tensors[0].dim() != 1:
             raise ProtocolError("expected a packet of a serving edge, got other tensors")
-        return _decode(_Packet(memory_of(tensors[0]), tensors[0]), tensors[1:], now)
+        return _decode(_Packet(None, tensors[0]), tensors[1:], now)
     except (struct.error, IndexError, ValueError) as error:
         raise ProtocolError(f"bad packet of a serving edge: {error}") from error
 
@@ -270,6 +278,7 @@ def _decode(packet: _Packet, large: list[Tensor], now: float) -> tuple[list[Item
             item.extra = json.loads(bytes(memory[position : position + extra]))
             position += extra
         items.append(item)
+    packet.is_single = len(items) == 1
     _attach(items, packet, position + -position % ALIGNMENT, large)
     return items, notes
 

@@ -5,13 +5,23 @@ To plan a call and to take it back takes as long as to send a small message, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = ["Turn"]
 
 
 class Turn:
-    """``is_on``: whoever set it looks, before this turn of the loop ends, after all that is due by then."""
+    """``is_on``: whoever set it looks, before this turn of the loop ends, after all that is due by then.
 
-    __slots__ = ("is_on",)
+    ``flush`` sends what is due, which may be done earlier: as soon as there is no more to come.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_flush", "is_on")
+
+    def __init__(self, flush: Callable[[], None] | None = None) -> None:
+        self._flush = flush
         self.is_on = False
+
+    def flush(self) -> None:
+        if self.is_on and self._flush is not None:
+            self._flush()

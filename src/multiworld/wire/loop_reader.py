@@ -31,6 +31,7 @@ PATROL_S = 0.001
 KEPT_S, KEPT_PATROL_S = 1.0, 0.02  # where nobody but the loop listens, and that always
 LINGER_S = 400e-6  # two other processes may have their turns meanwhile
 QUICK_S = 800e-6  # with the wake-ups of all three
+MAX_READY = 32  # connections told of at once: whatever the number, memory is taken for as many
 ROUND_S = 2e-3  # a loop that is kept busy by messages goes round as often, for all else
 VARIABLE = "MULTIWORLD_LINGER"
 
@@ -133,7 +134,7 @@ class LoopReader:
 
     def _read(self) -> bool:
         """Read what has come; return whether something had."""
-        ready = self._epoll.poll(0)
+        ready = self._epoll.poll(0, MAX_READY)
         for fd, _ in ready:
             connection = self._watched.get(fd)
             if connection is not None:

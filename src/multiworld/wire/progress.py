@@ -22,6 +22,7 @@ __all__ = ["IOHandler", "ProgressThread", "Timer", "weakly"]
 
 logger = logging.getLogger(__name__)
 
+MAX_READY = 256  # descriptors told of at once: whatever the number, memory is taken for as many
 MAX_SLEEP_S = 3600.0  # epoll refuses more than 24 days, and a deadline may be infinite
 PRUNE_AT = 256  # timers
 
@@ -183,7 +184,7 @@ class ProgressThread:
     def _turn(self) -> None:
         self._sleeping = True
         timeout = 0.0 if self._calls or self._stopping else self._until_next_timer()
-        ready = self._epoll.poll(timeout)
+        ready = self._epoll.poll(timeout, MAX_READY)
         self._sleeping = False
         for fd, events in ready:
             if fd == self._wake_fd:

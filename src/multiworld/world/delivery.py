@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..channel.base import Received
+from ..channel.parcel import Received
 from ..errors import MultiworldError, again
 from ..wire.operation import Operation
 from ..wire.waiting import OperationCancelled, outcome, running_loop
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 NUM_AHEAD: Final = 2
 """Receives: a large message needs one before it comes, and comes while the one before it is worked on."""
+SELDOM_S: Final = 2e-3
+"""After such a pause a process finds little in its caches: what can be is done before the next message comes."""
 TURN_S: Final = 0.005  # a peer that sends faster than this delivers would keep the loop from all else
 
 
@@ -52,6 +55,7 @@ class Delivery:
         self._going = self._over = False
         self._elsewhere = False
         """A message was read by another thread than the loop's, which is to read the next ones."""
+        self._came_at = -math.inf
 
     def start(self) -> None:
         """What is there already comes in the next turn of the loop: only then the caller can stop this."""
@@ -115,7 +119,11 @@ class Delivery:
             self._keep_reading()
 
     def _deliver_for_a_turn(self) -> None:
-        until = time.monotonic() + TURN_S
+        now = time.monotonic()
+        until = now + TURN_S
+        if self._as_bytes and now - self._came_at > SELDOM_S:
+            self._loop.call_soon(self._prepare)
+        self._came_at = now
         while self._pending and self._pending[0].done and not self._over:
             if time.monotonic() > until:
                 self._loop.call_soon(self._go_on)
@@ -123,6 +131,10 @@ class Delivery:
             self._take(self._pending.popleft())
             if not self._over:
                 self._receive()
+
+    def _prepare(self) -> None:
+        if not self._over:
+            self._world.prepare(self._src)
 
     def _keep_reading(self) -> None:
         try:

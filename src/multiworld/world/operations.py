@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..channel.base import DataChannel, Payload, Received
+from ..channel.base import DataChannel, Payload
 from ..channel.collectives.validate import check_separate
+from ..channel.parcel import Received
 from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError, again
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
@@ -79,7 +80,7 @@ class WorldOperations:
         return was_sent
 
     def start_recv_bytes(self, src: int, tag: int, timeout_s: float | None) -> Operation[Received]:
-        """As ``start_recv_tensors``; a small tensor ``[n]`` uint8 may come as the memory that it would have."""
+        """As ``start_recv_tensors``; a small tensor ``[n]`` uint8 may come as the memory it would have, in a parcel."""
         self._arguments.check_message(src, "src", tag)
         return self._start("recv_tensors", lambda channel: channel.recv_bytes(src, tag), timeout_s, left=(src, tag))
 

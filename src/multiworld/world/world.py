@@ -159,7 +159,7 @@ class World(WorldOperations):
         """Hand each payload that ``src`` sends with that tag to ``deliver``, in order, on the running event loop.
 
         It is quicker than ``recv_tensors`` in a task. ``as_bytes``: a small tensor ``[n]`` uint8 may come as a
-        ``memoryview`` of the memory that it would have, which is quicker still. ``ended`` is called once, with the
+        ``Parcel`` with the memory that it would have, which is quicker still. ``ended`` is called once, with the
         error that ended it: the world's, or what ``deliver`` raised; not after ``stop`` of what is returned. Nobody
         else may receive there meanwhile.
         """
@@ -333,6 +333,12 @@ class World(WorldOperations):
         channel = self._channel
         if channel is not None:
             channel.keep_reading(loop, peer)
+
+    def prepare(self, peer: int) -> None:
+        """Get ready for a small message of bytes like the last ones of a peer, while nobody waits."""
+        channel = self._channel
+        if channel is not None:
+            channel.prepare(peer)
 
     async def _wait(self, operation: Operation[T], peer: int | None = None) -> T:
         channel = self._channel

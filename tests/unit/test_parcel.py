@@ -1,0 +1,102 @@
+"""The next parcel is prepared for what the last one brought, and whatever else comes is right nevertheless."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from multiworld.channel.parcel import MAX_PREPARED_BYTES, Habit, Parcel
+from multiworld.channel.tensors import Layout, describe, parse_layout
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    return parse_layout(describe(tensor), tensor.nbytes)
+
+
+def filled(parcel: Parcel, tensor: torch.Tensor, offset: int = 0) -> Parcel:
+    raw = bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist())
+    parcel.memory[offset : offset + len(raw)] = raw
+    return parcel
+
+
+def came(habit: Habit, tensor: torch.Tensor, *, size_bytes: int = 256) -> Parcel:
+    return filled(habit.parcel(size_bytes), tensor, 64)
+
+
+def taken(parcel: Parcel, like: torch.Tensor, offset: int = 64, *, alone: bool = True) -> torch.Tensor:
+    tensor = parcel.tensor(layout_of(like), offset, alone=alone)
+    assert tensor is not None
+    return tensor
+
+
+def used_to(tensor: torch.Tensor) -> Habit:
+    """Return the habit after two messages with that tensor, and prepared for the third."""
+    habit = Habit()
+    for _ in range(2):
+        habit.prepare()
+        assert not habit.is_prepared
+        taken(came(habit, tensor), tensor)
+    habit.prepare()
+    assert habit.is_prepared
+    return habit
+
+
+def test_a_message_like_the_last_ones_finds_its_tensor_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.arange(6.0).view(2, 3)
+    habit = used_to(x)
+    parcel = came(habit, x + 1)
+    assert not habit.is_prepared
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "frombuffer", None)
+        got = taken(parcel, x)
+    assert torch.equal(got, x + 1)
+    habit.prepare()
+    assert torch.equal(taken(came(habit, x + 2), x), x + 2)
+    assert torch.equal(got, x + 1)  # of other memory
+
+
+def test_a_prepared_tensor_is_given_once() -> None:
+    """Its holder asks whether it is nobody else's."""
+    x = torch.arange(6.0)
+    parcel = came(used_to(x), x)
+    one, other = taken(parcel, x), taken(parcel, x)
+    assert one is not other
+    assert one.data_ptr() == other.data_ptr()
+
+
+@pytest.mark.parametrize("other", [torch.arange(3), torch.ones(2, 3), torch.tensor(5.0)], ids=str)
+@pytest.mark.parametrize("offset", [64, 128])
+def test_another_message_than_expected_is_what_it_is(other: torch.Tensor, offset: int) -> None:
+    parcel = filled(used_to(torch.arange(6.0)).parcel(256), other, offset)
+    assert torch.equal(taken(parcel, other, offset), other)
+
+
+def test_a_message_of_another_size_gets_memory_of_that_size() -> None:
+    x = torch.arange(6.0)
+    habit = used_to(x)
+    assert len(came(habit, x, size_bytes=512).memory) == 512
+    habit.prepare()
+    assert not habit.is_prepared
+    assert torch.equal(taken(came(habit, x, size_bytes=512), x), x)
+    habit.prepare()
+    assert habit.is_prepared
+    assert len(came(habit, x, size_bytes=512).memory) == 512
+
+
+def test_nothing_is_prepared_for_much() -> None:
+    habit, x = Habit(), torch.arange(6.0)
+    for _ in range(3):
+        came(habit, x, size_bytes=MAX_PREPARED_BYTES + 64)
+        habit.prepare()
+        assert not habit.is_prepared
+
+
+def test_no_tensor_is_prepared_for_one_of_several_or_for_what_is_no_single_tensor() -> None:
+    x = torch.arange(6.0)
+    habit = used_to(x)
+    taken(came(habit, x), x, alone=False)
+    assert habit.layout is None
+    habit.prepare()
+    assert came(habit, x).tensor(layout_of(torch.empty(0)), 64, alone=True) is None
+    habit.prepare()
+    assert torch.equal(taken(came(habit, x), x), x)
