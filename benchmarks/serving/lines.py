@@ -179,21 +179,30 @@ def overload(options: argparse.Namespace) -> list[Line]:
 
 
 def added(options: argparse.Namespace) -> list[Line]:
-    trials = Trials("three stages of 5 ms", "added", [OURS], timeout_s=ROUND_S)
+    sides = [OURS, ASYNCIO_FLOOR, BLOCKING_FLOOR]
+    trials = Trials("three stages of 5 ms", "added", sides, timeout_s=ROUND_S)
     trials.run({"times": 200}, options.alternations)
     own = [found[OURS.name] for found in trials.rounds if OURS.name in found]
     if not own:
         return trials.counts(("wrong",))
     pairs = Pairs.of([(each["pipeline_s"] * MS, each["direct_s"] * MS) for each in own])
+    floors = {f"{side.name} adds, ms": _added_ms(trials, side.name) for side in sides[1:]}
     bound = Bound.above_reference_at_most(1.0)
     name = f"{trials.name}: p50 beside one process that calls the modules"
     woken = [(each["woken_s"] * US, each["awake_s"] * US) for each in own]
     waking = f"some Python after {REST_S * MS:g} ms of sleep, beside the same at once again"
     return [
-        Line.of_pairs(name, "ms", pairs, bound),
+        Line.of_pairs(name, "ms", pairs, bound, {text: value for text, value in floors.items() if value is not None}),
         Line.of_pairs(waking, "µs", Pairs.of(woken)),
         *trials.counts(("wrong",)),
     ]
+
+
+def _added_ms(trials: Trials, side: str) -> float | None:
+    """Return what the same modules take more where a message over TCP, and nothing else, is between two of them."""
+    pairs = zip(trials.values("pipeline_s", side), trials.values("direct_s", side), strict=True)
+    added = [(pipeline - direct) * MS for pipeline, direct in pairs]
+    return median(added) if added else None
 
 
 def idle(options: argparse.Namespace) -> list[Line]:

@@ -10,7 +10,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,13 +24,27 @@ from multiworld.serving.gateway import Gateway, GatewayOptions, Metric
 from .proc import descendants
 from .scenarios import run_side
 from .system import Shape
-from .works import WIDTH, Dense, Heavy, Late, Matmuls, OneSlow, add_one, moody, rhombus_tail, times_two
+from .works import (
+    CHAIN_LENGTH,
+    CHAIN_MODULE_S,
+    CHAIN_SHAPE,
+    WIDTH,
+    Dense,
+    Heavy,
+    Late,
+    Matmuls,
+    OneSlow,
+    add_one,
+    moody,
+    rhombus_tail,
+    times_for,
+    times_two,
+)
 
 __all__ = ["OurSystem", "deploy"]
 
 NUM_SAMPLES = 32
 ROWS = 4
-CHAIN_MODULE_S = 0.005
 SLOW_FACTOR = 4.0
 LEASE_S = 2.0
 TOKEN = "MULTIWORLD_TOKEN"
@@ -189,8 +202,8 @@ def _rhombus(shape: Shape, folder: str) -> Model:
 
 def _chain(shape: Shape, _: str) -> Model:
     times = times_for(CHAIN_MODULE_S)
-    modules = [Matmuls(seed, times) for seed in range(3)]
-    x = torch.randn(8, 256)
+    modules = [Matmuls(seed, times) for seed in range(CHAIN_LENGTH)]
+    x = torch.randn(CHAIN_SHAPE)
 
     def whole(x: Tensor) -> Tensor:
         for module in modules:
@@ -212,17 +225,6 @@ def _heavy(shape: Shape, _: str) -> Model:
 
 
 MODELS = {"trivial": _trivial, "moody": _moody, "rhombus": _rhombus, "chain": _chain, "slow": _slow, "heavy": _heavy}
-
-
-def times_for(seconds: float) -> int:
-    """Return how many products take so long on this machine."""
-    x, once = torch.randn(8, 256), Matmuls(0, 50)
-    with torch.inference_mode():
-        once(x)
-        began = time.perf_counter()
-        for _ in range(5):
-            once(x)
-        return max(1, round(seconds / ((time.perf_counter() - began) / 250)))
 
 
 def _rows() -> list[Tensor]:

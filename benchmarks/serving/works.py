@@ -10,9 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["WIDTH", "Dense", "Heavy", "Late", "Matmuls", "OneSlow", "add_one", "moody", "rhombus_tail", "times_two"]
+__all__ = [
+    "CHAIN_LENGTH",
+    "CHAIN_MODULE_S",
+    "CHAIN_SHAPE",
+    "WIDTH",
+    "Dense",
+    "Heavy",
+    "Late",
+    "Matmuls",
+    "OneSlow",
+    "add_one",
+    "moody",
+    "rhombus_tail",
+    "times_for",
+    "times_two",
+]
 
 WIDTH = 64
+CHAIN_LENGTH, CHAIN_MODULE_S, CHAIN_SHAPE = 3, 0.005, (8, 256)
 
 
 def add_one(x: Tensor) -> Tensor:
@@ -96,6 +112,17 @@ class Matmuls(nn.Module):
         for _ in range(self.times):
             x = torch.tanh(x @ self.weight)
         return x
+
+
+def times_for(seconds: float) -> int:
+    """Return how many products of ``Matmuls`` take so long on this machine."""
+    x, once = torch.randn(CHAIN_SHAPE), Matmuls(0, 50)
+    with torch.inference_mode():
+        once(x)
+        began = time.perf_counter()
+        for _ in range(5):
+            once(x)
+        return max(1, round(seconds / ((time.perf_counter() - began) / 250)))
 
 
 def take_number(folder: str) -> int:
