@@ -74,9 +74,9 @@ class Looks:
         self._epoll, self.count = reader._epoll, 0
         reader._epoll = self  # type: ignore[assignment]
 
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
+    def poll(self, timeout: float, max_ready: int) -> list[tuple[int, int]]:
         self.count += 1
-        return self._epoll.poll(timeout)
+        return self._epoll.poll(timeout, max_ready)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._epoll, name)
