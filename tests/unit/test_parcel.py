@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
-from multiworld.channel.parcel import MAX_PREPARED_BYTES, Habit, Parcel
+from multiworld.channel.parcel import Habit, Parcel
 from multiworld.channel.tensors import Layout, describe, parse_layout
 
 
@@ -56,7 +58,7 @@ def test_a_message_like_the_last_ones_finds_its_tensor_made(monkeypatch: pytest.
 
 
 def test_a_prepared_tensor_is_given_once() -> None:
-    """Its holder asks whether it is nobody else's."""
+    """Its holder may give it another form."""
     x = torch.arange(6.0)
     parcel = came(used_to(x), x)
     one, other = taken(parcel, x), taken(parcel, x)
@@ -83,20 +85,51 @@ def test_a_message_of_another_size_gets_memory_of_that_size() -> None:
     assert len(came(habit, x, size_bytes=512).memory) == 512
 
 
-def test_nothing_is_prepared_for_much() -> None:
-    habit, x = Habit(), torch.arange(6.0)
-    for _ in range(3):
-        came(habit, x, size_bytes=MAX_PREPARED_BYTES + 64)
-        habit.prepare()
-        assert not habit.is_prepared
-
-
-def test_no_tensor_is_prepared_for_one_of_several_or_for_what_is_no_single_tensor() -> None:
+def test_no_tensor_is_prepared_for_one_of_several_or_for_what_is_no_single_tensor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x = torch.arange(6.0)
     habit = used_to(x)
     taken(came(habit, x), x, alone=False)
-    assert habit.layout is None
+    habit.prepare()
+    parcel = came(habit, x)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "frombuffer", None)
+        with pytest.raises(TypeError):  # it is made when it is asked for
+            taken(parcel, x)
     habit.prepare()
     assert came(habit, x).tensor(layout_of(torch.empty(0)), 64, alone=True) is None
     habit.prepare()
     assert torch.equal(taken(came(habit, x), x), x)
+
+
+def test_what_is_asked_for_late_says_nothing_of_messages_of_another_size() -> None:
+    habit, large, small = Habit(), torch.arange(500.0), torch.arange(6.0)
+    late = came(habit, large, size_bytes=4096)
+    for _ in range(2):
+        taken(came(habit, small), small)
+    assert torch.equal(taken(late, large), large)
+    habit.prepare()
+    assert torch.equal(taken(came(habit, small), small), small)
+
+
+def test_a_tensor_is_of_the_mode_in_which_it_is_asked_for() -> None:
+    x = torch.arange(6.0)
+    habit = used_to(x)
+    with torch.inference_mode():
+        for _ in range(2):  # as it was not prepared for, and as it was
+            assert taken(came(habit, x), x).is_inference()
+            habit.prepare()
+    assert not taken(came(habit, x), x).is_inference()
+
+
+def test_what_was_prepared_ends_with_those_who_refer_to_it() -> None:
+    habit = used_to(torch.arange(6.0))
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(each) is Parcel for each in gc.get_objects())
+        del habit
+        assert sum(type(each) is Parcel for each in gc.get_objects()) == before - 1
+    finally:
+        gc.enable()

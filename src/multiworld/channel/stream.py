@@ -31,7 +31,7 @@ from .message import (
     key_of,
 )
 from .outbox import WINDOW_BYTES, Outbox
-from .parcel import Habit, Received
+from .parcel import MAX_BYTES, Habit, Parcel, Received
 from .stream_owner import StreamOwner
 from .stream_sending import EAGER_BYTES, StreamSending
 from .tensors import describe_bytes, memory_of, parse_layout
@@ -325,8 +325,12 @@ class MessageStream(StreamSending):
             return receive.meta == message.meta and len(receive.view) == message.size_bytes
         if receive.meta is not None or not message.size_bytes:
             return False
-        if receive.takes_bytes and message.meta == describe_bytes(message.size_bytes):
-            message.parcel = self._habit.parcel(message.size_bytes)
+        if (
+            receive.takes_bytes
+            and message.size_bytes <= MAX_BYTES
+            and message.meta == describe_bytes(message.size_bytes)
+        ):
+            message.parcel = self._parcel(message.size_bytes)
             return True
         check_form(message)
         message.buffer = self._allocate(message.size_bytes)
@@ -479,8 +483,17 @@ class MessageStream(StreamSending):
         try:
             return torch.empty(size_bytes, dtype=torch.uint8)
         except RuntimeError as error:
-            self._failure = f"had no memory for a message of {size_bytes} bytes from rank {self.rank}: {error}"
-            raise ProtocolError(self._failure) from error
+            raise self._without_memory(size_bytes, error) from error
+
+    def _parcel(self, size_bytes: int) -> Parcel:
+        try:
+            return self._habit.parcel(size_bytes)
+        except MemoryError as error:
+            raise self._without_memory(size_bytes, error) from error
+
+    def _without_memory(self, size_bytes: int, error: Exception) -> ProtocolError:
+        self._failure = f"had no memory for a message of {size_bytes} bytes from rank {self.rank}: {error}"
+        return ProtocolError(self._failure)
 
     def _fill(self, target: Tensor, source: Tensor) -> None:
         """Copy the bytes of one tensor into another of the same size."""
@@ -588,6 +601,7 @@ class MessageStream(StreamSending):
             self._inbox.withdraw_receive(receive)
         if not self._kept:
             self._inbox = Inbox(_fits)
+        self._habit = Habit()
         for receive in receives:
             receive.operation.on_cancel = None
             self.connection.defer(partial(receive.operation.fail, error))

@@ -221,10 +221,12 @@ class Front:
                 item = request.item if index == 0 and request.attempt == 1 else _again(request)
                 self.node.send(item, stage)
         finally:
-            if turn.is_on:
-                turn.is_on = False
-                self.node.flush()
-            self._busy.set()  # of which those hear who tend what has left
+            try:
+                if turn.is_on:
+                    turn.is_on = False
+                    self.node.flush()
+            finally:
+                self._busy.set()  # those who tend the requests hear of it when it has left
 
     # ---- answers
 

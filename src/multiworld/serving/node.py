@@ -102,7 +102,7 @@ class Node:
         self._gone: set[str] = set()
         self._over = False
         self._window = FIRST_WINDOW
-        self.turn = Turn(self.flush)
+        self.turn = Turn(self._send_due)
         self._is_waiting = False
         self._busy = asyncio.Event()
         self._checking = asyncio.get_running_loop().create_task(self._check_often())
@@ -308,12 +308,15 @@ class Node:
 
     def flush(self) -> None:
         """Send now what would be sent at the end of this turn of the loop, and only then plan what comes later."""
-        for edge in self.edges.values():
-            edge.flush()
+        self._send_due()
         for edge in self.edges.values():
             edge.plan_notes()
         if self._is_waiting and any(self.custody.values()):
             self._check_from_now_on()
+
+    def _send_due(self) -> None:
+        for edge in self.edges.values():
+            edge.flush()
 
     def _heed(self, edge: Edge, note: Note) -> None:
         kind, ids, number = note

@@ -13,7 +13,7 @@ __all__ = ["Turn"]
 class Turn:
     """``is_on``: whoever set it looks, before this turn of the loop ends, after all that is due by then.
 
-    ``flush`` sends what is due, which may be done earlier: as soon as there is no more to come.
+    ``flush`` sends what is due by then earlier: as soon as there is no more to come.
     """
 
     __slots__ = ("_flush", "is_on")

@@ -119,8 +119,10 @@ class LoopReader:
         """
         began = time.perf_counter()
         until = began + LINGER_S
+        has_come = False
         while not self._ready and not self._epoll.closed:
             if self._read():
+                has_come = True
                 now = time.perf_counter()
                 self._quick_waits.waited(0.0)
                 self._rested_at, until = now, now + LINGER_S
@@ -131,6 +133,8 @@ class LoopReader:
                 return
             else:
                 os.sched_yield()  # to whoever may be about to send something
+        if has_come and not self._epoll.closed:
+            self._look_soon()  # after those who have heard of it
 
     def _read(self) -> bool:
         """Read what has come; return whether something had."""

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 NUM_AHEAD: Final = 2
 """Receives: a large message needs one before it comes, and comes while the one before it is worked on."""
-SELDOM_S: Final = 2e-3
+SELDOM_S: Final = 5e-3
 """After such a pause a process finds little in its caches: what can be is done before the next message comes."""
 TURN_S: Final = 0.005  # a peer that sends faster than this delivers would keep the loop from all else
 
@@ -121,16 +121,18 @@ class Delivery:
     def _deliver_for_a_turn(self) -> None:
         now = time.monotonic()
         until = now + TURN_S
-        if self._as_bytes and now - self._came_at > SELDOM_S:
-            self._loop.call_soon(self._prepare)
-        self._came_at = now
+        was_quiet = now - self._came_at > SELDOM_S
         while self._pending and self._pending[0].done and not self._over:
-            if time.monotonic() > until:
+            self._came_at = now
+            if now > until:
                 self._loop.call_soon(self._go_on)
-                return
+                break
             self._take(self._pending.popleft())
             if not self._over:
                 self._receive()
+            now = time.monotonic()
+        if was_quiet and self._as_bytes and self._came_at > now - SELDOM_S:
+            self._loop.call_soon(self._prepare)  # behind those whom this woke
 
     def _prepare(self) -> None:
         if not self._over:
