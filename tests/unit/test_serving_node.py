@@ -14,6 +14,7 @@ import torch
 
 from multiworld.serving.errors import DeadlineExceededError, PoisonedRequestError, RequestLostError, ServingError
 from multiworld.serving.graph import Stage
+from multiworld.serving.replica import Replica
 from tests.unit.serving_wires import Plant
 
 
@@ -73,6 +74,28 @@ async def test_a_sender_that_chooses_knows_at_once_what_was_executed_and_one_tha
         await p.wait_idle()
         await p.front.infer(tensor(1))
         assert p.front.node.custody["a"].statistics()["a-1"]["executed"] == 0
+        await p.wait_idle()
+
+
+async def test_a_replica_that_nobody_asks_looks_after_nothing_until_something_comes() -> None:
+    async def resting(p: Plant) -> None:
+        for _ in range(300):
+            if all(replica._is_resting for replica in p.replicas.values()):
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("some replica goes on looking after nothing")
+
+    async with plant(MERGING, "m-1", "b-1", "a-1") as p:
+        await resting(p)
+        for number in range(3):
+            asked = [p.front.infer(tensor(number)) for _ in range(20)]
+            assert [value(answer) for answer in await asyncio.gather(*asked)] == [5.0 * number] * 20
+            await resting(p)
+        for say in (Replica.asked, Replica.cancelled):
+            say(p.replicas["b-1"], [b"1" * 16])
+            assert p.replicas["b-1"]._relayed | p.replicas["b-1"]._relayed_up == {b"1" * 16}
+            await resting(p)
+            assert not p.replicas["b-1"]._relayed | p.replicas["b-1"]._relayed_up, "it may be asked again"
         await p.wait_idle()
 
 

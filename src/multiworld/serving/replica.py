@@ -107,6 +107,8 @@ class Replica:
         self._merges = place.graph.merges(place.stage)
         if self._merges:
             self.node.grant(MERGING_WINDOW)
+        self._stirred = asyncio.Event()
+        self._is_resting = False
         self._tending = asyncio.get_running_loop().create_task(self._tend())
 
     @property
@@ -130,6 +132,7 @@ class Replica:
     def tune(self, batch: Batch) -> None:
         """Batch otherwise from now on."""
         self.executor.tune(batch)
+        self._stir()
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, depths now, and seconds."""
@@ -172,6 +175,7 @@ class Replica:
                 self._accept(edge, item, now)
         finally:  # one that cannot be taken in keeps none from its turn
             self.executor.go_on()
+            self._stir()  # what was executed at once has left already
 
     def _accept(self, edge: Edge, item: Item, now: float) -> None:
         if self._finished.covers(item.id, item.attempt):
@@ -244,11 +248,13 @@ class Replica:
             elif id_ in self._open:  # a thread cannot be stopped: until it is done, this replica has no room for more
                 self._open[id_].is_off = True
         self.node.cancel(news)
+        self._stir()
 
     def asked(self, ids: Iterable[bytes]) -> None:
         news = [id_ for id_ in ids if id_ not in self._relayed_up]
         self._relayed_up.update(news)
         self.node.ask(news)
+        self._stir()
 
     def dropped(self, ids: Iterable[bytes]) -> None:
         for id_ in ids:
@@ -393,10 +399,21 @@ class Replica:
             self._relayed.clear()
             self._relayed_up.clear()
             self.canary.tick(time.monotonic())
+            window = self.node.window
             if self._merges:
                 self._ask_about_parts(time.monotonic())
             else:
                 self._grant()
+            if not self._open and self.node.window == window:  # else time changes something again
+                self._stirred.clear()
+                self._is_resting = True
+                await self._stirred.wait()
+
+    def _stir(self) -> None:
+        """Something came that time may change something of."""
+        if self._is_resting:
+            self._is_resting = False
+            self._stirred.set()
 
     def _ask_about_parts(self, now: float) -> None:
         """A part of what was joined and answered elsewhere would wait for ever."""
