@@ -6,6 +6,8 @@ import os
 import runpy
 import sysconfig
 import warnings
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,10 @@ class BuildExt(build_ext):
         self.finalize_options()
         super().run()
 
+    def build_extensions(self) -> None:
+        compile_in_parallel(self.compiler)
+        super().build_extensions()
+
     def _remove_former(self) -> None:
         """Remove libraries of earlier sources: they would be packed, or lie about."""
         name, suffix = NAMES["group_name"]() + NAMES["SUFFIX"], sysconfig.get_config_var("EXT_SUFFIX")
@@ -36,6 +42,22 @@ class BuildExt(build_ext):
             for found in folder.glob(f"{NAMES['PACKAGE']}_*{NAMES['SUFFIX']}{suffix}"):
                 if found.name != name + suffix:
                     found.unlink()
+
+
+def compile_in_parallel(compiler: Any) -> None:
+    """Have all processors compile: the compiled modules are one extension, whose sources setuptools takes in turn."""
+    compile_all, compile_one = compiler.compile, compiler._compile
+
+    def compile_together(sources: Sequence[str], **options: Any) -> Any:
+        running: list[Future[None]] = []
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiler._compile = lambda *arguments: running.append(pool.submit(compile_one, *arguments))
+            objects = compile_all(sources, **options)
+        for each in running:
+            each.result()
+        return objects
+
+    compiler.compile = compile_together
 
 
 def compiled_modules() -> list[Extension]:
