@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+import time
 from collections import deque
 from functools import partial
 from typing import Any
@@ -155,6 +156,16 @@ async def test_what_comes_seldom_is_prepared_for_when_it_has_been_delivered() ->
         await turns()
         assert peer.num_prepared == number + 1
     listener.delivery.stop()
+
+
+async def test_the_next_message_is_prepared_for_however_long_the_last_one_took() -> None:
+    peer = Peer()
+    Delivery(peer, 0, 0, lambda _: time.sleep(2 * SELDOM_S), print, True).start()  # type: ignore[arg-type]
+    for number in range(3):
+        await asyncio.sleep(2 * SELDOM_S)
+        peer.bring(number)
+        await turns()
+        assert peer.num_prepared == number + 1
 
 
 async def test_those_whom_a_message_wakes_come_before_what_is_prepared_for_the_next() -> None:

@@ -234,3 +234,30 @@ def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(loop_reader.VARIABLE)
     monkeypatch.setattr(loop_reader, "usable_processors", lambda: 1.5)
     assert not loop_reader._may_linger()
+
+
+@pytest.mark.usefixtures("patient")
+async def test_it_looks_on_after_those_who_heard_of_what_came_while_it_looked(
+    ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(ear)
+    await told_quickly(ear, MIN_STREAK + 2)
+    before, loop, told = len(ear.heard), asyncio.get_running_loop(), list[int]()
+    looked_after: list[int] = []
+
+    def tell() -> None:
+        Ear.read_for_loop(ear)
+        loop.call_soon(told.append, len(ear.heard) - before)
+
+    def look() -> None:
+        looked_after.append(len(ear.heard) - before)
+        if looked_after == [1]:
+            ear.far.send(b"x")
+
+    monkeypatch.setattr(ear, "read_for_loop", tell)
+    monkeypatch.setattr(os, "sched_yield", look)
+    ear.far.send(b"x")
+    await asyncio.sleep(0.05)
+    assert told == [1, 2]
+    assert looked_after.count(2) > 1
+    reader.close()

@@ -127,8 +127,7 @@ class LoopReader:
                 self._quick_waits.waited(0.0)
                 self._rested_at, until = now, now + LINGER_S
                 if now > began + ROUND_S:
-                    self._look_soon()
-                    return
+                    break
             elif time.perf_counter() > until:
                 return
             else:

@@ -55,7 +55,7 @@ class Delivery:
         self._going = self._over = False
         self._elsewhere = False
         """A message was read by another thread than the loop's, which is to read the next ones."""
-        self._came_at = -math.inf
+        self._quiet_since = -math.inf  # the last message was dealt with
 
     def start(self) -> None:
         """What is there already comes in the next turn of the loop: only then the caller can stop this."""
@@ -119,19 +119,19 @@ class Delivery:
             self._keep_reading()
 
     def _deliver_for_a_turn(self) -> None:
-        now = time.monotonic()
-        until = now + TURN_S
-        was_quiet = now - self._came_at > SELDOM_S
+        began = now = time.monotonic()
+        was_quiet = began - self._quiet_since > SELDOM_S
+        has_delivered = False
         while self._pending and self._pending[0].done and not self._over:
-            self._came_at = now
-            if now > until:
+            if now > began + TURN_S:
                 self._loop.call_soon(self._go_on)
                 break
             self._take(self._pending.popleft())
             if not self._over:
                 self._receive()
-            now = time.monotonic()
-        if was_quiet and self._as_bytes and self._came_at > now - SELDOM_S:
+            has_delivered = True
+            now = self._quiet_since = time.monotonic()
+        if has_delivered and was_quiet and self._as_bytes:
             self._loop.call_soon(self._prepare)  # behind those whom this woke
 
     def _prepare(self) -> None:
