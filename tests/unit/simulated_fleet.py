@@ -43,7 +43,8 @@ class SimulatedFleet:
     ) -> None:
         self.graph, self.now, self.pids = graph, 100.0, 0
         self.num_hosts = hosts
-        self.fleet = Fleet(graph, now=self.now, gateways=gateways, hosts=hosts)
+        local = ("10.0.0.0",)  # where the controller is
+        self.fleet = Fleet(graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=local)
         self.processes: dict[str, Process] = {}
         self.events: list[FleetEvent] = []
         self.killed: list[str] = []

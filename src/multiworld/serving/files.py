@@ -1,18 +1,44 @@
-"""How a replica on another host gets the files of its deployment: in pieces, from the controller's door."""
+"""How a member on another host gets the files of its deployment: in pieces, from the controller's door."""
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .blueprint import GRAPH_FILE, WORKS
+from .hosts.client import ask
 
-__all__ = ["fetch_files", "list_files", "read_piece"]
+__all__ = ["fetch_files", "list_files", "member_folder", "read_piece"]
 
 PIECE_BYTES = 4 << 20
+FETCH_S = 60.0
+
+
+@contextmanager
+def member_folder(arguments: Mapping[str, Any]) -> Iterator[Path]:
+    """Give the folder of a member's deployment; on another host than the controller's one with what it needs of it.
+
+    ``arguments``: those of the member's program.
+    """
+    folder = Path(arguments["folder"])
+    if folder.is_dir():
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="multiworld-member-") as name:
+        folder = Path(name)
+        fetch_files(folder, arguments["stage"], partial(_ask, arguments))
+        yield folder
+
+
+def _ask(arguments: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    host, port = arguments["controller"]
+    return ask((host, port), arguments["token"], request, timeout_s=FETCH_S)
 
 
 def list_files(folder: Path) -> dict[str, int]:
@@ -31,7 +57,7 @@ def read_piece(folder: Path, name: str, offset: int) -> str:
 
 
 def fetch_files(folder: Path, stage: str, ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-    """Write what a replica of a stage needs into an empty folder. Blocks; ``ask`` asks the controller."""
+    """Write what a member of a stage needs into an empty folder. Blocks; ``ask`` asks the controller."""
     (folder / WORKS).mkdir(mode=0o700)
     wanted = (GRAPH_FILE, f"{WORKS}/{stage}.pickle")
     for name, size_bytes in ask({"ask": "files"})["files"].items():

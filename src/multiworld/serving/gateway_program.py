@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +20,7 @@ from .blueprint import Blueprint
 from .control_line import ControlLine
 from .errors import DeploymentError
 from .exit_status import IN_VAIN
+from .files import member_folder
 from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric, Served
 from .generation import Generator
@@ -37,7 +37,7 @@ __all__ = ["GatewayService", "main"]
 logger = logging.getLogger(__name__)
 
 LAST_WORDS_S = 1.0
-STOP_S = 10.0
+STOP_S = 7.0  # after 10 the process is killed, and what is interrupted is to be answered before
 READY_POLL_S = 0.1
 
 
@@ -51,7 +51,9 @@ def main(arguments: dict[str, Any]) -> None:
     if "tracing" in arguments:
         _check_traces(arguments["member"])
     torch.set_grad_enabled(False)
-    asyncio.run(_run(arguments, Blueprint.read(Path(arguments["folder"]))))
+    with member_folder(arguments) as folder:
+        blueprint = Blueprint.read(folder)
+    asyncio.run(_run(arguments, blueprint))
 
 
 class GatewayService:
@@ -71,8 +73,9 @@ class GatewayService:
 
     def readiness(self) -> tuple[bool, str]:
         """What the controller said last, unless what is seen from here is worse."""
+        stages = self._front.node.place.graph.stages
         for stage, custody in self._front.node.custody.items():
-            if not custody.num_live:
+            if not custody.num_live and stages[stage].fewest:  # else it may sleep: a request wakes it
                 return False, f"stage {stage!r} has no replica that this gateway reaches"
         return self._member.ready, self._member.why
 

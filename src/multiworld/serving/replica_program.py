@@ -8,9 +8,6 @@ import ctypes
 import os
 import signal
 import sys
-import tempfile
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +16,13 @@ import torch
 from ..world.manager import WorldManager
 from .blueprint import Blueprint, prepare_main
 from .control_line import ControlLine
-from .files import fetch_files
-from .hosts.client import ask
+from .files import member_folder
 from .member import ReplicaMember, place_of
 
 __all__ = ["main"]
 
 LAST_WORDS_S = 1.0
 SWITCH_S = 0.0005  # who computes beside the event loop gets the interpreter back soon
-FETCH_S = 60.0
 PR_SET_TIMERSLACK = 29
 SLACK_NS = 1000
 
@@ -42,11 +37,7 @@ def main(arguments: dict[str, Any]) -> None:
     _wake_on_time()
     torch.set_grad_enabled(False)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    with contextlib.ExitStack() as stack:
-        folder = Path(arguments["folder"])
-        if not folder.is_dir():  # this is another host than the controller's
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="multiworld-replica-")))
-            fetch_files(folder, arguments["stage"], partial(_ask, arguments))
+    with member_folder(arguments) as folder:
         blueprint = Blueprint.read(folder)
         prepare_main(blueprint.main)
         asyncio.run(_run(arguments, blueprint, folder))
@@ -56,11 +47,6 @@ def _wake_on_time() -> None:
     """Have timers of this process end when they are due: by default Linux lets each wait 50 µs longer, for others."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(SLACK_NS), 0, 0, 0)
-
-
-def _ask(arguments: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    host, port = arguments["controller"]
-    return ask((host, port), arguments["token"], request, timeout_s=FETCH_S)
 
 
 async def _run(arguments: dict[str, Any], blueprint: Blueprint, folder: Path) -> None:

@@ -87,6 +87,7 @@ class _Load:
     lost_at: float = -math.inf
     queue: int = 0
     live: int = 0
+    busy: int = 0
     service_s: float = 0.0
     intervals: deque[_Interval] = field(default_factory=deque)
     needs: deque[_Need] = field(default_factory=deque)
@@ -128,11 +129,25 @@ class Autoscaler:
         """How many replicas each stage is to have, by the last decision."""
         return {stage.name: self._loads[stage.name].wanted for stage in self._graph}
 
-    def observe(self, stage: str, *, now: float, arrived: int, busy_s: float, done: int, queue: int, live: int) -> None:
+    def observe(
+        self,
+        stage: str,
+        *,
+        now: float,
+        arrived: int,
+        busy_s: float,
+        done: int,
+        queue: int,
+        live: int,
+        is_active: bool = False,
+        busy: int = 0,
+    ) -> None:
         """Note what the replicas of a stage did together since the last call for it.
 
         ``arrived`` and ``done`` count requests, ``busy_s`` sums the time in which replicas executed; ``queue`` requests
         wait there now, ``live`` replicas serve now. A number that fell below ``wanted`` is taken for a loss.
+        ``is_active``: whether any request is there, if only one that is being executed; so many replicas as are
+        ``busy`` with long work, of which the rates do not tell, are not ended.
         """
         load = self._loads[stage]
         if live < min(load.live, load.wanted):
@@ -141,9 +156,9 @@ class Autoscaler:
             load.intervals.append(_Interval(load.heard_at, now, arrived, busy_s, done))
         while load.intervals and load.intervals[0].end <= now - self._policy.window_s:
             load.intervals.popleft()
-        if arrived or queue or load.arrived_at is None:
+        if arrived or queue or is_active or load.arrived_at is None:
             load.arrived_at = now
-        load.heard_at, load.queue, load.live = now, queue, live
+        load.heard_at, load.queue, load.live, load.busy = now, queue, live, busy
         served = sum(interval.done for interval in load.intervals)
         if served:
             load.service_s = sum(interval.busy_s for interval in load.intervals) / served
@@ -215,7 +230,8 @@ class Autoscaler:
         most = max(load.over(policy.down_after_s, now), key=lambda need: need.replicas, default=None)
         if most is None or now - load.lost_at < policy.cooldown_s:
             return None
-        down = self._bounded(stage, max(_round_up(most.replicas * (1 + policy.slack)), 0 if self._idle(now) else 1))
+        least_left = max(load.busy, 0 if self._idle(now) else 1)
+        down = self._bounded(stage, max(_round_up(most.replicas * (1 + policy.slack)), least_left))
         if down >= load.wanted:
             return None
         new = max(down, load.wanted - policy.max_step_down)

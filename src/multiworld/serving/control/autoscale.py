@@ -12,6 +12,8 @@ from .members import Member
 
 __all__ = ["Autoscaling"]
 
+LONG_S = 1.0
+
 
 @dataclass(kw_only=True)
 class _Counts:
@@ -21,6 +23,10 @@ class _Counts:
     done: int = 0
     busy_s: float = 0.0
     queue: int = 0
+    open: int = 0
+    """Requests that are there, waiting or being executed."""
+    busy: int = 0
+    """Replicas that have executed something for longer than it takes until the next look."""
 
 
 class Autoscaling:
@@ -46,6 +52,8 @@ class Autoscaling:
                 done=counts.done,
                 queue=counts.queue,
                 live=live,
+                is_active=counts.open > 0,
+                busy=counts.busy,
             )
         self._before = {key: counts for key, counts in self._before.items() if key[0] in fleet.members}
         for name, plan in fleet.plans.items():
@@ -73,18 +81,21 @@ class Autoscaling:
 
     def _count(self, member: Member, counts: _Counts) -> None:
         stats, key = member.stats, (member.id, member.pid)
-        before = self._before.get(key, {})
+        before = self._before.get(key) or stats  # what it did before it was known is not of the last second
         self._before[key] = stats
         if member.is_gateway:
             ended = ("answered", "failed", "refused")
             counts.done += _grown(stats, before, *ended)
             counts.arrived += max(0, _grown(stats, before, *ended) + _now(stats, "open") - _now(before, "open"))
             counts.queue += _now(stats, "waiting")
+            counts.open += _now(stats, "open")
             return
         counts.arrived += _grown(stats, before, "arrived")
         counts.done += _grown(stats, before, "done")
         counts.busy_s += max(0.0, float(stats.get("busy_s", 0.0)) - float(before.get("busy_s", 0.0)))
         counts.queue += _now(stats, "queue")
+        counts.open += _now(stats, "in_flight")
+        counts.busy += float(stats.get("executing_s", 0.0)) > LONG_S
 
 
 def _grown(stats: dict[str, Any], before: dict[str, Any], *names: str) -> int:

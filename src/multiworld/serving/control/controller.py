@@ -271,7 +271,9 @@ class Controller:
     # ---- what happens
 
     def member_said(self, member: str, message: Message) -> None:
-        self._do(self._fleet.heard(member, message, time.monotonic()))
+        now = time.monotonic()
+        self._notice_absence(now)
+        self._do(self._fleet.heard(member, message, now))
 
     def member_lost(self, member: str, why: str, died: bool) -> None:
         now = time.monotonic()
@@ -336,6 +338,7 @@ class Controller:
         if now - self._looked_at > AWAY_SHARE * self.spec.lease_s:
             logger.warning("this controller was away for %.1f s; its members are awaited back", now - self._looked_at)
             self._away_until = now + AWAY_S
+            self._fleet.was_away(now)
         self._looked_at = now
 
     async def _tick(self) -> None:
@@ -345,13 +348,16 @@ class Controller:
         while True:
             await asyncio.sleep(idle_s if self._fleet.settled else BUSY_TICK_S)
             now = time.monotonic()
-            self._notice_absence(now)
-            self._do(self._fleet.tick(now))
-            began = began or not self._fleet.missing()
-            if began and self._scaling is not None and now >= scale_at and not self._fleet.stopping:
-                scale_at = now + SCALE_EVERY_S
-                for wish in self._scaling.decide(self._fleet, now):
-                    self._do(self._fleet.scale(wish.stage, wish.new, now, reason=wish.reason))
+            try:
+                self._notice_absence(now)
+                self._do(self._fleet.tick(now))
+                began = began or not self._fleet.missing()
+                if began and self._scaling is not None and now >= scale_at and not self._fleet.stopping:
+                    scale_at = now + SCALE_EVERY_S
+                    for wish in self._scaling.decide(self._fleet, now):
+                        self._do(self._fleet.scale(wish.stage, wish.new, now, reason=wish.reason))
+            except Exception:  # a defect of ours: the next tick may go well, and without ticks nothing heals
+                logger.exception("a tick of the controller failed")
 
     # ---- carrying out
 
@@ -386,6 +392,8 @@ class Controller:
             line.send(action.message)
 
     async def _start(self, action: StartProcess) -> None:
+        if action.member not in self._fleet.members:  # it was given up in the turn in which it was wanted
+            return
         host = self._hosts.get(action.host)
         try:
             if host is None:
@@ -395,6 +403,8 @@ class Controller:
             self._do(self._fleet.start_failed(action.member, str(error), time.monotonic()))
         else:
             self._process_started(action.member, pid)
+            if action.member not in self._fleet.members:
+                host.kill(action.member)
 
     def _order(self, action: StartProcess, host: HostPort) -> dict[str, Any]:
         spec = self.spec
@@ -447,7 +457,10 @@ class Controller:
         if isinstance(event, ReplicaLost) and self._scaling is not None:
             self._scaling.lost(event.stage, time.monotonic())
         if self.on_event is not None:
-            self.on_event(event)
+            try:
+                self.on_event(event)
+            except Exception:  # whoever listens must not keep the rest from being carried out
+                logger.exception("on_event failed for %s", event)
 
     def _follow_members(self) -> None:
         """Have a line to every member that has a process, and to no other."""

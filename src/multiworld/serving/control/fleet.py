@@ -47,6 +47,7 @@ LOAD_S = 600.0
 DRAIN_S = 60.0  # then it leaves with what it still holds, which is sent elsewhere
 LEAVE_S = 6.0
 RETURN_S = 3.0  # beyond the lease, for members to come back to a controller that was started again
+GATEWAY_AGAIN_S = 1.0  # after one could not be started
 GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replicas leave
 MOST_REPLICAS = 1024
 QUIET = ("stats", "where", "at")  # changes nothing
@@ -132,6 +133,9 @@ class Fleet(Staffing):
         if found is None:
             return []
         self._note_error(found, f"{found.id} could not be started: {error}")
+        found.keep = False  # its host has none of that name
+        if found.is_gateway:
+            self._no_gateway_before = now + GATEWAY_AGAIN_S
         return self._lose(found, f"it could not be started: {error}", now) + self._step(now)
 
     def exited(
@@ -179,6 +183,7 @@ class Fleet(Staffing):
         handle = self._events.get(str(message.get("event")))
         if found is None or handle is None or (not found.attached and message["event"] != "hello"):
             return []
+        found.heard_at = now
         actions = handle(found, message, now)
         return actions if message["event"] in QUIET else actions + self._step(now)
 
@@ -199,6 +204,11 @@ class Fleet(Staffing):
         found = self.members.get(member)
         if found is not None and found.host and found.attached:
             found.attached, found.awaited, found.since = False, True, now
+
+    def was_away(self, now: float) -> None:
+        """This process heard nothing for a while, whatever was said."""
+        for member in self.members.values():
+            member.heard_at = now
 
     # ---- orders
 
@@ -333,18 +343,19 @@ class Fleet(Staffing):
         member.address = str(message.get("host", ""))
         self.wiring.adopt(member.id, message.get("edges") or (), self.members, now)
         state = message.get("state")
+        member.told_ready = None
         if member.is_gateway:
             member.go(MemberState.READY, now)
-            return [] if self.resuming else [self._readiness(member, self.missing())]
+            return []  # whether all is ready it is told at the end of the step
         if state == "starting":
             member.go(MemberState.LOADING, now)
             return self._load(member)
         member.version = int(message.get("version") or member.version)
         if state == "draining":
             member.go(MemberState.DRAINING, now)
-            return [Send(member=member.id, message={"do": "drain"})]
+            return [*self._tuning(member), Send(member=member.id, message={"do": "drain"})]
         member.go(MemberState.READY if state == "ready" or member.was_ready else MemberState.CONNECTING, now)
-        return []
+        return self._tuning(member)
 
     def _back(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         """It was here before, and we were away; some of what it said meanwhile is lost."""
@@ -355,9 +366,17 @@ class Fleet(Staffing):
                 return self._load(member)
             member.donor = None
             member.go(MemberState.CONNECTING, now)
+        member.told_ready = None
+        if member.is_gateway:
+            return [Send(member=member.id, message={"do": "drain"})] if member.state is MemberState.DRAINING else []
         if member.state is MemberState.DRAINING:
-            return [Send(member=member.id, message={"do": "drain"})]
-        return [self._readiness(member, self.missing())] if member.is_gateway and not self.resuming else []
+            return [*self._tuning(member), Send(member=member.id, message={"do": "drain"})]
+        return self._tuning(member)
+
+    def _tuning(self, member: Member) -> list[Action]:
+        """Return what it is told of how its stage batches now, which it may have missed."""
+        tuning = self.plans[member.stage].tuning
+        return [Send(member=member.id, message={"do": "tune", **tuning})] if tuning else []
 
     def _loaded(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         if member.state is not MemberState.LOADING:
@@ -365,7 +384,7 @@ class Fleet(Staffing):
         member.donor = None
         member.go(MemberState.CONNECTING, now)
         plan = self.plans[member.stage]
-        actions: list[Action] = [Send(member=member.id, message={"do": "tune", **plan.tuning})] if plan.tuning else []
+        actions = self._tuning(member)
         stage, version = member.stage, member.version
         if giver := message.get("canary"):
             passed = CanaryPassed(member=member.id, stage=stage, version=version, giver=str(giver))
@@ -420,7 +439,6 @@ class Fleet(Staffing):
 
     def _stats(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         member.stats = {key: value for key, value in message.items() if key != "event"}
-        member.heard_at = now
         return []
 
     def _where(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
@@ -444,8 +462,9 @@ class Fleet(Staffing):
         for name, reason in self.wiring.cut_off(self.members).items():
             actions += self._give_up(self.members[name], reason, now)
         actions += self.wiring.step(self.members, now)
+        asleep = {name for name, plan in self.plans.items() if not plan.desired}
         for member in list(self.members.values()):
-            if member.state is MemberState.CONNECTING and self.wiring.is_wired(member, self.members, now):
+            if member.state is MemberState.CONNECTING and self.wiring.is_wired(member, self.members, now, asleep):
                 actions += self._serve(member, now)
         actions += self.wiring.route(self.members, now)
         if not self.resuming and (len(self.hosts) >= self._first_hosts or now >= self._gather_by):
@@ -477,6 +496,7 @@ class Fleet(Staffing):
             elif not member.is_gateway and member.hangs(limit_s := self.graph.stages[member.stage].limit_s, now):
                 actions += self._lose(member, f"its work has not returned within {limit_s:g} s", now)
             elif member.state is MemberState.STARTING and member.host and waited > START_S:
+                member.keep = False  # another one, under another name, instead of waiting for this one again
                 actions += self._lose(member, f"it said nothing within {START_S:g} s of its start", now)
             elif member.state is MemberState.LOADING and waited > LOAD_S:
                 actions += self._lose(member, f"it did not load within {LOAD_S:g} s", now)
@@ -495,17 +515,19 @@ class Fleet(Staffing):
         return actions
 
     def _report_readiness(self, now: float) -> list[Action]:
-        missing = self.missing()
-        if self.resuming or bool(missing) == (self.unready_since is not None):
+        if self.resuming:
             return []
-        gateways = [member for member in self.of_stage(GATEWAY) if member.attached]
-        actions: list[Action] = [self._readiness(member, missing) for member in gateways]
+        missing = self.missing()
+        actions: list[Action] = []
+        for gateway in self.of_stage(GATEWAY):
+            if gateway.attached and gateway.told_ready != (not missing):
+                gateway.told_ready = not missing
+                message = {"do": "readiness", "ready": not missing, "why": missing}
+                actions.append(Send(member=gateway.id, message=message))
+        if bool(missing) == (self.unready_since is not None):
+            return actions
         if missing or self.unready_since is None:
             self.unready_since = now
             return [*actions, Emit(event=PipelineUnready(missing=missing))]
         after_s, self.unready_since = now - self.unready_since, None
         return [*actions, Emit(event=PipelineReady(after_s=after_s))]
-
-    @staticmethod
-    def _readiness(gateway: Member, missing: str) -> Send:
-        return Send(member=gateway.id, message={"do": "readiness", "ready": not missing, "why": missing})

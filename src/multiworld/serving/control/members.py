@@ -41,6 +41,8 @@ COUNTED = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, Me
 SENDING = (MemberState.CONNECTING, MemberState.READY, MemberState.DRAINING)
 TAKING = (MemberState.CONNECTING, MemberState.READY)
 ENDING = (MemberState.DRAINING, MemberState.LEAVING)
+WORKING = SENDING
+"""Whoever loads may be silent for as long as that takes."""
 
 SILENCE_S = 3.0  # beyond its limit: a work that keeps its replica from saying anything
 
@@ -84,7 +86,9 @@ class Member:
     """Why it is to go once it has been replaced; empty: it is not."""
     stats: dict[str, Any] = field(default_factory=dict)
     heard_at: float = 0.0
-    """When it said its stats last."""
+    """When it said something last."""
+    told_ready: bool | None = None
+    """Of a gateway: what it was told last of whether all is ready."""
 
     @property
     def is_gateway(self) -> bool:
@@ -121,7 +125,7 @@ class Member:
 
     def hangs(self, limit_s: float | None, now: float) -> bool:
         """Whether its work has not returned for longer than it may take."""
-        if limit_s is None or not self.attached or not self.stats:
+        if limit_s is None or not self.attached or not self.stats or self.state not in WORKING:
             return False
         return float(self.stats.get("executing_s", 0.0)) > limit_s or now - self.heard_at > limit_s + SILENCE_S
 

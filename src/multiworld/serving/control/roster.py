@@ -48,6 +48,7 @@ class Roster:
         self._lease_s = lease_s
         self._local = frozenset(local_addresses)
         self._first_hosts, self._gather_by = hosts, now + GATHER_S
+        self._no_gateway_before = now
         self._to_drain: list[Member] = []
 
     # ---- across restarts of the controller

@@ -85,6 +85,7 @@ def _stage_fields(stage: Stage) -> dict[str, Any]:
         "batch": None if stage.batch is None else asdict(stage.batch),
         "hosts": stage.hosts,
         "limit_s": stage.limit_s,
+        "canary": False if stage.canary is False else None,  # what an example looks like only replicas know
     }
 
 

@@ -40,11 +40,17 @@ class Staffing(Roster):
 
     def _want_gateways(self, now: float) -> list[Action]:
         actions: list[Action] = []
+        if now < self._no_gateway_before:
+            return actions
         there = [member for member in self.of_stage(GATEWAY) if member.host and not member.retiring]
+        is_local_there = any(host.live and host.address in self._local for host in self.hosts.values())
         for _ in range(self.gateways - len(there)):
             hosts, members = self.hosts.values(), self.members.values()
             # Where the controller is: there is the address that clients know.
-            host = place(GATEWAY, self._local, hosts, members) or place(GATEWAY, (), hosts, members)
+            host = place(GATEWAY, self._local, hosts, members)
+            if host is None and not is_local_there and now < self._gather_by:
+                return actions  # it is about to come
+            host = host or place(GATEWAY, (), hosts, members)
             if host is None:
                 return [*actions, *self._wait_for_fit_host()]
             actions += self._start(GATEWAY, 0, host, now, "gateways are wanted", keep=True)
@@ -268,6 +274,7 @@ class Staffing(Roster):
             if member.state is not MemberState.STARTING:
                 member.go(MemberState.STARTING, now)
             member.since, member.attached, member.awaited, member.pid = now, False, False, None
+            member.stats = {}
             self.wiring.forget(member.id)
         else:
             self._forget(member)

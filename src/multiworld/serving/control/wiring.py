@@ -7,7 +7,7 @@ routes over it only after it was told ``open``: make before break.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,8 @@ class Edge:
     attempts: int = 0
     not_before: float = 0.0
     error: str = ""
+    is_unsure: bool = False
+    """Whether the upstream end may have missed what it was told last."""
 
     @property
     def stands(self) -> bool:
@@ -74,6 +76,7 @@ class Wiring:
         for key in named:
             if key[0] in known and key[1] in known:
                 edge = self.edges.setdefault(key, Edge(upstream=key[0], downstream=key[1], since=now, first=now))
+                edge.is_unsure = edge.is_unsure or key[0] == member
                 self._mark(edge, member, now)
 
     def connected(self, member: str, peer: str, role: str, now: float) -> None:
@@ -120,18 +123,23 @@ class Wiring:
         actions: list[Action] = []
         order = {stage: index for index, stage in enumerate(self._graph.order)}
         for edge in sorted(self.edges.values(), key=lambda edge: -order.get(members[edge.upstream].stage, -1)):
-            downstream = members[edge.downstream]
-            if edge.state is EdgeState.CONNECTED and downstream.is_ready and members[edge.upstream].may_send:
-                edge.state = EdgeState.OPEN
-                actions += self._tell("open", edge)
-            elif edge.state is EdgeState.OPEN and not downstream.is_ready:
-                edge.state = EdgeState.CONNECTED
-                actions += self._tell("close", edge)
+            if not edge.stands or not members[edge.upstream].may_send:
+                continue  # who is away is told when it is back
+            is_open, is_ready = edge.state is EdgeState.OPEN, members[edge.downstream].is_ready
+            if is_open != is_ready or edge.is_unsure:
+                edge.state = EdgeState.OPEN if is_ready else EdgeState.CONNECTED
+                edge.is_unsure = False
+                actions += self._tell("open" if is_ready else "close", edge)
         return actions
 
-    def is_wired(self, member: Member, members: Mapping[str, Member], now: float) -> bool:
-        """Whether a member has the edges that it needs: all that can be, and at least one to each stage beside it."""
-        for edges in self._neighbors(member, members).values():
+    def is_wired(self, member: Member, members: Mapping[str, Member], now: float, asleep: Collection[str] = ()) -> bool:
+        """Whether a member has the edges that it needs: all that can be, and at least one to each stage beside it.
+
+        ``asleep``: stages that are to have no replicas; of those it needs none.
+        """
+        for (_, stage), edges in self._neighbors(member, members).items():
+            if not edges and stage in asleep:
+                continue
             if not any(edge is not None and edge.stands for edge in edges):
                 return False
             for edge in edges:
@@ -195,7 +203,7 @@ class Wiring:
             edge.state, edge.since = EdgeState.CONNECTED, now
 
     def _form(self, edge: Edge, upstream: Member, downstream: Member, now: float) -> list[Action]:
-        edge.state, edge.since = EdgeState.FORMING, now
+        edge.state, edge.since, edge.is_unsure = EdgeState.FORMING, now, False
         edge.upstream_connected = edge.downstream_connected = False
         return [
             Send(

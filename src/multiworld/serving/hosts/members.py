@@ -29,7 +29,7 @@ __all__ = ["Members"]
 
 logger = logging.getLogger(__name__)
 
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Members:
@@ -81,12 +81,13 @@ class Members:
 
     def kill(self, name: str) -> None:
         """With all in its process group. It is not started again."""
+        self._release(name)
         self.signal(name, signal.SIGKILL)
         if name in self._running:
             self._running[name].kill_group()
 
     def signal(self, name: str, signum: int) -> None:
-        """Who is told to end is not started again."""
+        """Who is told to end is not started again; a kept one that is killed is."""
         if signum in ENDING_SIGNALS:
             self._release(name)
         if name in self._running:
