@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +18,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from multiworld.serving.gateway.dtypes import DTYPES, KSERVE, dtype_name, kserve_name
-from multiworld.serving.gateway.elements import as_bytes, check_finite, from_bytes
+from multiworld.serving.gateway.elements import MAX_TENSORS, as_bytes, check_finite, from_bytes
 from multiworld.serving.gateway.formats import FORMATS, Encoded, Format, accepted_format, decode, sent_format
 from multiworld.serving.gateway.kserve import HEADER_LENGTH, Question, answer_question, parse_question
 from multiworld.serving.gateway.refusal import Refusal
+from multiworld.serving.gateway.safetensors_format import MAX_HEADER_BYTES
 from multiworld.serving.gateway.served import Payload
 
 JSON, NPY, SAFE, RAW = FORMATS
+MAX_JSON_BYTES = 1 << 20
 REAL = [dtype for dtype in DTYPES.values() if not dtype.is_complex]
 NOT_IN_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -123,7 +126,9 @@ def test_kserve_keeps_every_bit_in_binary_and_every_number_in_json(tensor: Tenso
     assert answer["outputs"][0]["datatype"] == kserve_name(tensor.dtype)
     header = orjson.dumps({"inputs": answer["outputs"]})
     again = parse_question(
-        bytearray(header) + body[length:] if length else bytearray(header), {HEADER_LENGTH: str(len(header))}
+        bytearray(header) + body[length:] if length else bytearray(header),
+        {HEADER_LENGTH: str(len(header))},
+        max_json_bytes=MAX_JSON_BYTES,
     )
     assert is_same(again.payload, tensor)
 
@@ -156,7 +161,58 @@ json_values = st.recursive(
 def test_any_json_is_refused_or_read(inputs: Any, dtype: Any, shape: Any) -> None:
     request = orjson.dumps({"inputs": inputs, "dtype": dtype, "shape": shape})
     assert status_of(lambda: decode(JSON, bytearray(request), {})) in (200, 400)
-    assert status_of(lambda: parse_question(bytearray(request), {})) in (200, 400)
+    assert status_of(lambda: parse_question(bytearray(request), {}, max_json_bytes=MAX_JSON_BYTES)) in (200, 400)
+
+
+def test_words_among_numbers_take_no_more_memory_than_numbers() -> None:
+    data = ["x" * 5000, *[1] * 200_000]  # numpy would give each element as much room as the longest word
+    body = bytearray(orjson.dumps({"inputs": data}))
+    tracemalloc.start()
+    try:
+        assert status_of(lambda: decode(JSON, body, {})) == 400
+        question = bytearray(orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [3], "data": data}]}))
+        assert status_of(lambda: parse_question(question, {}, max_json_bytes=4 << 20)) == 400
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "kserve"])
+def many_tensors(kind: str, number: int) -> bytearray:
+    one = {"datatype": "FP32", "shape": [1], "data": [1]} if kind == "kserve" else {"data": 1}
+    if kind == "kserve":
+        return bytearray(orjson.dumps({"inputs": [{"name": str(index), **one} for index in range(number)]}))
+    return bytearray(
+        orjson.dumps({"inputs": [one] * number if kind == "list" else {str(index): one for index in range(number)}})
+    )
+
+
+def read(kind: str, body: bytearray) -> object:
+    return parse_question(body, {}, max_json_bytes=MAX_JSON_BYTES) if kind == "kserve" else decode(JSON, body, {})
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "kserve"])
+def test_a_body_may_have_only_so_many_tensors(kind: str) -> None:
+    assert status_of(functools.partial(read, kind, many_tensors(kind, MAX_TENSORS))) == 200
+    assert status_of(functools.partial(read, kind, many_tensors(kind, MAX_TENSORS + 1))) == 413
+
+
+def test_the_json_part_of_a_binary_body_is_bounded_as_json_is() -> None:
+    request = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [9], "data": [1.5] * 9}]})
+    headers = {HEADER_LENGTH: str(len(request))}
+    assert status_of(lambda: parse_question(bytearray(request), headers, max_json_bytes=len(request))) == 200
+    assert status_of(lambda: parse_question(bytearray(request), headers, max_json_bytes=len(request) - 1)) == 413
+
+
+def test_a_safetensors_header_is_bounded() -> None:
+    body, headers = joined(SAFE.encode(torch.ones(3)))
+    header, data = body[8:-12], body[-12:]
+
+    def padded(length: int) -> bytearray:  # as the format allows
+        return bytearray(length.to_bytes(8, "little") + header + b" " * (length - len(header)) + data)
+
+    assert status_of(lambda: decode(SAFE, padded(MAX_HEADER_BYTES), headers)) == 200
+    assert status_of(lambda: decode(SAFE, padded(MAX_HEADER_BYTES + 8), headers)) == 413
 
 
 def read_json(text: str) -> Payload:
@@ -331,7 +387,11 @@ def test_what_is_not_spoken_is_refused() -> None:
 
 def kserve(request: dict[str, Any], tail: bytes = b"", headers: dict[str, str] | None = None) -> Question:
     header = orjson.dumps(request)
-    return parse_question(bytearray(header + tail), {HEADER_LENGTH: str(len(header)), **(headers or {})})
+    return parse_question(
+        bytearray(header + tail),
+        {HEADER_LENGTH: str(len(header)), **(headers or {})},
+        max_json_bytes=MAX_JSON_BYTES,
+    )
 
 
 def binary(name: str, shape: list[int], size: Any = None) -> dict[str, Any]:

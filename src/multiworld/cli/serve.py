@@ -7,12 +7,17 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..serving.errors import DeploymentError
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
 
+if TYPE_CHECKING:
+    from ..serving.hosts import DeploymentRecord
+
 __all__ = ["main"]
+
+END_POLL_S = 0.05
 
 DESCRIPTION = """\
 Serve a pipeline: TARGET is app.py:pipeline, package.module:pipeline, or a YAML file. Ends with Ctrl-C, and everything
@@ -54,7 +59,7 @@ def _serve_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--host", help="numeric address for HTTP (default: 127.0.0.1, this host alone)")
-    parser.add_argument("--port", type=int, help="for HTTP (default: 8000; 0: a free one)")
+    parser.add_argument("--port", type=_port, help="for HTTP (default: 8000; 0: a free one)")
     parser.add_argument("--gateways", type=int, help="processes that take requests, at the same port (default: 1)")
     parser.add_argument("--name", help="of the deployment (default: the pipeline's)")
     parser.add_argument(
@@ -71,7 +76,7 @@ def _serve_parser() -> argparse.ArgumentParser:
         default="127.0.0.1",
         help="numeric address for worlds and other hosts; the token that they need is in MULTIWORLD_TOKEN",
     )
-    parser.add_argument("--control-port", type=int, default=0, help="where other hosts join (default: a free one)")
+    parser.add_argument("--control-port", type=_port, default=0, help="where other hosts join (default: a free one)")
     parser.add_argument("--hosts", type=int, default=1, help="wait for so many before replicas are placed (default: 1)")
     parser.add_argument("--log-dir", default="", help="a folder for one log file per process")
     parser.add_argument(
@@ -104,6 +109,12 @@ def _watch(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
+    return int(text)
+
+
 def _pair(text: str) -> tuple[str, int]:
     stage, _, number = text.partition("=")
     if not stage or not number.isdecimal():
@@ -127,12 +138,23 @@ def _asked(verb: str, define: Callable[[argparse.ArgumentParser], Callable[..., 
         record = find_deployment(options.name)
         request = {"ask": verb, "timeout_s": options.timeout_s, **request_of(options)}
         answer = ask(record.address, record.token, request, timeout_s=options.timeout_s + 5)
+        if verb == "stop":
+            _await_end(record, options.timeout_s)
     except DeploymentError as error:
         print(f"multiworld serve {verb}: {error}", file=sys.stderr)
         return 1
     answer.pop("ok", None)
     print(json.dumps(answer.get("status", answer)) if options.json else _text(verb, answer))
     return 0
+
+
+def _await_end(record: DeploymentRecord, timeout_s: float) -> None:
+    """Return when the deployment is no more, and its name and ports are free. Raises DeploymentError."""
+    until = time.monotonic() + timeout_s
+    while record.is_running:
+        if time.monotonic() > until:
+            raise DeploymentError(f"{record.name} stops, but has not ended within {timeout_s:g} s")
+        time.sleep(END_POLL_S)
 
 
 def _text(verb: str, answer: dict[str, Any]) -> str:

@@ -21,12 +21,14 @@ CLASSES: dict[str, type[ServingError]] = {name: getattr(errors, name) for name i
 class Report:
     """Given to ``infer``, it is filled in when the answer is there.
 
-    ``traceparent``: the header with which the caller's own trace is to be continued; it is only read. ``versions``: of
+    ``traceparent``: the header with which the caller's own trace is to be continued, and ``request_id``: what a request
+    without an id of its own is called in traces; both are only read. ``versions``: of
     the weights of each stage that executed the request; more than one if parts of it were executed by replicas of
     different versions. ``attempts``: how often the gateway sent it through from the start.
     """
 
     traceparent: str = ""
+    request_id: str = ""
     versions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     attempts: int = 0
 

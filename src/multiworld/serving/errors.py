@@ -11,9 +11,11 @@ __all__ = [
     "CanaryFailedError",
     "DeadlineExceededError",
     "DeploymentError",
+    "GatewayClosedError",
     "MemberLostError",
     "OverloadedError",
     "PoisonedRequestError",
+    "RequestIdReusedError",
     "RequestLostError",
     "ServingError",
     "StageFailedError",
@@ -80,6 +82,35 @@ class OverloadedError(ServingError):
         return (
             f"overloaded: {self.waiting} requests wait already. Nothing was started; "
             f"try again in {self.retry_after_s:.1f} s, or add replicas."
+        )
+
+
+class GatewayClosedError(ServingError):
+    """The gateway stops: it takes nothing more, or did not get this answer in time. Field: ``member``."""
+
+    http_status = 503
+
+    def __init__(self, member: str) -> None:
+        super().__init__(member)
+        self.member = member
+
+    def __str__(self) -> str:
+        return f"{self.member} stops. Ask another gateway, or again later."
+
+
+class RequestIdReusedError(ServingError):
+    """Another payload was sent with the same id a while ago. Field: ``request_id``."""
+
+    http_status = 422
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return (
+            f"the id {self.request_id!r} was that of another request, with another payload. Only the same request may "
+            "be sent again with its id; others need ids of their own."
         )
 
 

@@ -22,8 +22,10 @@ from .edge import Edge
 from .errors import (
     BadRequestError,
     DeadlineExceededError,
+    GatewayClosedError,
     OverloadedError,
     PoisonedRequestError,
+    RequestIdReusedError,
     RequestLostError,
     ServingError,
     StageUnavailableError,
@@ -31,6 +33,7 @@ from .errors import (
 from .graph import GATEWAY, INPUT
 from .node import Node, Place
 from .packets import Item, Kind
+from .payloads import digest_of
 from .requests import Open, Requests
 from .results import sendable
 from .tracing.hops import HOPS, merged
@@ -66,6 +69,8 @@ class Front:
         self.default_timeout_s = default_timeout_s
         self._graph = place.graph
         self._first = place.graph.downstream(GATEWAY)
+        self._cancels_chosen = all(stage.idempotent for stage in place.graph.stages.values())
+        """Whether what a client may come back for can be given up when it goes: it can be executed anew."""
         self._branches = any(len(place.graph.downstream(name)) > 1 for name in (INPUT, *place.graph.order))
         self._ids = itertools.count()
         self._salt = os.urandom(8)
@@ -100,9 +105,9 @@ class Front:
         """Send a request through the pipeline and return its answer: the payload of the last stage.
 
         With several output stages: a dict, whose names are those of the stages, or ``stage.name`` where a stage gives a
-        dict. ``payload`` must not be changed until then. ``request_id``: asked again with the same, the same answer
-        is given, once it is there, for a while. ``timeout_s``: default, that of the pipeline. ``key``: what the policy
-        "sticky" goes by. ``report``: is filled in with what is told besides the answer.
+        dict. ``payload`` must not be changed until then. ``request_id``: asked again with the same, and the same
+        payload, the same answer is given, once it is there, for a while. ``timeout_s``: default, that of the pipeline.
+        ``key``: what the policy "sticky" goes by. ``report``: is filled in with what is told besides the answer.
 
         Raises a ServingError. Cancelled, the request is given up everywhere.
         """
@@ -126,17 +131,24 @@ class Front:
         self, chosen: str, payload: Payload, timeout_s: float | None, key: str | None, report: Report | None, now: float
     ) -> tuple[Payload, int, Versions]:
         """Return the answer to what was asked with an id, now, before or at the same time, and what is told of it."""
+        payload = _ready(payload)
+        digest = digest_of(payload)
         kept = self.requests.kept(chosen, now=now)
         if kept is not None:
-            answer, attempts, versions = kept
+            answer, attempts, versions, whose = kept
+            if whose != digest:
+                raise RequestIdReusedError(chosen)
             return _copied(answer), attempts, versions
         limit_s = self._checked_timeout(timeout_s)
         request = self.requests.chosen(chosen)
         if request is not None:
+            if request.digest != digest:
+                raise RequestIdReusedError(chosen)
             request.num_waiters += 1
             answer = _copied(await self._wait_with_others(request, limit_s))
         else:
             request = self._admit(payload, timeout_s, key, chosen, now, report)
+            request.digest = digest
             request.waiter.add_done_callback(_look_at)
             self._send(request)
             answer = await self._wait_with_others(request, None)
@@ -159,7 +171,7 @@ class Front:
             raise late from None
         finally:
             request.num_waiters -= 1
-            if not request.num_waiters and not request.waiter.done():
+            if not request.num_waiters and not request.waiter.done() and self._cancels_chosen:
                 self._give_up(request)
         return answer
 
@@ -191,7 +203,7 @@ class Front:
         report: Report | None = None,
     ) -> Open:
         if self._closed:
-            raise ServingError("this gateway is closed")
+            raise GatewayClosedError(self.member)
         timeout_s = self._checked_timeout(timeout_s)
         id_ = self._new_id()
         deadline = math.inf if timeout_s is None else now + timeout_s
@@ -206,6 +218,8 @@ class Front:
             id_, item, self._loop.create_future(), opened_at=now, deadline=deadline, size_bytes=item.size_bytes
         )
         request.chosen = chosen
+        if report is not None:
+            request.label = report.request_id
         if self.tracer is not None:
             request.trace = self.tracer.begin("" if report is None else report.traceparent)
             if request.trace is not None:
@@ -251,7 +265,9 @@ class Front:
                     self._answer(request, _joined(request.parts), size_bytes, now)
 
     def _answer(self, request: Open, answer: Payload, size_bytes: int, now: float) -> None:
-        kept = None if request.chosen is None else (_copied(answer), request.attempt, self._versions(request))
+        kept = None
+        if request.chosen is not None:
+            kept = _copied(answer), request.attempt, self._versions(request), request.digest
         if self.requests.answered(request.id, kept, size_bytes, now=now) is not None:
             if request.trace is not None:
                 self._finish_trace(request, None)
@@ -284,7 +300,7 @@ class Front:
         journey = Journey(
             pipeline=self.pipeline,
             gateway=self.member,
-            request_id=request.chosen or request.id.hex(),
+            request_id=request.chosen or request.label or request.id.hex(),
             opened=ended - took_s,
             ended=ended,
             attempts=request.attempt,
@@ -439,7 +455,7 @@ class Front:
         self._closed = True
         self._tending.cancel()
         for request in self.requests.all_open():
-            self._fail(request, ServingError("the gateway was closed before the answer was there"))
+            self._fail(request, GatewayClosedError(self.member))
             if request.waiter.done() and not request.waiter.cancelled():
                 request.waiter.exception()
         with contextlib.suppress(asyncio.CancelledError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import os
 import secrets
@@ -11,6 +12,7 @@ import socket
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,6 @@ from .hosts import DeploymentFile, HostOptions, Order
 __all__ = ["serve"]
 
 SPEC_FILE = "spec.json"
-DEFAULT_PORT = 8000
-LOOPBACK = "127.0.0.1"
 GRACE_S = 10.0
 TOKEN = "MULTIWORLD_TOKEN"
 CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"
@@ -46,7 +46,7 @@ def serve(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, folder: Path) -> int:
     spec: dict[str, Any] = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-    address = (options.address, options.control_port or _free_port(options.address))
+    address = (options.address, _port_at(options.address, options.control_port, "--address and --control-port"))
     fields = {**spec["deployment"], "store": _store_url(options.address), "address": list(address)}
     with DeploymentFile.claim(fields["name"], address, fields["token"]):
         from .hosts.program import run_host
@@ -89,6 +89,7 @@ def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
 
 def _draw_up(options: argparse.Namespace, folder: Path) -> int:
     from .config import ConfigError, PipelineFile, load_pipeline
+    from .gateway.options import DEFAULT_PORT
     from .pipeline import Pipeline
 
     try:
@@ -104,7 +105,7 @@ def _draw_up(options: argparse.Namespace, folder: Path) -> int:
                 options.target, [f" is a {type(target).__name__}, expected a multiworld.serving.Pipeline"]
             )
         pipeline = _adapted(target, options)
-        http = {} if described is None else asdict(described.gateway)
+        http = {"port": DEFAULT_PORT} if described is None else asdict(described.gateway)
         gateways = 1 if described is None else described.gateways
         _write(options, folder, pipeline, http, gateways)
     except (ConfigError, DeploymentError, ValueError, TypeError) as error:
@@ -132,17 +133,17 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
     from .control.spec import DeploymentSpec
     from .gateway import GatewayOptions
 
-    http = {**http}
-    if options.host is not None:
-        http["host"] = options.host
-    port = options.port if options.port is not None else http.get("port") or DEFAULT_PORT
-    http["port"] = port or _free_port(http.get("host", LOOPBACK))
+    given = {name: getattr(options, name) for name in ("host", "port") if getattr(options, name) is not None}
+    options_of_http = GatewayOptions(**{**http, **given})
+    host = _numeric(options_of_http.host)
+    port = _port_at(host, options_of_http.port, "--host and --port")
+    _port_at(options.address, options.control_port, "--address and --control-port")
     gateways = gateways if options.gateways is None else options.gateways
     if gateways < 1:
         raise ValueError(f"--gateways must be at least 1, got {gateways}")
-    options_of_http = GatewayOptions(**http)
-    _check_port(options_of_http.host, options_of_http.port)
-    http = asdict(replace(options_of_http, reuse_port=True))
+    if pipeline.generation is not None:
+        _check_generation(pipeline.generation)
+    http = asdict(replace(options_of_http, host=host, port=port, reuse_port=True))
     blueprint = pipeline.blueprint(in_main=False)
     blueprint.write(folder)
     spec = DeploymentSpec(
@@ -183,25 +184,52 @@ def _tracing(options: argparse.Namespace) -> dict[str, Any]:
     return {"tracing": {"url": tracing.url, "ratio": tracing.ratio}}
 
 
-def _check_port(host: str, port: int) -> None:
-    """Say at once that a port is taken, and not in a gateway that is started again and again."""
-    with socket.socket(family_of(host)) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+def _numeric(host: str) -> str:
+    """Return a numeric address; the page must know who can reach it."""
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise ValueError(
+            f"host must be a numeric address (127.0.0.1: this host alone, 0.0.0.0: every network), got {host!r}"
+        ) from None
+    return host
+
+
+def _check_generation(arguments: Mapping[str, Any]) -> None:
+    from .generation import Generator
+
+    try:
+        Generator(Unasked(), **arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"generation={dict(arguments)!r} of the pipeline: {error}") from None
+
+
+class Unasked:
+    """Stands for the pipeline where nobody asks it anything."""
+
+    async def infer(self, payload: Any, **asked: Any) -> Any:
+        raise NotImplementedError
+
+
+def _port_at(host: str, port: int, chosen_by: str) -> int:
+    """Return the port, or a free one for 0. Says at once that it is taken, and not in a process that is started again
+    and again. Raises DeploymentError."""
+    try:
+        with socket.socket(family_of(host)) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((host, port))
-        except OSError as error:
-            raise DeploymentError(f"cannot listen at {host}:{port}: {error.strerror}. Choose another --port.") from None
-
-
-def _free_port(host: str) -> int:
-    with socket.socket(family_of(host)) as sock:
-        sock.bind((host, 0))
-        port: int = sock.getsockname()[1]
-    return port
+            found: int = sock.getsockname()[1]
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DeploymentError(f"cannot listen at {host}:{port}: {reason}. Choose others by {chosen_by}.") from None
+    return found
 
 
 def _store_url(host: str) -> str:
-    return f"tcp://{f'[{host}]' if ':' in host else host}:{_free_port(host)}"
+    shown = f"[{host}]" if ":" in host else host
+    return f"tcp://{shown}:{_port_at(host, 0, '--address')}"
 
 
 def _say(text: str) -> None:

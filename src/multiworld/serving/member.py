@@ -341,10 +341,13 @@ class GatewayMember(Member):
         self.front.replica_lost()
 
     def _hear_readiness(self, order: Message) -> None:
+        if self.state == "draining":
+            return
         self.ready, self.why = bool(order["ready"]), str(order.get("why", ""))
 
     async def _drain(self) -> None:
         self.state = "draining"
+        self.ready, self.why = False, "this gateway stops"
         await self.front.drain(60.0)
         self.tell({"event": "drained"})
 

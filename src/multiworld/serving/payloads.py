@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from ..channel.base import Payload
-from ..channel.tensors import describe, memory_of, parse_layout
+from ..channel.tensors import describe, memory_of, parse_layout, payload_segments
 
-__all__ = ["Packed", "map_tensors", "tensors_of"]
+__all__ = ["Packed", "digest_of", "map_tensors", "tensors_of"]
+
+DIGEST_BYTES: Final = 16
 
 
 class Packed:
@@ -37,6 +41,15 @@ def tensors_of(payload: Payload) -> list[Tensor]:
     if isinstance(payload, Tensor):
         return [payload]
     return list(payload.values()) if isinstance(payload, dict) else payload
+
+
+def digest_of(payload: Payload) -> bytes:
+    """Return what two payloads of contiguous CPU tensors have in common only if they are the same, bit by bit."""
+    meta, segments, _ = payload_segments(payload)
+    digest = hashlib.blake2b(meta, digest_size=DIGEST_BYTES)
+    for segment in segments:
+        digest.update(segment)
+    return digest.digest()
 
 
 def map_tensors(payload: Payload, function: Callable[[Tensor], Tensor]) -> Payload:

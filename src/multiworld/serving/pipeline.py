@@ -19,7 +19,7 @@ from ..channel.base import Payload
 from ..world.manager import WorldManager
 from .admission import Admission
 from .blueprint import Blueprint, is_replaying_main
-from .config import PipelineFile
+from .config import NAME, PipelineFile
 from .control.controller import Controller
 from .control.lines import AttachedLine
 from .control.spec import DeploymentSpec
@@ -82,6 +82,8 @@ class Pipeline:
         generation: Mapping[str, Any] | None = None,
         backend: str = "auto",
     ) -> None:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ValueError(f"a pipeline's name has up to 63 letters, digits, '_', '.' and '-' only, got {name!r}")
         self.graph = Graph(stages)
         make_policy(policy, lambda _: 0)
         if not 0.3 <= lease_s <= 60:

@@ -25,8 +25,8 @@ class Open:
     """A request without its answer. ``item``: its input as it is sent. ``waiter``: whoever waits for the answer."""
 
     __slots__ = (
-        "attempt", "chosen", "deadline", "extras", "id", "item", "num_waiters", "opened_at", "parts", "size_bytes",
-        "trace", "waiter",
+        "attempt", "chosen", "deadline", "digest", "extras", "id", "item", "label", "num_waiters", "opened_at", "parts",
+        "size_bytes", "trace", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +37,10 @@ class Open:
         self.attempt = 1
         self.chosen: str | None = None
         """The id that the client chose, with which it may come back."""
+        self.digest = b""
+        """Of its payload, if the client chose an id."""
+        self.label = ""
+        """What traces call it, unless the client chose an id."""
         self.num_waiters = 1
         self.parts: dict[str, Any] = {}
         """The answers of the output stages that have come so far."""

@@ -2,7 +2,7 @@
 
 from .load import load_pipeline, read_file
 from .models import Resolver, resolve_model
-from .pipeline_file import CutPlan, PipelineFile
+from .pipeline_file import NAME, CutPlan, PipelineFile
 from .problems import ConfigError
 
-__all__ = ["ConfigError", "CutPlan", "PipelineFile", "Resolver", "load_pipeline", "read_file", "resolve_model"]
+__all__ = ["NAME", "ConfigError", "CutPlan", "PipelineFile", "Resolver", "load_pipeline", "read_file", "resolve_model"]

@@ -59,7 +59,9 @@ def read_job(document: Document) -> PipelineFile:
     warnings: list[str] = []
     name, model = section.need("name", str, "job"), section.need("model", str, "")
     policy = _policy(section, warnings)
-    rows, inflight = section.take("micro_batch_size", int, 8), section.take("max_inflight", int, 1)
+    rows, inflight = section.take("micro_batch_size", int, 8), section.take("max_inflight", int, 0)
+    if inflight > 0:
+        warnings.append(f"max_inflight: more than {inflight} requests at once are refused (429), and do not wait")
     batch = section.build(Batch, max_size=rows)
     workers = [worker for sub in section.subs("workers") if (worker := _worker(sub)) is not None]
     ranges = _ranges(section, workers)
@@ -87,7 +89,7 @@ def read_job(document: Document) -> PipelineFile:
         policy=policy,
         gateways=max(sum(worker.layers is None for worker in workers), 1),
         autoscaling=None,
-        max_inflight=max(inflight, 1),
+        max_inflight=inflight if inflight > 0 else None,
         warnings=tuple(warnings),
     )
 

@@ -48,7 +48,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CanaryFailedError
-from ..gateway.options import GatewayOptions
+from ..gateway.options import DEFAULT_PORT, GatewayOptions
 from ..graph import Batch, Graph, Stage
 from ..routing import POLICIES
 from ..scaling import ScalingPolicy
@@ -59,7 +59,7 @@ from .sections import Section
 if TYPE_CHECKING:
     from .models import Resolver
 
-__all__ = ["CutPlan", "PipelineFile", "read_pipeline"]
+__all__ = ["NAME", "CutPlan", "PipelineFile", "read_pipeline"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 ATTRIBUTE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -116,7 +116,7 @@ class PipelineFile:
     lease_s: float = 2.0
     gateways: int = 1
     preload: tuple[str, ...] = ()
-    gateway: GatewayOptions = field(default_factory=GatewayOptions)
+    gateway: GatewayOptions = field(default_factory=lambda: GatewayOptions(port=DEFAULT_PORT))
     autoscaling: ScalingPolicy | None = field(default_factory=ScalingPolicy)
     max_inflight: int | None = None
     """How many requests the gateways take at once; None: as many as the stages have credit for."""
@@ -189,7 +189,10 @@ def read_pipeline(document: Document) -> PipelineFile:
 
 def _gateway(section: Section) -> GatewayOptions:
     sub = section.sub("gateway")
-    return (sub.make(GatewayOptions) if sub is not None else None) or GatewayOptions()
+    made = None if sub is None else sub.make(GatewayOptions)
+    if sub is None or made is None:
+        return GatewayOptions(port=DEFAULT_PORT)
+    return made if sub.raw("port") is not None else replace(made, port=DEFAULT_PORT)
 
 
 def _autoscaling(section: Section) -> ScalingPolicy | None:

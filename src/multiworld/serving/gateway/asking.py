@@ -20,6 +20,8 @@ MAX_TIMEOUT_S = 7 * 24 * 3600.0
 @dataclass(frozen=True)
 class Asking:
     request_id: str
+    is_chosen: bool
+    """Whether the client named the request, and may ask again for the answer; else the id only tells it from others."""
     timeout_s: float | None
     key: str | None
     traceparent: str = ""
@@ -35,9 +37,10 @@ def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Askin
         raise Refusal(
             415, "UnsupportedMediaTypeError", f"content encoding {headers['content-encoding']!r:.40} is not served"
         )
-    request_id = _plain(headers, "idempotency-key") or os.urandom(16).hex()
+    chosen = _plain(headers, "idempotency-key")
+    request_id = chosen or os.urandom(16).hex()
     key, traceparent = _plain(headers, "x-routing-key"), headers.get("traceparent", "")
-    return Asking(request_id, _timeout_s(headers, default_timeout_s), key, traceparent)
+    return Asking(request_id, chosen is not None, _timeout_s(headers, default_timeout_s), key, traceparent)
 
 
 def _plain(headers: Mapping[str, str], name: str) -> str | None:

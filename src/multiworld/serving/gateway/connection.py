@@ -1,6 +1,7 @@
 """One connection: HTTP/1.1 by uvicorn, with the bounds that it has not.
 
-uvicorn waits for ever for the head of a request and for a client to read, and keeps as much of a head as comes.
+uvicorn waits for ever for the head of a request and for a client to read, and keeps as much of a head and of trailers
+as comes. Of a request that offers another protocol (``Upgrade: h2c``) it loses the body, though it answers in this one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpConnection"]
 
-MAX_HEAD_BYTES = 1 << 16
+MAX_HEAD_BYTES = 1 << 16  # so many of trailers, too
+FRAMING = (b"content-length", b"transfer-encoding")
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +42,8 @@ class HttpConnection(HttpToolsProtocol):
         self.logger = logger
         self.access_log = False  # whatever handlers somebody else has given uvicorn's logger
         self._options = options
-        self._is_in_head = False
-        self._head_bytes = 0
+        self._is_in_head = self._is_in_copy = False
+        self._head_bytes = self._trailer_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
@@ -70,7 +73,11 @@ class HttpConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
         if self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -78,13 +85,49 @@ class HttpConnection(HttpToolsProtocol):
         elif self._timer is None and self.timeout_keep_alive_task is None and not self._is_busy():
             self._await_head()  # what came was no request, and has ended the wait for one
 
+    def _parse(self, data: bytes) -> None:
+        """Have it parsed, and what follows the offer of another protocol as if there had been none."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            framing = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] in FRAMING)
+            self._is_in_copy = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+            self._is_in_copy = False
+
     def on_message_begin(self) -> None:
+        if self._is_in_copy:
+            return
         super().on_message_begin()
-        self._is_in_head, self._head_bytes = True, 0
+        self._is_in_head, self._head_bytes, self._trailer_bytes = True, 0, 0
         if self._timer is None:
             self._await_head()
 
+    def on_url(self, url: bytes) -> None:
+        if not self._is_in_copy:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:
+            super().on_header(name, value)
+        elif not self._is_in_copy and not self.transport.is_closing():  # nobody asks for trailers
+            self._trailer_bytes += len(name) + len(value) + 4
+            if self._trailer_bytes > MAX_HEAD_BYTES:
+                reason = f"the trailers are longer than {MAX_HEAD_BYTES} bytes"
+                self._refuse(Refusal(431, "HeadTooLargeError", reason))
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():  # else its body is still to come
+            super().on_message_complete()
+
     def on_headers_complete(self) -> None:
+        if self._is_in_copy:
+            return
         self._is_in_head = False
         if self._timer is not None:
             self._timer.cancel()

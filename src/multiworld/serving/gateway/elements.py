@@ -15,12 +15,24 @@ from .dtypes import dtype_name
 from .refusal import Refusal
 from .served import Payload
 
-__all__ = ["Buffer", "as_bytes", "as_json", "check_finite", "checked_shape", "from_bytes", "from_json", "on_host"]
+__all__ = [
+    "Buffer",
+    "as_bytes",
+    "as_json",
+    "check_count",
+    "check_finite",
+    "checked_shape",
+    "from_bytes",
+    "from_json",
+    "on_host",
+]
 
 Buffer = bytes | bytearray | memoryview
 COPIED_BYTES = 1 << 16  # up to here a copy costs less than keeping the tensor
 MAX_DIMS = 32
 MAX_DIM = 1 << 40
+MAX_TENSORS = 4096
+"""In one body: each takes some microseconds of the loop, and a kilobyte, however small it is."""
 WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """What JSON has no numbers for, as protobuf writes it."""
 
@@ -61,6 +73,12 @@ def checked_shape(shape: object) -> tuple[int, ...]:
     if len(shape) > MAX_DIMS or math.prod(max(each, 1) for each in shape) >= MAX_DIM:
         raise Refusal(400, "BadRequestError", f"the shape {shape!r:.80} is too large")
     return tuple(shape)
+
+
+def check_count(num_tensors: int) -> None:
+    """Refuse a body of more tensors than one may have."""
+    if num_tensors > MAX_TENSORS:
+        raise Refusal(413, "ContentTooLargeError", f"the body has {num_tensors} tensors; {MAX_TENSORS} are served")
 
 
 def as_json(tensor: Tensor, *, is_flat: bool = False) -> Any:
@@ -122,15 +140,20 @@ def _is_finite(tensor: Tensor) -> bool:
 
 def _array(data: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
     try:
-        array = np.array(data)
-        has_words = array.dtype.kind in "UO"
-        if has_words:
-            array = np.array(_without_words(data))
+        has_words = _has_words(data)  # before numpy sees them, which makes room in each element for the longest
+        array = np.array(_without_words(data) if has_words else data)
     except (ValueError, OverflowError, RecursionError) as error:
         raise Refusal(400, "BadRequestError", f"{name} is ragged, or nested too deeply: {error!s:.300}") from None
     if array.dtype.kind not in "biuf" or array.ndim > MAX_DIMS:
         raise Refusal(400, "BadRequestError", f"{name} must be numbers, or lists of numbers of one shape")
     return array, has_words
+
+
+def _has_words(data: Any) -> bool:
+    if not isinstance(data, list):
+        return isinstance(data, str)
+    kinds = set(map(type, data))
+    return str in kinds or (list in kinds and any(map(_has_words, data)))
 
 
 def _without_words(data: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import json_format, npy_format, raw_format, safetensors_format
@@ -10,7 +11,7 @@ from .elements import Buffer
 from .refusal import Refusal
 from .served import Payload
 
-__all__ = ["FORMATS", "Encoded", "Format", "accepted_format", "decode", "sent_format"]
+__all__ = ["FORMATS", "Encoded", "Format", "accepted_format", "decode", "reading", "sent_format"]
 
 Encoded = tuple[list[Buffer], dict[str, str]]
 """The pieces of a body, and what the head says about them besides the content type."""
@@ -74,13 +75,18 @@ def accepted_format(headers: Mapping[str, str], sent: Format) -> Format:
 
 
 def decode(form: Format, body: bytearray, headers: Mapping[str, str]) -> Payload:
-    """Return the payload of a body. Whatever is wrong with it is a Refusal with 400 (or 406)."""
-    try:
+    """Return the payload of a body. Whatever is wrong with it is a Refusal with 4xx."""
+    with reading(form.content_type):
         return form.decode(body, headers)
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Refuse, with 400, a body that makes whoever reads it stumble."""
+    try:
+        yield
     except (ValueError, TypeError, LookupError, RuntimeError, OverflowError, MemoryError) as error:
-        raise Refusal(
-            400, "BadRequestError", f"the body is no {form.content_type} that can be read: {error!s:.200}"
-        ) from None
+        raise Refusal(400, "BadRequestError", f"the body is no {what} that can be read: {error!s:.200}") from None
 
 
 def _by_preference(accept: str) -> list[str]:

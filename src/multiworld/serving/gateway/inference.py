@@ -11,7 +11,7 @@ from .answers import JSON
 from .asking import Asking, asking
 from .elements import check_finite
 from .exchange import Answer, Exchange
-from .formats import Format, accepted_format, decode, sent_format
+from .formats import Format, accepted_format, decode, reading, sent_format
 from .kserve import HEADER_LENGTH, answer_question, parse_question
 from .options import GatewayOptions
 from .prometheus import HttpCounts
@@ -74,8 +74,11 @@ class Inference:
                 415, "UnsupportedMediaTypeError", f"content type {content_type!r:.80} is not served; {JSON} is"
             )
         asked = self._asked(exchange)
-        limit = self._max_bytes(is_text=HEADER_LENGTH not in exchange.headers)
-        question = parse_question(await exchange.body.read(limit), exchange.headers)
+        max_json_bytes = self._max_bytes(is_text=True)
+        is_text = HEADER_LENGTH not in exchange.headers
+        body = await exchange.body.read(max_json_bytes if is_text else self._max_bytes(is_text=False))
+        with reading("request of KServe's protocol"):
+            question = parse_question(body, exchange.headers, max_json_bytes=max_json_bytes)
         self._check(question.payload)
         result, told = await self._ask(exchange, question.payload, asked)
         pieces, header_length = answer_question(question, result, model=self._served.name, version=version)
@@ -96,9 +99,11 @@ class Inference:
 
     def _arguments(self, asked: Asking) -> Asked:
         """Return what is asked besides the payload, with a report of what can tell one."""
-        arguments = Asked(request_id=asked.request_id, timeout_s=asked.timeout_s, key=asked.key)
+        arguments = Asked(timeout_s=asked.timeout_s, key=asked.key)
+        if asked.is_chosen:
+            arguments["request_id"] = asked.request_id
         if can_report(self._served):
-            arguments["report"] = Report(traceparent=asked.traceparent)
+            arguments["report"] = Report(traceparent=asked.traceparent, request_id=asked.request_id)
         return arguments
 
     def _max_bytes(self, *, is_text: bool) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .dtypes import dtype_name, dtype_of
-from .elements import Buffer, as_json, from_json
+from .elements import Buffer, as_json, check_count, from_json
 from .refusal import Refusal
 from .served import Payload
 
@@ -39,6 +39,7 @@ def decode(body: bytearray, headers: Mapping[str, str]) -> Payload:
     if isinstance(inputs, dict):
         return _dict(inputs, dtype)
     if isinstance(inputs, list) and inputs and all(isinstance(each, dict) for each in inputs):
+        check_count(len(inputs))
         return [_tensor(each, dtype, f"input {index}") for index, each in enumerate(inputs)]
     return from_json(inputs, None if dtype is None else dtype_of(dtype), request.get("shape"), name="inputs")
 
@@ -77,6 +78,7 @@ def dumps(value: Any) -> bytes:
 def _dict(inputs: dict[str, Any], dtype: Any) -> dict[str, Tensor]:
     if not inputs:
         raise Refusal(400, "BadRequestError", '"inputs" is empty')
+    check_count(len(inputs))
     dtypes = dtype if isinstance(dtype, dict) else dict.fromkeys(inputs, dtype)
     unknown = dtypes.keys() - inputs.keys()
     if unknown:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from .dtypes import kserve_dtype, kserve_name
-from .elements import Buffer, as_bytes, as_json, checked_shape, from_bytes, from_json
+from .elements import Buffer, as_bytes, as_json, check_count, checked_shape, from_bytes, from_json
 from .json_format import dumps, load_object
 from .refusal import Refusal
 from .served import Payload
@@ -31,17 +31,22 @@ class Question:
     is_binary: bool
 
 
-def parse_question(body: bytearray, headers: Mapping[str, str]) -> Question:
-    """Return what a body asks.
+def parse_question(body: bytearray, headers: Mapping[str, str], *, max_json_bytes: int) -> Question:
+    """Return what a body asks. ``max_json_bytes``: of its part in JSON.
 
     One input is a tensor, several are a dict by their names, unless ``parameters.payload`` says ``"tensor"``,
-    ``"list"`` or ``"dict"``. Whatever is wrong is a Refusal.
+    ``"list"`` or ``"dict"``. Whatever is wrong is a Refusal, ValueError or the like.
     """
     length = _header_length(body, headers)
+    if length > max_json_bytes:
+        raise Refusal(
+            413, "ContentTooLargeError", f"the JSON is larger than the {max_json_bytes} bytes that are served"
+        )
     request = load_object(memoryview(body)[:length])
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or not inputs or not all(isinstance(each, dict) for each in inputs):
         raise _bad('"inputs" must be a list of tensors, at least one')
+    check_count(len(inputs))
     named: dict[str, Tensor] = {}
     at = length
     for entry in inputs:

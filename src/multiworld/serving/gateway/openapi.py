@@ -129,7 +129,7 @@ def _asking() -> list[dict[str, Any]]:
     text = {"type": "string", "minLength": 1, "maxLength": 256}
     seconds = {"type": "number", "exclusiveMinimum": 0}
     return [
-        _header("Idempotency-Key", "Names the request: sent again, it gets the same answer, computed once.", text),
+        _header("Idempotency-Key", "Names the request: sent again, it gets the same answer.", text),
         _header("X-Timeout-S", "Seconds after which the request is given up, and answered 504.", seconds),
         _header("X-Routing-Key", "Requests with the same key go to the same replica, if they can.", text),
         _header("traceparent", "Of the caller's trace, which is continued if traces are on (W3C Trace Context).", text),
@@ -143,6 +143,7 @@ def _failures(schema: str = "Error") -> dict[str, Any]:
         "408": "The body came too slowly.",
         "413": "The body is too large.",
         "415": "The content type is not served.",
+        "422": "The Idempotency-Key was that of a request with another payload.",
         "429": "Too much is asked at this moment: see Retry-After.",
         "500": "A stage failed.",
         "503": "A stage has no live replica, or the gateway stops: see Retry-After.",

@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["GatewayOptions"]
+__all__ = ["DEFAULT_PORT", "GatewayOptions"]
+
+DEFAULT_PORT = 8000
+"""Of a gateway that is started from the command line."""
 
 NAN_POLICIES = ("allow", "refuse")
 SECONDS = ("body_timeout_s", "body_total_timeout_s", "head_timeout_s", "idle_timeout_s", "write_timeout_s")

@@ -25,6 +25,7 @@ class Refusal(Exception):
         retry_after_s: float | None = None,
         allow: str = "",
     ) -> None:
+        message = message.encode("utf-8", "backslashreplace").decode()  # a lone surrogate is no text that can be sent
         super().__init__(status, kind, message)
         self.status, self.kind, self.message, self.stage, self.allow = status, kind, message, stage, allow
         self.retry_after_s = retry_after_s

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from .dtypes import DTYPES
-from .elements import Buffer, checked_shape, from_bytes, on_host
+from .elements import Buffer, check_count, checked_shape, from_bytes, on_host
 from .refusal import Refusal
 from .served import Payload
 
@@ -20,6 +20,7 @@ __all__ = ["decode", "encode"]
 KIND = "payload"
 """The key of the file's metadata that says what the tensors are together: ``tensor``, ``list`` or ``dict``."""
 INPUT, OUTPUT = "input", "output"
+MAX_HEADER_BYTES = 1 << 20
 TYPES = {
     "BOOL": "bool",
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
@@ -34,14 +35,21 @@ TYPES = {
 
 def decode(body: bytearray, headers: Mapping[str, str]) -> Payload:
     """Return the payload: what its metadata says; else, a tensor if its only one is called ``input``; else a dict."""
+    length = int.from_bytes(body[:8], "little")
+    if MAX_HEADER_BYTES < length < len(body):
+        raise Refusal(
+            413,
+            "ContentTooLargeError",
+            f"the safetensors header has {length} bytes; {MAX_HEADER_BYTES} are served",
+        )
     try:
         found = safetensors.deserialize(bytes(body))  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
         raise Refusal(400, "BadRequestError", f"the body is no safetensors file: {error!s:.200}") from None
+    check_count(len(found))
     tensors = {name: _tensor(name, entry) for name, entry in found}
     if not tensors:
         raise Refusal(400, "BadRequestError", "the safetensors file has no tensors")
-    length = int.from_bytes(body[:8], "little")
     metadata = orjson.loads(memoryview(body)[8 : 8 + length]).get("__metadata__") or {}
     default = "tensor" if list(tensors) == [INPUT] else "dict"
     return _payload(metadata.get(KIND, default), tensors)

@@ -12,7 +12,7 @@ import torch
 
 from ...channel.base import Payload
 from ..answers import Asked, Report
-from ..errors import DeadlineExceededError, OverloadedError, ServingError
+from ..errors import DeadlineExceededError, GatewayClosedError, OverloadedError
 from .question import Question
 from .run import Infers, Run
 from .sampling import Sampling
@@ -221,7 +221,7 @@ class Generator:
 
     async def _enter(self, run: Run) -> None:
         if self._is_closed:
-            raise ServingError("this generator is closed")
+            raise GatewayClosedError("this generator")
         if self._turns.num_waiting >= self._max_waiting:
             raise OverloadedError(self._turns.num_waiting, RETRY_AFTER_S)
         try:

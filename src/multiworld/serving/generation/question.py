@@ -16,6 +16,7 @@ __all__ = ["Question"]
 
 FIELDS = {"tokens", "max_new_tokens", "temperature", "seed", "top_k", "stop"}
 DEFAULT_NEW_TOKENS = 64
+MAX_TOKEN = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,8 @@ def _number(fields: Mapping[str, Tensor], name: str, default: Any) -> Any:
     if fields[name].numel() != 1:
         raise BadRequestError("", f"{name} must be one number, got a tensor of shape {list(fields[name].shape)}")
     value = fields[name].item()
+    if isinstance(value, complex):
+        raise BadRequestError("", f"{name} must be a real number, got {value!r}")
     if name != "temperature" and value != value // 1:
         raise BadRequestError("", f"{name} must be a whole number, got {value!r}")
     return value
@@ -68,4 +71,7 @@ def _number(fields: Mapping[str, Tensor], name: str, default: Any) -> Any:
 def _tokens(tensor: Tensor, name: str) -> list[int]:
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() > 1:
         raise BadRequestError("", f"{name} must be whole numbers [n], got {tensor.dtype} {list(tensor.shape)}")
-    return [int(token) for token in tensor.reshape(-1).tolist()]
+    tokens = [int(token) for token in tensor.reshape(-1).tolist()]
+    if any(token > MAX_TOKEN for token in tokens):
+        raise BadRequestError("", f"{name} must be at most {MAX_TOKEN}, got {max(tokens)}")
+    return tokens

@@ -73,8 +73,8 @@ class PageApp:
             await answer.whole(503, f"{MAX_STREAMS} readers follow this page already", retry_after="5")
             return
         self._num_streams += 1
-        headers = dict(scope["headers"])
-        sending = asyncio.ensure_future(answer.stream(self._messages(headers.get(b"last-event-id", b"").decode())))
+        last_id = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
+        sending = asyncio.ensure_future(answer.stream(self._messages(last_id)))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -90,7 +90,7 @@ class PageApp:
     async def _messages(self, last_id: str) -> AsyncIterator[str]:
         recorder = self._recorder
         run, _, number = last_id.partition(":")
-        num_stories = int(number) if run == recorder.run and number.isdecimal() else 0
+        num_stories = int(number) if run == recorder.run and number.isascii() and number.isdecimal() else 0
         num_points, shown, graph = 0, None, None
         yield f"retry: {RETRY_MS}\n" + _message("hello", {"run": recorder.run})
         while not recorder.closed:
