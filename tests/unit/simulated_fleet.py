@@ -19,7 +19,7 @@ def chain(*names: str, replicas: int = 1) -> Graph:
 
 @dataclass
 class Process:
-    """One member's process. ``loads``: False to fail; ``hangs``: it hears and says nothing."""
+    """One member's process. ``loads``: False to fail, None to take for ever; ``hangs``: it hears and says nothing."""
 
     member: str
     stage: str
@@ -28,11 +28,14 @@ class Process:
     keep: bool = False
     state: str = "starting"
     version: int = 1
-    loads: bool = True
+    loads: bool | None = True
     hangs: bool = False
     edges: set[tuple[str, str]] = field(default_factory=set)
     open: set[str] = field(default_factory=set)
     inbox: deque[dict[str, Any]] = field(default_factory=deque)
+    tuning: dict[str, Any] = field(default_factory=dict)
+    ready: bool = False
+    """Of a gateway: what it was told."""
 
 
 class SimulatedFleet:
@@ -203,8 +206,12 @@ class SimulatedFleet:
 
     def _hear(self, process: Process, message: dict[str, Any]) -> None:
         do, peer = message["do"], message.get("peer", "")
-        if do == "load":
+        if do == "load" and process.loads is not None:
             self._load(process, message)
+        elif do == "tune":
+            process.tuning = message
+        elif do == "readiness":
+            process.ready = message["ready"]
         elif do == "donate":
             self.donations.append((process.member, message["to"]))
         elif do == "connect":

@@ -1,6 +1,6 @@
 """Who gets what, who is suspected, and on whom a death is blamed."""
 
-from multiworld.serving.custody import Custody, Refusal
+from multiworld.serving.custody import Custody, Loss, Refusal
 from multiworld.serving.routing import make_policy
 
 
@@ -262,3 +262,36 @@ def test_late_answers_of_a_suspect_do_not_make_suspicion_slower() -> None:
     c.released("r-3", [key(300)], now=30.29)
     c.check(now=30.3)
     assert "r-2" in c.suspects()
+
+
+def test_answers_wait_for_a_gateway_that_may_come_back() -> None:
+    c = custody()
+    c.open("gateway-1", 2, now=0)
+    for number in range(3):
+        c.put(key(number), 1, now=0, target="gateway-1")
+    assert sent(c) == [(0, "gateway-1"), (1, "gateway-1")]
+    assert c.down("gateway-1", is_gone=False) == Loss()
+    assert sent(c) == []
+    c.open("gateway-1", 8, now=1)
+    assert sent(c) == [(0, "gateway-1"), (1, "gateway-1"), (2, "gateway-1")]
+    c.down("gateway-1", is_gone=False)
+    assert set(c.down("gateway-1").ended) == {key(0), key(1), key(2)}
+    assert len(c) == 0
+
+
+def test_what_waits_again_after_a_loss_has_waited_since_then() -> None:
+    c = custody()
+    c.open("x", 1, now=0)
+    c.open("y", 1, now=0)
+    put(c, 1, 2)
+    assert len(sent(c, 0)) == 2
+    assert sent(c, 20) == []
+    c.down("x")
+    assert c.waited_s(20.5) == 0.5
+
+
+def test_before_a_stage_that_refuses_what_comes_again_nothing_is_tried_elsewhere() -> None:
+    for repeatable in (True, False):
+        c = custody(repeatable=repeatable)
+        suspect_first(c)
+        assert bool(c.num_replayed) == repeatable

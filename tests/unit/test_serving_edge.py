@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from multiworld.errors import PeerDiedError, WorldBrokenError
-from multiworld.serving.edge import LAZY_S, Edge
+from multiworld.serving.edge import LAZY_S, PACKET_ITEMS, Edge
 from multiworld.serving.messages import UPSTREAM_RANK
 from multiworld.serving.packets import Item, Kind, Note, decode
 from multiworld.serving.turn import Turn
@@ -155,3 +155,17 @@ async def test_a_turn_may_send_what_is_due_before_it_ends() -> None:
     turn.flush()  # no turn: the loop sends it
     assert len(world.sent) == 1
     await until(lambda: len(world.sent) == 2)
+
+
+async def test_what_is_said_last_leaves_behind_all_items() -> None:
+    world, owner = World(), Owner()
+    edge = edge_of(world, owner)
+    for number in range(PACKET_ITEMS + 3):
+        edge.post(item(number))
+    edge.say_last(Note(Kind.OPEN))
+    assert not edge.is_idle
+    await until(lambda: edge.is_idle)
+    assert sum(len(items) for items, _ in world.sent) == PACKET_ITEMS + 3
+    kinds = [[note.kind for note in notes] for _, notes in world.sent]
+    assert len(kinds) > 1
+    assert kinds == [*([[]] * (len(kinds) - 1)), [Kind.OPEN]]

@@ -26,13 +26,14 @@ def job(number: int, payload: Any, *, alone: bool = False) -> Job:
 class Bench:
     """An executor whose results are collected."""
 
-    def __init__(self, work: Callable[..., Any], batch: Batch | None = None) -> None:
+    def __init__(self, work: Callable[..., Any], batch: Batch | None = None, *, idempotent: bool = True) -> None:
         self.results: dict[int, Any] = {}
         self.announced: list[int] = []
         self._came = asyncio.Event()
         self.executor = Executor(
             work,
             batch=batch,
+            idempotent=idempotent,
             before_alone=self._announce,
             after_alone=lambda: self.announced.append(0),
             on_done=self._done,
@@ -293,3 +294,59 @@ async def test_the_thread_has_the_next_call_while_it_executes_one_and_never_two_
     assert set(most) == {1}
     assert max(executing) >= 1, "another one was with the thread when one was done"
     assert list(bench.results) == list(range(1, 9))
+
+
+async def test_a_coroutine_that_is_called_off_before_it_ran_at_all_gives_its_place_back() -> None:
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    bench = Bench(work)
+    for alone in (False, True):
+        bench.executor.submit(job(7, torch.tensor(7), alone=alone))
+        bench.executor.go_on()
+        assert bench.executor.is_executing((7).to_bytes(16, "little"))
+        assert bench.executor.drop((7).to_bytes(16, "little"))
+        await asyncio.sleep(0.01)
+        assert (bench.executor.num_executing, bench.executor.executing_s(time.monotonic())) == (0, 0.0)
+    assert await bench.run(job(1, torch.tensor(1), alone=True)) == [torch.tensor(1)]
+
+
+async def test_a_request_that_was_called_off_may_come_again() -> None:
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(60 if x < 0 else 0)
+        return x
+
+    bench = Bench(work)
+    bench.executor.submit(job(7, torch.tensor(-7)))
+    await asyncio.sleep(0.01)
+    assert bench.executor.drop((7).to_bytes(16, "little"))
+    await asyncio.sleep(0.01)
+    assert await bench.run(job(7, torch.tensor(7))) == [torch.tensor(7)]
+
+
+async def test_what_may_not_be_executed_twice_is_not_when_its_batch_failed() -> None:
+    calls: list[int] = []
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        raise ValueError("row 3 is bad")
+
+    bench = Bench(work, Batch(max_size=8, max_wait_s=0.01), idempotent=False)
+    results = await bench.run(*(job(number, torch.ones(1, 2)) for number in range(4)))
+    assert calls == [4]
+    assert all(isinstance(result, ValueError) for result in results)
+
+
+async def test_what_waits_to_be_executed_alone_is_not_being_executed() -> None:
+    seen: list[float] = []
+
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        if x < 0:
+            seen.append(bench.executor.executing_s(time.monotonic()))
+        else:
+            await asyncio.sleep(0.3)
+        return x
+
+    bench = Bench(work)
+    await bench.run(job(1, torch.tensor(1)), job(2, torch.tensor(-2), alone=True))
+    assert seen[0] < 0.15

@@ -588,3 +588,114 @@ def test_a_replica_whose_work_hangs_is_replaced(stats: dict[str, float]) -> None
     assert ("a-1" not in simulation.fleet.members) == (stats["executing_s"] > 2.0)
     simulation.run(6.0)
     assert list(simulation.fleet.members) == ["gateway-1", "a-2"]
+
+
+def test_a_gateway_that_could_not_be_started_is_started_under_another_name_a_little_later() -> None:
+    simulation = SimulatedFleet(chain("a"))
+    del simulation.processes["gateway-1"]
+    simulation.do(simulation.fleet.start_failed("gateway-1", "no memory", simulation.now))
+    simulation.run(0.5)
+    assert simulation.gateways() == []
+    simulation.run_until_settled()
+    assert simulation.gateways() == ["gateway-2"]
+
+
+def test_a_gateway_that_says_nothing_after_its_start_is_replaced() -> None:
+    simulation = SimulatedFleet(chain("a"))
+    simulation.processes["gateway-1"].hangs = True
+    simulation.run(59)
+    assert simulation.gateways() == ["gateway-1"]
+    simulation.run(3)
+    assert simulation.gateways() == ["gateway-2"]
+
+
+def test_gateways_wait_a_while_for_the_host_of_the_controller() -> None:
+    fleet = Fleet(chain("a"), now=0.0, gateways=1, local_addresses=("127.0.0.1",))
+    far = fleet.host_joined("far", "10.0.0.9", 8, {}, 0.0)
+    assert [action.member for action in far if isinstance(action, StartProcess)] == ["a-1"]
+    near = fleet.host_joined("near", "127.0.0.1", 8, {}, 1.0)
+    assert [(action.member, action.host) for action in near if isinstance(action, StartProcess)] == [
+        ("gateway-1", "near")
+    ]
+    fleet = Fleet(chain("a"), now=0.0, gateways=1, local_addresses=("127.0.0.1",))
+    fleet.host_joined("far", "10.0.0.9", 8, {}, 0.0)
+    late = fleet.tick(11.0)
+    assert [(action.member, action.host) for action in late if isinstance(action, StartProcess)] == [
+        ("gateway-1", "far")
+    ]
+
+
+def limited() -> SimulatedFleet:
+    simulation = SimulatedFleet(Graph([Stage("a", "m:a", limit_s=1.0)]))
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.heard("a-1", {"event": "stats", "executing_s": 0.0}, simulation.now))
+    return simulation
+
+
+def test_nobody_hangs_because_the_controller_was_away() -> None:
+    simulation = limited()
+    simulation.now += 30
+    simulation.fleet.was_away(simulation.now)
+    simulation.run(1)
+    assert list(simulation.fleet.members) == ["gateway-1", "a-1"]
+    simulation.now += 3
+    simulation.do(simulation.fleet.heard("a-1", {"event": "drained"}, simulation.now))  # any word will do
+    simulation.run(2)
+    assert "a-1" in simulation.fleet.members
+
+
+def test_who_loads_may_be_silent_for_longer_than_its_work() -> None:
+    simulation = limited()
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.processes["a-2"].loads = None
+    for _ in range(20):
+        simulation.run(1)
+        simulation.do(simulation.fleet.heard("a-1", {"event": "stats"}, simulation.now))
+        if simulation.fleet.members["a-2"].state is MemberState.LOADING and not simulation.fleet.members["a-2"].stats:
+            simulation.do(simulation.fleet.heard("a-2", {"event": "stats", "rss_bytes": 1}, simulation.now))
+    assert simulation.fleet.members["a-2"].state is MemberState.LOADING
+    assert "UpdateRolledBack" not in simulation.kinds()
+
+
+def test_beside_a_stage_that_sleeps_replicas_come_and_go() -> None:
+    graph = Graph([Stage("a", "m:w"), Stage("b", "m:w", min_replicas=0)])
+    simulation = settled(graph)
+    simulation.do(simulation.fleet.scale("b", 0, simulation.now))
+    simulation.run(3)
+    assert simulation.ready("b") == []
+    simulation.do(simulation.fleet.scale("a", 2, simulation.now))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.run(20)
+    assert [member.version for member in simulation.fleet.of_stage("a")] == [2, 2]
+    assert all(member.is_ready for member in simulation.fleet.of_stage("a"))
+    simulation.do(simulation.fleet.scale("b", 1, simulation.now))
+    simulation.run_until_settled()
+
+
+def test_who_comes_back_is_told_again_what_it_may_have_missed() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    fleet, now = simulation.fleet, simulation.now
+    simulation.do(fleet.tune("b", {"batch_max_size": 4}, now))
+    simulation.run(0.2)
+    fleet.await_back("a-1", now)
+    simulation.do(fleet.drain("b-1", now, scale_down=True))
+    fleet.await_back("b-2", now)
+    simulation.do(fleet.tune("b", {"batch_max_size": 8}, now))
+    away = simulation.processes["a-1"]
+    assert "b-1" in away.open, "nobody could tell it"
+    simulation.run(0.3)
+    assert away.open == {"b-2"}
+    assert simulation.processes["b-2"].tuning["batch_max_size"] == 8
+
+
+def test_a_gateway_that_comes_while_others_are_awaited_hears_at_last_that_all_is_ready() -> None:
+    simulation = settled(chain("a"), gateways=2)
+    fleet = simulation.fleet
+    fleet.await_back("a-1", simulation.now)
+    simulation.processes["a-1"].hangs = True
+    simulation.kill("gateway-2")
+    simulation.run(1)
+    assert not simulation.processes["gateway-2"].ready
+    simulation.processes["a-1"].hangs = False
+    simulation.run(1)
+    assert simulation.processes["gateway-2"].ready

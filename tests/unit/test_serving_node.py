@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import torch
 
-from multiworld.serving.errors import DeadlineExceededError, PoisonedRequestError, RequestLostError, ServingError
+from multiworld.serving.errors import (
+    DeadlineExceededError,
+    GatewayClosedError,
+    PoisonedRequestError,
+    RequestIdReusedError,
+    RequestLostError,
+    ServingError,
+)
 from multiworld.serving.graph import Stage
 from multiworld.serving.replica import Replica
+from multiworld.testing import scaled
 from tests.unit.serving_wires import Plant
 
 
@@ -33,6 +41,14 @@ def value(answer: object) -> float:
 
 def tensor(number: float) -> torch.Tensor:
     return torch.tensor([float(number)])
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async def look() -> None:
+        while not holds():  # noqa: ASYNC110 - nobody tells this test
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(look(), scaled(10))
 
 
 @asynccontextmanager
@@ -367,3 +383,94 @@ async def test_the_end_of_a_gateway_ends_what_is_waited_for_and_what_waits_for_i
             await asking
         p.replicas["a-1"].node.lost("gateway-1")
         await asyncio.wait_for(p.replicas["a-1"].wait_idle(), 2)
+
+
+async def test_a_replica_is_idle_only_when_its_senders_send_it_nothing_more() -> None:
+    async with plant([Stage("a", double, replicas=2)], "a-1", "a-2") as p:
+        assert value(await p.front.infer(tensor(1))) == 2
+        await p.wait_idle()
+        idle = asyncio.ensure_future(p.replicas["a-1"].wait_idle())
+        await asyncio.sleep(0.1)
+        assert not idle.done(), "the gateway may send something at any time"
+        p.close("a-1")
+        await asyncio.wait_for(idle, 2)
+
+
+async def test_an_answer_waits_for_a_gateway_whose_edge_broke_and_comes_back() -> None:
+    executed: list[float] = []
+    goes_on = asyncio.Event()
+
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        executed.append(float(x))
+        await goes_on.wait()
+        return 2 * x
+
+    async with plant([Stage("a", double), Stage("b", slow, idempotent=False)], "b-1", "a-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: len(executed) == 1)
+        p.replicas["b-1"].node.edges["gateway-1", True].abort()
+        p.replicas["b-1"].node._give_up_edge("gateway-1", True)
+        goes_on.set()
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        await p.connect("b-1", "gateway-1")
+        p.replicas["b-1"].node.open("gateway-1")
+        assert value(await asyncio.wait_for(asking, 5)) == 4
+        assert executed == [2.0]
+
+
+async def test_a_doubt_amid_the_pipeline_does_not_take_the_place_of_the_answer() -> None:
+    executed: list[float] = []
+    goes_on = asyncio.Event()
+
+    async def once(x: torch.Tensor) -> torch.Tensor:
+        executed.append(float(x))
+        await goes_on.wait()
+        return x
+
+    stages = [Stage("a", double, replicas=2), Stage("b", once, idempotent=False), Stage("c", double)]
+    async with plant(stages, "c-1", "b-1", "b-2", "a-1") as p:
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(4)]
+        await until(lambda: len(executed) == 4)
+        await p.add("a-2")
+        p.kill("a-1")  # what it has passed on comes a second time from a-2
+        await asyncio.sleep(0.2)
+        goes_on.set()
+        assert [value(answer) for answer in await asyncio.gather(*asking)] == [4.0 * number for number in range(4)]
+        assert len(executed) == 4
+
+
+async def test_an_id_is_that_of_one_payload() -> None:
+    async with plant([Stage("a", double)], "a-1") as p:
+        assert value(await p.front.infer(tensor(1), request_id="x")) == 2
+        assert value(await p.front.infer(tensor(1), request_id="x")) == 2
+        for other in (tensor(2), tensor(1).double(), [tensor(1)], {"x": tensor(1)}):
+            with pytest.raises(RequestIdReusedError, match="'x'"):
+                await p.front.infer(other, request_id="x")
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_what_a_client_may_come_back_for_goes_on_if_it_must_not_be_executed_twice(idempotent: bool) -> None:
+    executed: list[float] = []
+
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        executed.append(float(x))
+        await asyncio.sleep(0.1)
+        return 2 * x
+
+    async with plant([Stage("a", slow, idempotent=idempotent)], "a-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x"))
+        await until(lambda: len(executed) == 1)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert value(await p.front.infer(tensor(1), request_id="x")) == 2
+        assert len(executed) == (2 if idempotent else 1)
+        await p.wait_idle()
+
+
+async def test_a_gateway_that_stops_says_so() -> None:
+    async with plant([Stage("a", double)], "a-1") as p:
+        assert await p.front.drain(1)
+        with pytest.raises(GatewayClosedError, match="gateway-1 stops") as caught:
+            await p.front.infer(tensor(1))
+        assert caught.value.http_status == 503

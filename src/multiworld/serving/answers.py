@@ -58,6 +58,8 @@ def error_of(fields: dict[str, Any]) -> ServingError:
     if kind is None or not isinstance(arguments, list):
         return ServingError(f"an unknown error came back: {fields!r}")
     try:
-        return kind(*arguments)
-    except TypeError:
+        error = kind(*arguments)
+        str(error)  # the user's code may have made it, of anything
+    except (TypeError, ValueError):
         return ServingError(f"a malformed error came back: {fields!r}")
+    return error

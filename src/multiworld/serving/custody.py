@@ -45,7 +45,7 @@ class Loss:
 
 
 class _Item:
-    __slots__ = ("deaths", "holders", "is_waiting", "put_at", "replayed", "route", "size_bytes", "target")
+    __slots__ = ("deaths", "holders", "is_waiting", "replayed", "route", "size_bytes", "target", "waits_since")
 
     def __init__(self, size_bytes: int, route: bytes, target: str | None, now: float) -> None:
         self.size_bytes, self.route, self.target = size_bytes, route, target
@@ -53,7 +53,7 @@ class _Item:
         self.deaths = 0
         self.replayed = False
         self.is_waiting = True
-        self.put_at = now
+        self.waits_since = now
 
 
 class Custody:
@@ -64,22 +64,26 @@ class Custody:
         policy: Policy,
         *,
         idempotent: bool = True,
+        repeatable: bool = True,
         merging: bool = False,
         max_deaths: int = 2,
         max_bytes: int = 64 << 20,
     ) -> None:
-        """``merging``: the stage joins several inputs, so all its senders must choose the same replica.
+        """``repeatable``: no stage from this one on refuses what may have been executed before: a slow replica need not
+        be waited for. ``merging``: the stage joins several inputs, so all its senders must choose the same replica.
 
         Such a stage grants no credit worth the name: with every window full of parts whose other parts wait for credit,
         none would ever be joined. ``max_bytes``: the credit of each replica in bytes; a single item may exceed it.
         """
         self._policy, self._idempotent, self._merging = policy, idempotent, merging
+        self._tries_elsewhere = idempotent and repeatable and not merging
         self._max_deaths, self._max_bytes = max_deaths, max_bytes
         self._peers: dict[str, Holder] = {}
         self._items: dict[bytes, _Item] = {}
         self._waiting: deque[bytes] = deque()
         self._bound: dict[str, deque[bytes]] = {}  # waiting for one replica only
         self._suspicion = Suspicion()
+        self._now = 0.0  # when it was asked last
         self.held_bytes = 0
         self.num_replayed = 0
         """Items that were sent a second time, ever."""
@@ -141,24 +145,28 @@ class Custody:
             if item is not None and peer in item.holders:
                 item.holders.discard(peer)
                 if not item.holders and not item.is_waiting:
-                    item.is_waiting = True
+                    item.is_waiting, item.waits_since = True, self._now
                     again.append(key)
         for key in reversed(again):
             self._queue_of(self._items[key]).appendleft(key)
 
-    def down(self, peer: str) -> Loss:
-        """It is lost: what it held goes to others, but for what is returned."""
+    def down(self, peer: str, *, is_gone: bool = True) -> Loss:
+        """It is lost: what it held goes to others, but for what is returned.
+
+        What is for it alone waits for it, until it ``is_gone`` for good.
+        """
         lost = self._peers.pop(peer, None)
-        ended = [key for key in self._bound.pop(peer, ()) if key in self._items]
+        ended = [key for key in self._bound.pop(peer, ()) if key in self._items] if is_gone else []
         refused: list[Refusal] = []
         again: list[bytes] = []
+        kept: list[bytes] = []
         for key in () if lost is None else lost.held:
             item = self._items.get(key)
             if item is None or peer not in item.holders:
                 continue
             item.holders.discard(peer)
             if item.target is not None:
-                ended.append(key)
+                (ended if is_gone else kept).append(key)
             elif not item.holders and not item.is_waiting:  # else another one has it, or will
                 assert lost is not None
                 refusal = self._judge(lost, key, item)
@@ -167,6 +175,10 @@ class Custody:
                 else:
                     refused.append(refusal)
         self._wait_again(again)
+        for key in reversed(kept):
+            item = self._items[key]
+            item.is_waiting = True
+            self._queue_of(item).appendleft(key)
         for key in (*ended, *(refusal.key for refusal in refused)):
             self._forget(key)
         return Loss(tuple(refused), tuple(ended))
@@ -197,7 +209,7 @@ class Custody:
         if not self._waiting or not self.num_live:
             return 0.0
         item = self._items.get(self._waiting[0])
-        return now - item.put_at if item is not None and item.is_waiting else 0.0
+        return now - item.waits_since if item is not None and item.is_waiting else 0.0
 
     def put(
         self,
@@ -226,6 +238,7 @@ class Custody:
 
     def assign(self, *, now: float) -> Iterator[tuple[bytes, str]]:
         """Yield what is to be sent now, and to whom, oldest first, as long as there is credit."""
+        self._now = now
         for target in list(self._bound):
             yield from self._assign_bound(target, now)
         while self._waiting:
@@ -296,10 +309,11 @@ class Custody:
 
         To be called several times a second.
         """
+        self._now = now
         since = self._suspicion.check(self._peers.values(), now=now)
         moved = False
         for peer in self._peers.values():
-            if peer.suspect and self._idempotent and not self._merging:
+            if peer.suspect and self._tries_elsewhere:
                 moved = self._try_elsewhere(peer, since) or moved
         return moved
 
@@ -376,6 +390,7 @@ class Custody:
         for key in reversed(keys):
             item = self._items[key]
             item.is_waiting = item.replayed = True
+            item.waits_since = self._now
             self.num_replayed += 1
             self._queue_of(item).appendleft(key)
 

@@ -90,7 +90,11 @@ class Edge:
         self._items: deque[Item] = deque()
         self._ids: dict[int, dict[bytes, None]] = {}
         self._lazy_bytes = 0
+        self.is_fed = False
+        """Whether the sender at the other end may send something new."""
         self._notes: list[Note] = []
+        self._last_notes: list[Note] = []
+        """What is said when all items have left."""
         self._under_way = 0
         self._turn = turn or Turn()
         self._is_due = False
@@ -109,7 +113,7 @@ class Edge:
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits to be sent."""
-        return not (self._items or self._ids or self._notes or self._under_way)
+        return not (self._items or self._ids or self._notes or self._last_notes or self._under_way)
 
     def start(self) -> None:
         """Begin to receive."""
@@ -138,6 +142,11 @@ class Edge:
     def say(self, kind: int, ids: Iterable[bytes] = (), *, number: float = 0.0) -> None:
         """Say something now."""
         self._notes.append(Note(kind, list(ids), number))
+        self._flush_soon()
+
+    def say_last(self, note: Note) -> None:
+        """Say something with or after the last of the items that wait to be sent."""
+        self._last_notes.append(note)
         self._flush_soon()
 
     def mention(self, kind: int, id_: bytes, *, size_bytes: int = 0) -> None:
@@ -214,14 +223,20 @@ class Edge:
             self._later.cancel()
         self._soon = self._later = None
         self._is_due = False
-        while not self._over and self._under_way < MAX_UNDER_WAY and (self._items or self._ids or self._notes):
+        while not self._over and self._under_way < MAX_UNDER_WAY and self._has_to_send():
             self._send_one()
+
+    def _has_to_send(self) -> bool:
+        return bool(self._items or self._ids or self._notes or self._last_notes)
 
     def _send_one(self) -> None:
         notes = self._notes
         notes += [Note(kind, list(ids)) for kind, ids in self._ids.items() if ids]
         self._notes, self._ids, self._lazy_bytes = [], {}, 0
         items = self._take()
+        if self._last_notes and not self._items:
+            notes += self._last_notes
+            self._last_notes = []
         packed, large = encode(items, notes, now=time.monotonic())
         try:
             if not large and self.world.send_bytes(packed, self._far, 0):

@@ -64,17 +64,21 @@ class Executor:
         work: Callable[..., Any],
         *,
         batch: Batch | None,
+        idempotent: bool = True,
         device: str = "cpu",
         before_alone: Callable[[Job], Any],
         after_alone: Callable[[], None] = lambda: None,
         on_done: Callable[[Job, Result], None],
         turn: Turn | None = None,
     ) -> None:
-        """``before_alone``: a coroutine function that is awaited before a suspected job is executed.
+        """``idempotent``: whether what is left undone by a batch that failed may be executed again, one by one.
+
+        ``before_alone``: a coroutine function that is awaited before a suspected job is executed.
 
         ``after_alone`` is called when that is over. ``turn``: at the end of which ``go_on`` is called.
         """
         self.work = work
+        self._idempotent = idempotent
         self._batch, self._device = batch, torch.device(device)
         self._on_cpu = self._device.type == "cpu"
         self._before_alone, self._after_alone, self._on_done = before_alone, after_alone, on_done
@@ -94,6 +98,8 @@ class Executor:
         self._calls: dict[bytes, asyncio.Task[None]] = {}
         """Of coroutines that execute one job."""
         self._called_off: set[bytes] = set()
+        self._unbegun: set[bytes] = set()
+        """Of coroutines that have not run at all yet: cancelled, they would end without having given anything back."""
         self._began: dict[bytes, float] = {}  # of what is being executed, the oldest first
         self._executing = 0
         self._alone = False
@@ -141,7 +147,8 @@ class Executor:
         call = self._calls.get(id_)
         if call is not None:
             self._called_off.add(id_)
-            call.cancel()
+            if id_ not in self._unbegun:
+                call.cancel()
             return True
         job = self._jobs.get(id_)
         if job is None or not self._queue.drop(job):
@@ -250,6 +257,7 @@ class Executor:
             self._caller.submit(jobs)
             return
         self._alone = jobs[0].alone
+        self._unbegun.add(jobs[0].id)
         task = self._loop.create_task(self._execute_beside(jobs))
         if self._is_async and len(jobs) == 1:
             self._calls[jobs[0].id] = task
@@ -257,30 +265,34 @@ class Executor:
         task.add_done_callback(self._running.discard)
 
     async def _execute_beside(self, jobs: list[Job]) -> None:
-        alone = jobs[0].alone
+        alone, id_ = jobs[0].alone, jobs[0].id
+        is_off = False
+        self._unbegun.discard(id_)
+        outcome: Outcome | None = None
         try:
             while alone and self._executing > 1:  # calls of a coroutine function that began before
                 self._quiet.clear()
                 await self._quiet.wait()
             if alone:
                 await self._before_alone(jobs[0])
-            if self._is_async:
-                result, took_s = await self._call_async(jobs)
-            else:
-                turn = self._turns[jobs[0].id] = self._loop.create_future()
+                self._began[id_] = time.monotonic()  # only now
+            if not self._is_async:
+                turn = self._turns[id_] = self._loop.create_future()
                 self._caller.submit(jobs)
-                result, took_s = await turn
+                outcome = await turn
+            elif id_ not in self._called_off:
+                outcome = await self._call_async(jobs)
         finally:
-            self._calls.pop(jobs[0].id, None)
-            self._turns.pop(jobs[0].id, None)
+            is_off = id_ in self._called_off
+            self._called_off.discard(id_)
+            self._calls.pop(id_, None)
+            self._turns.pop(id_, None)
             self._alone = self._alone and not alone
             if alone:
                 self._after_alone()
             self._is_over(jobs)
-        if jobs[0].id in self._called_off:
-            self._called_off.discard(jobs[0].id)
-            return
-        self._finish(jobs, result, took_s)
+        if outcome is not None and not is_off:
+            self._finish(jobs, outcome[0], outcome[1])
 
     def _was_called(self, jobs: list[Job], outcome: Outcome) -> None:
         """The thread made a call."""
@@ -305,7 +317,7 @@ class Executor:
         self.last_call = (took_s, len(jobs))
         self.call_s = took_s if self.call_s is None else self.call_s + SMOOTHING * (took_s - self.call_s)
         self.service_s += SMOOTHING * (took_s / len(jobs) - self.service_s) if self.service_s else took_s / len(jobs)
-        if isinstance(result, Exception) and len(jobs) > 1:
+        if isinstance(result, Exception) and len(jobs) > 1 and self._idempotent:
             self._execute_singly(jobs)
             return
         for index, job in enumerate(jobs):

@@ -14,6 +14,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from ..channel.base import Payload
+from ..errors import PeerLeftError
 from ..world.manager import WorldManager
 from .admission import Admission
 from .answers import DOUBTFUL, Report, error_of
@@ -284,6 +285,8 @@ class Front:
 
     def _fail(self, request: Open, error: ServingError) -> None:
         if self.requests.failed(request.id) is not None:
+            if not request.waiter.done():
+                request.waiter.set_exception(error)
             if request.trace is not None:
                 self._finish_trace(request, error)
             if self._branches:
@@ -291,8 +294,6 @@ class Front:
             else:
                 self.node.take_back(request.id)
             self._call_off(request)
-            if not request.waiter.done():
-                request.waiter.set_exception(error)
 
     def _finish_trace(self, request: Open, error: ServingError | None, kind: str = "") -> None:
         assert self.tracer is not None
@@ -351,7 +352,8 @@ class Front:
             )
 
     def connection_lost(self, edge: Edge, error: Exception) -> None:
-        self.replica_lost()
+        if not isinstance(error, PeerLeftError):  # who leaves has passed on what it had
+            self.replica_lost()
         self.on_edge_lost(edge, error)
 
     def replica_lost(self) -> None:

@@ -132,6 +132,10 @@ class Graph:
         self._downstream = {name: self._takers(name) for name in (INPUT, *self.stages)}
         self.outputs: tuple[str, ...] = tuple(name for name in self.order if not self._downstream[name])
         """The stages whose outputs are the answer: what nobody else takes."""
+        self._repeatable: set[str] = {GATEWAY}
+        for name in reversed(self.order):
+            if self.stages[name].idempotent and self._repeatable.issuperset(self._downstream[name]):
+                self._repeatable.add(name)
         if not self._downstream[INPUT]:
             raise ValueError(f"no stage takes {INPUT!r}, the request")
 
@@ -153,6 +157,10 @@ class Graph:
         if stage == GATEWAY:
             return self._downstream[INPUT]
         return self._downstream[stage] or (GATEWAY,)
+
+    def is_repeatable(self, stage: str) -> bool:
+        """Return whether a request may be sent to a stage again: neither it nor one after it would refuse that."""
+        return stage in self._repeatable
 
     def merges(self, stage: str) -> bool:
         """Return whether a stage waits for more than one message per request."""

@@ -14,7 +14,7 @@ from ..errors import MultiworldError, WorldClosedError
 from ..world.manager import WorldManager
 from .custody import Custody, Loss, Refusal
 from .edge import Edge
-from .errors import MemberLostError
+from .errors import MemberLostError, ServingError
 from .graph import GATEWAY, Graph
 from .messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
 from .packets import Item, Kind, Note
@@ -90,6 +90,7 @@ class Node:
             stage: Custody(
                 make_policy(place.policy, draw),
                 idempotent=stage == GATEWAY or place.graph.stages[stage].idempotent,
+                repeatable=place.graph.is_repeatable(stage),
                 merging=place.graph.merges(stage),
             )
             for stage in place.graph.downstream(place.stage)
@@ -137,6 +138,7 @@ class Node:
         if former is not None:
             former.abort()
             self._edge_lost(former)
+            self._owner.connection_lost(former, ServingError(f"the edge with {peer} is formed anew"))
 
     def open(self, peer: str) -> None:
         """From now on route to that peer. Unknown ones are ignored: the edge has just broken."""
@@ -144,6 +146,7 @@ class Node:
         if edge is not None:
             custody = self.custody[edge.stage]
             custody.open(peer, self._granted.get(peer, FIRST_WINDOW), now=time.monotonic())
+            edge.say(Kind.OPEN, number=1)
             self._choose_anew(edge.stage)
 
     def close(self, peer: str) -> None:
@@ -151,6 +154,7 @@ class Node:
         edge = self.edges.get((peer, True))
         if edge is not None:
             self.custody[edge.stage].close(peer)
+            edge.say_last(Note(Kind.OPEN))
             self._choose_anew(edge.stage)
 
     def _choose_anew(self, stage: str) -> None:
@@ -195,6 +199,11 @@ class Node:
     @property
     def window(self) -> int:
         return self._window
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether some sender may send something new."""
+        return any(edge.is_fed for edge in self.edges.values())
 
     @property
     def is_empty(self) -> bool:
@@ -328,6 +337,8 @@ class Node:
             self.custody[edge.stage].executed(edge.peer, ids, now=time.monotonic())
         elif kind == Kind.PROMPT:
             edge.is_prompt = bool(number)
+        elif kind == Kind.OPEN:
+            edge.is_fed = bool(number)
         elif kind == Kind.GRANT:
             self._granted[edge.peer] = max(1, int(number))
             self.custody[edge.stage].grant(edge.peer, self._granted[edge.peer])
@@ -381,7 +392,7 @@ class Node:
         self._granted.pop(edge.peer, None)
         custody = self.custody[edge.stage]
         custody.returned(edge.peer, edge.unsent())  # these never got there
-        self._settle(edge.stage, custody.down(edge.peer))
+        self._settle(edge.stage, custody.down(edge.peer, is_gone=False))
         self._choose_anew(edge.stage)
 
     def _settle(self, stage: str, loss: Loss) -> None:

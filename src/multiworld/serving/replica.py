@@ -45,6 +45,7 @@ TOLD_S: Final = 0.001
 """What takes longer is told when it is done: a sender that chooses would count it for as long again."""
 GO_AHEAD_S: Final = 1.0
 ASK_S: Final = 0.3  # a part whose other parts come later than that may have come too late itself
+DOUBT_S: Final = 2.0  # for the answer of who may have executed a request before
 GRANT_EVERY_S: Final = 0.1
 MAX_NOTED: Final = 512  # characters of an error in a trace
 
@@ -84,6 +85,7 @@ class Replica:
         self.executor = Executor(
             work,
             batch=self.stage.batch,
+            idempotent=self.stage.idempotent,
             device=self.stage.device,
             before_alone=self._ask_to_go_ahead,
             after_alone=self._say_over,
@@ -95,6 +97,8 @@ class Replica:
         self._targets = place.graph.downstream(place.stage)
         self._open: dict[bytes, _Open] = {}
         self._finished = Finished()
+        self._doubtful: dict[bytes, tuple[float, Item]] = {}
+        """Errors that are passed on when nothing better has come by then."""
         self._deaf: set[Edge] = set()
         """Senders that did not say in time that a request may be executed."""
         self._relayed: set[bytes] = set()
@@ -117,8 +121,8 @@ class Replica:
         return not self._open and self.node.is_empty
 
     async def wait_idle(self) -> None:
-        """Wait until no request is in its hands."""
-        while not self.is_idle:
+        """Wait until no request is in its hands, and no sender may send one."""
+        while not self.is_idle or self.node.is_fed:
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), 0.02)
@@ -203,8 +207,11 @@ class Replica:
         inputs = [request.inputs[source] for source in self._sources]
         if not self.stage.idempotent and all(part.replayed for part in inputs):
             # One part that was sent once, hither, would show that no other replica can have had them all.
-            error = RequestLostError(self.stage.name, "an earlier one")
-            self._pass_on(request, item.successor().carry_error({**fields_of(error), DOUBTFUL: True}))
+            fields = fields_of(RequestLostError(self.stage.name, "an earlier one"))
+            if self._targets == (GATEWAY,):  # which waits for another answer itself
+                self._pass_on(request, item.successor().carry_error({**fields, DOUBTFUL: True}))
+            else:  # the next stage would take the error for the request, and the true result for a second one
+                self._doubtful[item.id] = time.monotonic() + DOUBT_S, item.successor().carry_error(fields)
             return
         if self.canary.due:
             self.canary.take(item.id, inputs)
@@ -399,6 +406,7 @@ class Replica:
             self._relayed.clear()
             self._relayed_up.clear()
             self.canary.tick(time.monotonic())
+            self._end_doubts(time.monotonic())
             window = self.node.window
             if self._merges:
                 self._ask_about_parts(time.monotonic())
@@ -414,6 +422,13 @@ class Replica:
         if self._is_resting:
             self._is_resting = False
             self._stirred.set()
+
+    def _end_doubts(self, now: float) -> None:
+        for id_ in [id_ for id_, (at, _) in self._doubtful.items() if at <= now or id_ not in self._open]:
+            _, error = self._doubtful.pop(id_)
+            request = self._open.get(id_)
+            if request is not None:
+                self._pass_on(request, error)
 
     def _ask_about_parts(self, now: float) -> None:
         """A part of what was joined and answered elsewhere would wait for ever."""

@@ -99,8 +99,14 @@ class Run:
         farewell = pack(Step(self._sequence, self._attempt, 0, 0), torch.empty(0, dtype=torch.int64), is_last=True)
         if self._report is not None:  # whose answer has been given
             self._report = Report(traceparent=self._report.traceparent)
+        until = self._loop.time() + FREE_S
         with contextlib.suppress(ServingError):
-            await self._ask(farewell, FREE_S)
+            while (left_s := until - self._loop.time()) > 0:
+                try:
+                    await self._ask(farewell, left_s)
+                    return
+                except OverloadedError as error:  # what is over takes room from what begins
+                    await asyncio.sleep(min(error.retry_after_s, left_s))
 
     async def _advance(self) -> Tensor:
         """Send what the stages do not know yet: one token, or all of them in pieces."""

@@ -7,8 +7,6 @@ from torch import Tensor
 
 __all__ = ["KeyValues"]
 
-FIRST_TOKENS = 64
-
 
 class KeyValues:
     """The state of one sequence: per layer, keys and values of shape ``[num_tokens, *any]``.
@@ -41,9 +39,7 @@ class KeyValues:
 
 
 def _grown(held: tuple[Tensor, Tensor] | None, which: int, like: Tensor, num_tokens: int) -> Tensor:
-    room = FIRST_TOKENS
-    while room < num_tokens:
-        room *= 2
+    room = 1 << (num_tokens - 1).bit_length()
     grown = torch.zeros((room, *like.shape[1:]), dtype=like.dtype, device=like.device)
     if held is not None:
         grown[: held[which].shape[0]] = held[which]
