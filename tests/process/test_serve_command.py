@@ -42,6 +42,7 @@ def add_one(x):
 
 pipeline = Pipeline([Stage("add", add_one), Stage("scale", Scale, replicas=2)], name="calc")
 not_one = 3
+typing = Pipeline([Stage("add", add_one)], policy="sticky", generation={"max_runing": 8})
 """
 COMMAND = [str(Path(sys.executable).with_name("multiworld")), "serve"]
 UP_S = 40.0
@@ -164,6 +165,13 @@ def test_a_killed_gateway_answers_again_at_the_same_port(deployment: Deployment)
     assert wait_until(deployment.answers, 20), deployment.output
 
 
+def test_a_gateway_that_hangs_is_killed_and_answers_again(deployment: Deployment) -> None:
+    (gateway,) = deployment.status()["gateways"]
+    os.kill(gateway["pid"], signal.SIGSTOP)
+    assert wait_until(lambda: not Path(f"/proc/{gateway['pid']}").exists(), 20), deployment.output
+    assert wait_until(deployment.answers, 20), deployment.output
+
+
 def test_a_second_one_of_that_name_is_refused(deployment: Deployment) -> None:
     second = deployment.command("app.py:pipeline", "--port", "0")
     assert second.returncode == 1
@@ -177,10 +185,18 @@ def test_a_second_one_of_that_name_is_refused(deployment: Deployment) -> None:
         ("app.py:not_one", "expected a multiworld.serving.Pipeline"),
         ("nowhere.py", "no such file"),
         ("app.py:pipeline --replicas nope=2", "there is no such stage"),
+        ("app.py:pipeline --host nowhere", "numeric address"),
+        ("app.py:pipeline --host 192.0.2.7", "cannot listen at 192.0.2.7"),
+        ("app.py:pipeline --address 192.0.2.7", "cannot listen at 192.0.2.7"),
+        ("app.py:pipeline --port 99999", "from 0 to 65535"),
+        ("app.py:pipeline --control-port -1", "from 0 to 65535"),
+        ("app.py:pipeline --name a/b", "a pipeline's name has"),
+        ("app.py:typing", "max_runing"),
     ],
 )
 def test_says_what_is_wrong_with_a_target(deployment: Deployment, target: str, said: str) -> None:
-    refused = deployment.command(*target.split(), "--name", "other")
+    named = [] if "--name" in target else ["--name", "other"]
+    refused = deployment.command(*target.split(), *named)
     assert refused.returncode in (1, 2)
     assert said in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -189,13 +205,17 @@ def test_says_what_is_wrong_with_a_target(deployment: Deployment, target: str, s
 def test_says_at_once_that_its_port_is_taken(deployment: Deployment) -> None:
     refused = deployment.command("app.py:pipeline", "--name", "other", "--port", deployment.url.rpartition(":")[2])
     assert refused.returncode == 2
-    assert "Choose another --port" in refused.stderr
+    assert "Choose others by --host and --port" in refused.stderr
+    control = deployment.status()["address"][1]
+    refused = deployment.command("app.py:pipeline", "--name", "other", "--port", "0", "--control-port", str(control))
+    assert refused.returncode == 2
+    assert "by --address and --control-port" in refused.stderr
 
 
 def test_stops_when_told_and_leaves_nothing(deployment: Deployment) -> None:
     pids = [replica["pid"] for replica in deployment.status()["replicas"]]
     assert deployment.command("stop").returncode == 0
-    assert deployment.process.wait(20) == 0, deployment.output
+    assert deployment.process.wait(0.5) == 0, deployment.output
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     gone = deployment.command("status")
     assert gone.returncode == 1

@@ -273,6 +273,17 @@ async def test_kept_member_is_back_at_once_under_its_name(desk: Desk, tmp_path: 
     assert desk.restarts.empty()
 
 
+async def test_kept_member_that_its_controller_kills_is_back_too(desk: Desk) -> None:
+    host = await desk.host()
+    pid = await host.start(order("gateway-1", idle, keep=True))
+    host.signal("gateway-1", signal.SIGKILL)
+    assert (await desk.exit())[:2] == ("gateway-1", -9)
+    member, new_pid = await asyncio.wait_for(desk.restarts.get(), scaled(2))
+    assert (member, new_pid != pid) == ("gateway-1", True)
+    host.kill("gateway-1")
+    assert (await desk.exit())[1] == -9
+
+
 async def test_members_outlive_their_controller_and_are_named_to_the_next(shared: tuple[HostHandle, int]) -> None:
     async with Desk(shared[1]) as desk:
         host = await desk.host()

@@ -136,6 +136,45 @@ async def test_one_connection_serves_many_requests_also_pipelined_in_their_order
         assert echo.num_calls == 23
 
 
+UPGRADE: dict[str, Any] = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2_Settings": "AAMAAABkAAQCAAAAAAIAAAAA"}
+
+
+async def test_an_offer_of_another_protocol_is_ignored() -> None:
+    """As ``curl --http2`` makes it, with a body; what follows is none of its business."""
+    async with served() as (gateway, echo), connected(gateway) as client:
+        for number in range(2):
+            status, headers, body = await client.ask(post(Idempotency_Key=str(number), **UPGRADE))
+            assert (status, headers["x-request-id"]) == (200, str(number))
+            assert orjson.loads(body)["outputs"] == [1.0]
+        head, _, rest = post(**UPGRADE).partition(END)
+        client.writer.write(head + END)
+        await asyncio.wait_for(client.writer.drain(), 5)
+        await asyncio.sleep(0.05)
+        assert echo.num_calls == 2, "its body is still to come"
+        assert (await client.ask(rest))[0] == 200
+        chunked = post(b"10\r\n" + BODY + b"\r\n0\r\n\r\n", Transfer_Encoding="chunked", **UPGRADE)
+        plain = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket" + END
+        client.writer.write(chunked + plain + post(**UPGRADE) + post(Idempotency_Key="last"))
+        answers = [await client.answer() for _ in range(4)]
+        assert [status for status, _, _ in answers] == [200] * 4
+        assert answers[-1][1]["x-request-id"] == "last"
+        assert echo.num_calls == 6
+
+
+async def test_trailers_are_read_over_and_bounded() -> None:
+    async with served() as (gateway, echo), connected(gateway) as client:
+        chunks = b"10\r\n" + BODY + b"\r\n0\r\n"
+        assert (await client.ask(post(chunks + b"a: b" + END, Transfer_Encoding="chunked")))[0] == 200
+        client.writer.write(post(chunks, Transfer_Encoding="chunked"))
+        status, headers, body = await client.ask(b"a: b\r\n" * 20_000)
+        assert (status, headers["connection"], orjson.loads(body)["error"]["type"]) == (
+            431,
+            "close",
+            "HeadTooLargeError",
+        )
+        assert echo.num_calls == 1
+
+
 async def test_large_bodies_come_back_bit_for_bit_declared_and_chunked() -> None:
     data = torch.randint(0, 256, (4_000_000,), dtype=torch.uint8).numpy().tobytes()
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:100], data[100:])) + b"0\r\n\r\n"

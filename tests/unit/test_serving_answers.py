@@ -44,3 +44,10 @@ def test_what_is_no_error_of_ours_is_one_all_the_same(fields: dict[str, Any]) ->
 
 def test_an_error_with_other_arguments_than_its_class_takes_is_one_all_the_same() -> None:
     assert str(error_of({"type": "OverloadedError", "args": [1]})).startswith("a malformed error came back")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"type": "OverloadedError", "args": [5, None]}, {"type": "DeadlineExceededError", "args": ["2s", "x"]}]
+)
+def test_an_error_whose_text_cannot_be_made_is_one_all_the_same(fields: dict[str, Any]) -> None:
+    assert str(error_of(fields)).startswith("a malformed error came back")

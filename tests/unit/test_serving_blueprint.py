@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from multiworld.serving import files
 from multiworld.serving.blueprint import Blueprint, load_work
 from multiworld.serving.errors import DeploymentError
-from multiworld.serving.files import fetch_files, list_files, read_piece
+from multiworld.serving.files import fetch_files, list_files, member_folder, read_piece
 from multiworld.serving.graph import Stage
 from multiworld.serving.weights import put_weights, weights_of
 
@@ -84,6 +85,23 @@ async def test_another_host_fetches_what_its_stage_needs(
     assert {path.name for path in there.rglob("*.pickle")} == {"pipeline.pickle", "function.pickle"}
     work = await load_work(Blueprint.read(there).graph.stages["function"], there)
     assert work(torch.ones(1)).tolist() == [2.0]
+
+
+def test_a_member_reads_its_deployments_folder_or_fetches_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(address: object, token: str, request: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
+        assert (address, token) == (("10.0.0.1", 7), "secret")
+        if request["ask"] == "files":
+            return {"files": list_files(folder)}
+        return {"piece": read_piece(folder, request["name"], request["offset"])}
+
+    monkeypatch.setattr(files, "ask", ask)
+    arguments = {"folder": str(folder), "stage": "gateway", "controller": ["10.0.0.1", 7], "token": "secret"}
+    with member_folder(arguments) as here:
+        assert here == folder
+    with member_folder({**arguments, "folder": "/nowhere"}) as there:
+        assert there != folder
+        assert list(Blueprint.read(there).graph.stages) == list(Blueprint.read(folder).graph.stages)
+    assert not there.exists()
 
 
 @pytest.mark.parametrize("name", ["../secret", "controller.json", "/etc/passwd"])

@@ -178,3 +178,52 @@ def test_a_stage_without_replicas_gets_one_when_a_request_waits_behind_another_s
 
     assert wanted(0) == []
     assert wanted(1) == [("b", 1)]
+
+
+def test_what_members_did_before_they_were_known_is_no_load_of_now() -> None:
+    graph = Graph([Stage("a", "m:a", max_replicas=8)])
+    simulation = SimulatedFleet(graph)
+    simulation.run_until_settled()
+    scaling = Autoscaling(graph, ScalingPolicy())
+
+    def tell(**stats: float) -> None:
+        simulation.do(simulation.fleet.heard("gateway-1", {"event": "stats", **stats}, simulation.now))
+        simulation.do(simulation.fleet.heard("a-1", {"event": "stats", "arrived": 5, "done": 5}, simulation.now))
+
+    for answered in (100_000, 100_001, 100_002):
+        assert scaling.decide(simulation.fleet, simulation.now) == []
+        tell(answered=answered)
+        simulation.run(1)
+    simulation.kill("gateway-1")
+    simulation.run(1)
+    assert simulation.fleet.members["gateway-1"].stats == {}
+    for answered in (100_010, 100_011, 100_012):
+        assert scaling.decide(simulation.fleet, simulation.now) == []
+        tell(answered=answered)
+        simulation.run(1)
+
+
+def test_long_work_is_activity_and_its_replicas_stay() -> None:
+    graph = Graph([Stage("a", "m:a", replicas=3, min_replicas=0, max_replicas=4)])
+    simulation = SimulatedFleet(graph)
+    simulation.run_until_settled()
+    scaling = Autoscaling(graph, ScalingPolicy(down_after_s=3, idle_after_s=10))
+
+    def seconds(number: int, *busy: str) -> list[int]:
+        wanted = []
+        for _ in range(number):
+            for name in ("a-1", "a-2", "a-3"):
+                if name in simulation.fleet.members:
+                    stats = {"in_flight": int(name in busy), "executing_s": 50.0 * (name in busy)}
+                    simulation.do(simulation.fleet.heard(name, {"event": "stats", **stats}, simulation.now))
+            gateway = {"event": "stats", "open": len(busy)}
+            simulation.do(simulation.fleet.heard("gateway-1", gateway, simulation.now))
+            simulation.run(1)
+            for decision in scaling.decide(simulation.fleet, simulation.now):
+                wanted.append(decision.new)
+                simulation.do(simulation.fleet.scale("a", decision.new, simulation.now))
+        return wanted
+
+    assert seconds(40, "a-1", "a-2") == [2], "two are at work, though nothing arrives"
+    assert seconds(40, "a-1") == [1]
+    assert seconds(40) == [0]

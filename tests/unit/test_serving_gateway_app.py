@@ -386,3 +386,11 @@ async def test_no_other_protocol_is_served() -> None:
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         GatewayOptions(**wrong)
+
+
+async def test_an_error_of_any_text_can_be_answered() -> None:
+    name = b"caf\xe9".decode(errors="surrogateescape")
+    client = Client(FakePipeline(error=errors.StageFailedError("embed", "embed-1", f"ValueError: bad {name}")))
+    reply = await client.post_json("/infer", ONE)
+    assert reply.status == 500
+    assert "bad caf\\udce9" in reply.json()["error"]["message"]

@@ -30,6 +30,7 @@ from multiworld.serving.generation import Advance, Alone, GenerationStage, Gener
 from multiworld.serving.generation.cache import Step
 from multiworld.serving.generation.gpt import Gpt, GptConfig, GptStage
 from multiworld.serving.generation.message import pack
+from multiworld.serving.generation.state import KeyValues
 from multiworld.serving.graph import Batch
 from multiworld.serving.packets import Item, Kind
 
@@ -280,6 +281,30 @@ async def test_a_generation_that_nobody_reads_to_the_end_frees_its_turn_and_stat
     assert [len(stage._states) for stage in stages] == [0, 0, 0]
 
 
+async def test_the_farewell_is_said_again_to_who_has_no_room_for_it() -> None:
+    num_refused = 0
+
+    def refuse(number: int) -> None:
+        nonlocal num_refused
+        if number > 20 and num_refused < 3:
+            num_refused += 1
+            raise OverloadedError(9, 0.01)
+
+    stages = make_stages()
+    async with Generator(Losing(stages, refuse)) as generator:
+        assert len(await collect(generator)) == 20
+    assert num_refused == 3
+    assert [len(stage._states) for stage in stages] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 64, 65])
+def test_states_take_at_most_twice_the_memory_of_their_tokens(num_tokens: int) -> None:
+    state = KeyValues()
+    for position in range(num_tokens):
+        state.put(0, position, torch.ones(1, 4), torch.ones(1, 4))
+    assert num_tokens * 32 <= state.size_bytes < 2 * num_tokens * 32
+
+
 class Stuck(Alone):
     async def infer(self, payload: Payload, **options: Any) -> Payload:
         await asyncio.Event().wait()
@@ -393,6 +418,8 @@ async def test_a_gateway_can_ask_for_all_and_for_a_stream() -> None:
         {"tokens": torch.tensor([1]), "top_k": torch.tensor([0])},
         {"tokens": torch.tensor([1]), "seed": torch.tensor([1.5])},
         {"tokens": torch.tensor([1]), "seed": torch.tensor(math.inf)},
+        {"tokens": torch.tensor([1]), "temperature": torch.tensor(1 + 2j)},
+        {"tokens": torch.tensor([2**64 - 1], dtype=torch.uint64)},
     ],
 )
 async def test_questions_that_are_none_are_refused(payload: Payload) -> None:

@@ -324,7 +324,9 @@ async def ask(app: PageApp, path: str, *, method: str = "GET", query: str = "", 
         "method": method,
         "path": path,
         "query_string": query.encode(),
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "headers": [
+            (name.lower().replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()
+        ],
     }
     sent: list[dict[str, Any]] = []
 
@@ -351,6 +353,9 @@ async def test_the_application_answers_at_its_paths() -> None:
         assert (await ask(app, "/page/x"))[0] == 404
         assert (await ask(app, "/page", Host="rebound.example.org"))[0] == 403
         assert (await ask(app, "/page/events"))[0] == 200, "and it ends when the reader goes"
+        for last_id in ("\xff", f"{recorder.run}:\xb2", f"{recorder.run}:1"):
+            assert (await ask(app, "/page/events", Last_Event_Id=last_id))[0] == 200
+        assert app._num_streams == 0
 
 
 async def test_other_hosts_need_a_token() -> None:

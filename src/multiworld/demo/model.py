@@ -61,7 +61,7 @@ def train(
     labels: torch.Tensor,
     *,
     seed: int,
-    num_epochs: int = 8,
+    num_epochs: int = 5,
     batch_size: int = 50,
     on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> None:

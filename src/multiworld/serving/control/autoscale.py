@@ -12,8 +12,6 @@ from .members import Member
 
 __all__ = ["Autoscaling"]
 
-LONG_S = 1.0
-
 
 @dataclass(kw_only=True)
 class _Counts:
@@ -26,7 +24,7 @@ class _Counts:
     open: int = 0
     """Requests that are there, waiting or being executed."""
     busy: int = 0
-    """Replicas that have executed something for longer than it takes until the next look."""
+    """Replicas that have executed something for a while."""
 
 
 class Autoscaling:
@@ -95,7 +93,7 @@ class Autoscaling:
         counts.busy_s += max(0.0, float(stats.get("busy_s", 0.0)) - float(before.get("busy_s", 0.0)))
         counts.queue += _now(stats, "queue")
         counts.open += _now(stats, "in_flight")
-        counts.busy += float(stats.get("executing_s", 0.0)) > LONG_S
+        counts.busy += member.works_long
 
 
 def _grown(stats: dict[str, Any], before: dict[str, Any], *names: str) -> int:

@@ -44,6 +44,7 @@ ENDING = (MemberState.DRAINING, MemberState.LEAVING)
 WORKING = SENDING
 """Whoever loads may be silent for as long as that takes."""
 
+LONG_S = 1.0
 SILENCE_S = 3.0  # beyond its limit: a work that keeps its replica from saying anything
 
 
@@ -106,6 +107,11 @@ class Member:
     @property
     def has_loaded(self) -> bool:
         return self.state in TAKING
+
+    @property
+    def works_long(self) -> bool:
+        """Whether it has executed something for a while, which its end would have executed anew."""
+        return float(self.stats.get("executing_s", 0.0)) > LONG_S
 
     @property
     def may_send(self) -> bool:

@@ -142,13 +142,15 @@ class Staffing(Roster):
         return [StartProcess(member=member.id, stage=stage, host=host.name, keep=keep), Emit(event=event)]
 
     def _drop_surplus(self, plan: StagePlan, counted: list[Member], now: float) -> list[Action]:
-        """End the newest of too many, before all those that do not serve yet; one that serves always stays.
+        """End the newest of too many: first those that do not serve yet, last those that have worked at something for
+        long. One that serves always stays.
 
         Those that serve end one after the other, of very many some at once, and none waits long for another's work.
         """
         actions: list[Action] = []
         surplus = len(counted) - plan.desired
-        for member in sorted(counted, key=lambda member: (member.is_ready, -member.born))[: max(surplus, 0)]:
+        counted = sorted(counted, key=lambda member: (member.is_ready, member.works_long, -member.born))
+        for member in counted[: max(surplus, 0)]:
             num_ready = sum(other.is_ready and other.counts for other in counted)
             if member.is_ready and self._num_ending(plan, now) >= max(1, surplus // AT_ONCE):
                 break
