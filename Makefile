@@ -11,6 +11,9 @@ STAMP := $(VENV)/.installed
 NATIVE := src/multiworld/native
 COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py wire/*.py world/*.py)) # types come from all of them
 PROCESS_TESTS := tests/process tests/hosts tests/gpu tests/examples
+# What was compiled is asked of only by some: the others would do the same again.
+COMPILED_TESTS = $(shell grep -lE 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' \
+	tests/unit/test_*.py tests/property/test_*.py)
 # Whoever loads a module gets what was written, not what was compiled.
 SOURCES := MULTIWORLD_NATIVE=core
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| [ $$? = 5 ]) # of what the arguments choose, one of two runs may have nothing
@@ -48,7 +51,7 @@ check: $(STAMP) ## Formatting, linting, typing, import contracts
 
 unit: $(STAMP) ## Run the tests that start no process, in parallel, of the sources and of what was compiled
 	$(SOURCES) $(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
-	$(BIN)/pytest -n 2 -m "not sources" tests/unit tests/property $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -n 2 -m "not sources" $(COMPILED_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 process: $(STAMP) ## Run the tests that start processes; those that keep bounds on time one after the other
 	$(BIN)/pytest -n 2 --dist loadscope -m "not alone and not sources" $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)

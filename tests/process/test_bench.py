@@ -11,7 +11,7 @@ import pytest
 
 from multiworld.testing import scaled
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.process
 
 PROGRAM = "import sys; from multiworld.cli.main import main; sys.exit(main(sys.argv[1:]))"
 

@@ -136,7 +136,11 @@ async def test_one_connection_serves_many_requests_also_pipelined_in_their_order
         assert echo.num_calls == 23
 
 
-UPGRADE: dict[str, Any] = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2_Settings": "AAMAAABkAAQCAAAAAAIAAAAA"}
+UPGRADE: dict[str, Any] = {
+    "Connection": "Upgrade, HTTP2-Settings",
+    "Upgrade": "h2c",
+    "HTTP2_Settings": "AAMAAABkAAQCAAAAAAIAAAAA",
+}
 
 
 async def test_an_offer_of_another_protocol_is_ignored() -> None:
