@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import runpy
 import sysconfig
+import threading
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ class BuildExt(build_ext):
         super().run()
 
     def build_extensions(self) -> None:
-        compile_in_parallel(self.compiler)
-        super().build_extensions()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compile_in_parallel(self.compiler, pool)
+            super().build_extensions()
 
     def _remove_former(self) -> None:
         """Remove libraries of earlier sources: they would be packed, or lie about."""
@@ -44,20 +46,25 @@ class BuildExt(build_ext):
                     found.unlink()
 
 
-def compile_in_parallel(compiler: Any) -> None:
-    """Have all processors compile: the compiled modules are one extension, whose sources setuptools takes in turn."""
+def compile_in_parallel(compiler: Any, pool: Executor) -> None:
+    """Have all processors compile: the compiled modules are one extension, whose sources setuptools takes in turn.
+
+    It takes several extensions at once, each in a thread of its own.
+    """
     compile_all, compile_one = compiler.compile, compiler._compile
+    here = threading.local()
+
+    def compile_soon(*arguments: Any) -> None:
+        here.running.append(pool.submit(compile_one, *arguments))
 
     def compile_together(sources: Sequence[str], **options: Any) -> Any:
-        running: list[Future[None]] = []
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            compiler._compile = lambda *arguments: running.append(pool.submit(compile_one, *arguments))
-            objects = compile_all(sources, **options)
-        for each in running:
+        here.running = []
+        objects = compile_all(sources, **options)
+        for each in here.running:
             each.result()
         return objects
 
-    compiler.compile = compile_together
+    compiler._compile, compiler.compile = compile_soon, compile_together
 
 
 def compiled_modules() -> list[Extension]:
