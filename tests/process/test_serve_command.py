@@ -40,7 +40,7 @@ def add_one(x):
     return x + 1
 
 
-pipeline = Pipeline([Stage("add", add_one), Stage("scale", Scale, replicas=2)], name="calc")
+pipeline = Pipeline([Stage("add", add_one, limit_s=1.0), Stage("scale", Scale, replicas=2, limit_s=1.0)], name="calc")
 not_one = 3
 typing = Pipeline([Stage("add", add_one)], policy="sticky", generation={"max_runing": 8})
 """
@@ -150,9 +150,12 @@ def test_a_controller_that_was_stopped_takes_its_members_back(deployment: Deploy
     before = {replica["id"]: replica["pid"] for replica in deployment.status()["replicas"]}
     controller = _pid_of(deployment, "controller")
     os.kill(controller, signal.SIGSTOP)
-    time.sleep(3.5)  # longer than the lease, in which the others give it up
+    time.sleep(4.5)  # longer than the lease, in which the others give it up, and than a hanging work is waited for
     assert deployment.infer([1, 2]) == [4, 6]
+    asking = subprocess.Popen([*COMMAND, "status", "--json"], env=deployment.environment, stdout=subprocess.DEVNULL)
+    time.sleep(1.0)  # what it is asked is what it hears of first
     os.kill(controller, signal.SIGCONT)
+    assert asking.wait(20) == 0
     time.sleep(1.0)
     assert wait_until(deployment.is_whole, 20), deployment.output
     assert {replica["id"]: replica["pid"] for replica in deployment.status()["replicas"]} == before

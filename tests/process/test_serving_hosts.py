@@ -282,6 +282,8 @@ async def test_kept_member_that_its_controller_kills_is_back_too(desk: Desk) -> 
     assert (member, new_pid != pid) == ("gateway-1", True)
     host.kill("gateway-1")
     assert (await desk.exit())[1] == -9
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(desk.restarts.get(), 1.5)
 
 
 async def test_members_outlive_their_controller_and_are_named_to_the_next(shared: tuple[HostHandle, int]) -> None:

@@ -177,6 +177,14 @@ async def test_trailers_are_read_over_and_bounded() -> None:
             "HeadTooLargeError",
         )
         assert echo.num_calls == 1
+    async with served() as (gateway, echo), connected(gateway) as client:
+        client.writer.write(post(chunks + b"a: ", Transfer_Encoding="chunked"))
+        with contextlib.suppress(ConnectionError):  # it is closed before all has been written
+            for _ in range(100):
+                client.writer.write(b"x" * 10_000)  # one without an end
+                await client.writer.drain()
+        assert (await client.answer())[0] == 431
+        assert echo.num_calls == 0
 
 
 async def test_large_bodies_come_back_bit_for_bit_declared_and_chunked() -> None:

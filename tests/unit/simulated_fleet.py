@@ -12,6 +12,8 @@ from multiworld.serving.graph import GATEWAY, Graph, Stage
 
 __all__ = ["Process", "SimulatedFleet", "chain"]
 
+LOCAL = ("10.0.0.0",)  # where the controller is
+
 
 def chain(*names: str, replicas: int = 1) -> Graph:
     return Graph([Stage(name, "app:work", replicas=replicas) for name in names])
@@ -46,8 +48,7 @@ class SimulatedFleet:
     ) -> None:
         self.graph, self.now, self.pids = graph, 100.0, 0
         self.num_hosts = hosts
-        local = ("10.0.0.0",)  # where the controller is
-        self.fleet = Fleet(graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=local)
+        self.fleet = Fleet(graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=LOCAL)
         self.processes: dict[str, Process] = {}
         self.events: list[FleetEvent] = []
         self.killed: list[str] = []
@@ -150,11 +151,12 @@ class SimulatedFleet:
     def restart_controller(self) -> None:
         """Another controller takes over by what the last one wrote."""
         saved = self.fleet.to_json()
-        self.fleet = Fleet(self.graph, now=self.now, gateways=self.fleet.gateways, hosts=self.num_hosts)
+        gateways, hosts = self.fleet.gateways, self.num_hosts
+        self.fleet = Fleet(self.graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=LOCAL)
         self.fleet.restore(saved, self.now)
         for name in sorted({process.host for process in self.processes.values()} | {"host-0"}):
             there = {each.member: each.pid for each in self.processes.values() if each.host == name}
-            self.do(self.fleet.host_joined(name, "10.0.0.1", 8, there, self.now))
+            self.do(self.fleet.host_joined(name, name.replace("host-", "10.0.0."), 8, there, self.now))
         for process in list(self.processes.values()):
             process.inbox.clear()
             self._hello(process)

@@ -169,3 +169,13 @@ async def test_what_is_said_last_leaves_behind_all_items() -> None:
     kinds = [[note.kind for note in notes] for _, notes in world.sent]
     assert len(kinds) > 1
     assert kinds == [*([[]] * (len(kinds) - 1)), [Kind.OPEN]]
+
+
+async def test_what_was_to_be_said_last_can_be_taken_back() -> None:
+    world, owner = World(), Owner()
+    edge = edge_of(world, owner)
+    edge.say_last(Note(Kind.OPEN))
+    edge.withdraw_last()
+    edge.say(Kind.OPEN, number=1)
+    await until(lambda: edge.is_idle)
+    assert [[(note.kind, note.number) for note in notes] for _, notes in world.sent] == [[(Kind.OPEN, 1.0)]]

@@ -324,6 +324,28 @@ async def test_a_request_that_was_called_off_may_come_again() -> None:
     assert await bench.run(job(7, torch.tensor(7))) == [torch.tensor(7)]
 
 
+async def test_a_request_may_come_again_while_the_one_that_was_called_off_still_ends() -> None:
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        try:
+            await asyncio.sleep(60 if x < 0 else 0.05)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.02)
+            raise
+        return x
+
+    bench, id_ = Bench(work), (7).to_bytes(16, "little")
+    bench.executor.submit(job(7, torch.tensor(-7)))
+    await asyncio.sleep(0.01)
+    assert bench.executor.drop(id_)
+    bench.executor.submit(job(7, torch.tensor(7)))
+    await asyncio.sleep(0.04)
+    assert bench.executor.is_executing(id_), "of the two, the second"
+    await asyncio.sleep(0.05)
+    assert bench.results == {7: torch.tensor(7)}
+    assert not bench.executor.is_executing(id_)
+    bench.executor.close()
+
+
 async def test_what_may_not_be_executed_twice_is_not_when_its_batch_failed() -> None:
     calls: list[int] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multiworld.serving.control.actions import (
+    Action,
     BackedOff,
     Emit,
     HostsMissing,
@@ -635,9 +636,18 @@ def limited() -> SimulatedFleet:
 def test_nobody_hangs_because_the_controller_was_away() -> None:
     simulation = limited()
     simulation.now += 30
-    simulation.fleet.was_away(simulation.now)
+    simulation.fleet.was_away(30, simulation.now)
     simulation.run(1)
     assert list(simulation.fleet.members) == ["gateway-1", "a-1"]
+    simulation.fleet.await_back("a-1", simulation.now)
+    simulation.processes["a-1"].hangs = True
+    simulation.now += 30
+    simulation.fleet.was_away(30, simulation.now)
+    simulation.run(1)
+    assert simulation.fleet.members["a-1"].awaited, "it has had no time to come back"
+    simulation.processes["a-1"].hangs = False
+    simulation.run(1)
+    assert not simulation.fleet.members["a-1"].awaited
     simulation.now += 3
     simulation.do(simulation.fleet.heard("a-1", {"event": "drained"}, simulation.now))  # any word will do
     simulation.run(2)
@@ -699,3 +709,35 @@ def test_a_gateway_that_comes_while_others_are_awaited_hears_at_last_that_all_is
     simulation.processes["a-1"].hangs = False
     simulation.run(1)
     assert simulation.processes["gateway-2"].ready
+
+
+def lost_messages(simulation: SimulatedFleet, actions: list[Action]) -> list[tuple[str, str]]:
+    simulation.do(actions)
+    sent = [action for action in actions if isinstance(action, Send)]
+    return [(action.member, action.message["peer"]) for action in sent if action.message["do"] == "lost"]
+
+
+def test_nobody_hears_of_the_loss_of_who_never_came() -> None:
+    simulation = SimulatedFleet(chain("a"), gateways=2)
+    simulation.run_until_settled()
+    simulation.kill("gateway-2")
+    del simulation.processes["gateway-2"]
+    assert lost_messages(simulation, simulation.fleet.start_failed("gateway-2", "no memory", simulation.now)) == []
+
+
+def test_who_leaves_with_what_it_holds_is_lost_for_the_others() -> None:
+    simulation = settled(chain("a", "b", replicas=2))
+    simulation.do(simulation.fleet.drain("b-1", simulation.now, scale_down=True))
+    simulation.processes["b-1"].hangs = True
+    simulation.fleet.members["b-1"].since = simulation.now - 61
+    told = lost_messages(simulation, simulation.fleet.tick(simulation.now))
+    assert set(told) == {(name, "b-1") for name in ("gateway-1", "a-1", "a-2", "b-2")}
+
+
+def test_who_comes_back_hears_which_gateways_there_are() -> None:
+    simulation = settled(chain("a"), gateways=2)
+    fleet = simulation.fleet
+    fleet.await_back("a-1", simulation.now)
+    hello = {"event": "hello", "pid": 7, "state": "ready", "version": 1, "edges": []}
+    told = [action.message for action in fleet.heard("a-1", hello, simulation.now) if isinstance(action, Send)]
+    assert {"do": "gateways", "there": ["gateway-1", "gateway-2"]} in told

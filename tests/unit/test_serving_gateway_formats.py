@@ -177,7 +177,6 @@ def test_words_among_numbers_take_no_more_memory_than_numbers() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("kind", ["list", "dict", "kserve"])
 def many_tensors(kind: str, number: int) -> bytearray:
     one = {"datatype": "FP32", "shape": [1], "data": [1]} if kind == "kserve" else {"data": 1}
     if kind == "kserve":

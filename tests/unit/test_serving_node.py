@@ -474,3 +474,25 @@ async def test_a_gateway_that_stops_says_so() -> None:
         with pytest.raises(GatewayClosedError, match="gateway-1 stops") as caught:
             await p.front.infer(tensor(1))
         assert caught.value.http_status == 503
+
+
+async def test_answers_for_a_gateway_that_is_no_more_are_not_kept() -> None:
+    goes_on = asyncio.Event()
+
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        await goes_on.wait()
+        return x
+
+    async with plant([Stage("a", slow)], "a-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1)))
+        await until(lambda: p.replicas["a-1"].executor.num_executing == 1)
+        node = p.replicas["a-1"].node
+        node.edges["gateway-1", True].abort()
+        node._give_up_edge("gateway-1", True)
+        goes_on.set()
+        await until(lambda: node.custody["gateway"].awaited == {"gateway-1"})
+        node.only(["gateway-1"])
+        assert not node.is_empty
+        node.only(["gateway-2"])
+        assert node.is_empty
+        asking.cancel()

@@ -95,6 +95,11 @@ class Custody:
         return tuple(self._peers)
 
     @property
+    def awaited(self) -> set[str]:
+        """Replicas for which items wait that are for them alone."""
+        return set(self._bound)
+
+    @property
     def num_live(self) -> int:
         """Replicas that may be offered something, suspects included."""
         return sum(not peer.closed for peer in self._peers.values())

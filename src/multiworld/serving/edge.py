@@ -149,6 +149,10 @@ class Edge:
         self._last_notes.append(note)
         self._flush_soon()
 
+    def withdraw_last(self) -> None:
+        """Take back what was to be said last."""
+        self._last_notes.clear()
+
     def mention(self, kind: int, id_: bytes, *, size_bytes: int = 0) -> None:
         """Say something within ``LAZY_S``, or as soon as there is enough of it, or it is of many bytes of credit."""
         ids = self._note(kind, id_)

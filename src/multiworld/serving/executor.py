@@ -50,10 +50,14 @@ MAX_CONCURRENT: Final = 64  # calls of a coroutine function
 class Job:
     """One request at this stage. ``inputs``: its items, in the order of the work's arguments."""
 
-    __slots__ = ("alone", "id", "inputs")
+    __slots__ = ("alone", "has_begun", "id", "inputs", "is_off")
 
     def __init__(self, id_: bytes, inputs: Sequence[Item], *, alone: bool) -> None:
         self.id, self.inputs, self.alone = id_, inputs, alone
+        self.has_begun = False
+        """Whether its coroutine has run at all: cancelled before, it would end without having given anything back."""
+        self.is_off = False
+        """Nobody wants its result."""
 
 
 class Executor:
@@ -95,12 +99,9 @@ class Executor:
         self._turn: asyncio.Handle | None = None
         self._delivery = turn or Turn()
         self._is_due = False
-        self._calls: dict[bytes, asyncio.Task[None]] = {}
+        self._calls: dict[bytes, tuple[asyncio.Task[None], Job]] = {}
         """Of coroutines that execute one job."""
-        self._called_off: set[bytes] = set()
-        self._unbegun: set[bytes] = set()
-        """Of coroutines that have not run at all yet: cancelled, they would end without having given anything back."""
-        self._began: dict[bytes, float] = {}  # of what is being executed, the oldest first
+        self._began: dict[bytes, tuple[float, Job]] = {}  # of what is being executed, the oldest first
         self._executing = 0
         self._alone = False
         self._inference = torch.inference_mode()  # made once, as that takes longer than entering it
@@ -146,9 +147,10 @@ class Executor:
         """Forget a job that waits, or cancel the coroutine that executes it; False for one that is on a thread."""
         call = self._calls.get(id_)
         if call is not None:
-            self._called_off.add(id_)
-            if id_ not in self._unbegun:
-                call.cancel()
+            task, executed = call
+            executed.is_off = True
+            if executed.has_begun:
+                task.cancel()
             return True
         job = self._jobs.get(id_)
         if job is None or not self._queue.drop(job):
@@ -161,7 +163,7 @@ class Executor:
 
     def executing_s(self, now: float) -> float:
         """Return how long the oldest execution under way has taken."""
-        return now - next(iter(self._began.values())) if self._began else 0.0
+        return now - next(iter(self._began.values()))[0] if self._began else 0.0
 
     def go_on(self) -> None:
         """Execute now what would be executed in the next turn of the loop."""
@@ -252,47 +254,52 @@ class Executor:
             self._finish(jobs, *self._call(jobs))
             return
         self._executing += 1
-        self._began.update(dict.fromkeys((job.id for job in jobs), time.monotonic()))
+        self._note_begin(jobs)
         if not (self._is_async or jobs[0].alone):
             self._caller.submit(jobs)
             return
         self._alone = jobs[0].alone
-        self._unbegun.add(jobs[0].id)
         task = self._loop.create_task(self._execute_beside(jobs))
         if self._is_async and len(jobs) == 1:
-            self._calls[jobs[0].id] = task
+            self._calls[jobs[0].id] = task, jobs[0]
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def _execute_beside(self, jobs: list[Job]) -> None:
-        alone, id_ = jobs[0].alone, jobs[0].id
-        is_off = False
-        self._unbegun.discard(id_)
+        first = jobs[0]
+        alone, id_ = first.alone, first.id
+        first.has_begun = True
         outcome: Outcome | None = None
         try:
             while alone and self._executing > 1:  # calls of a coroutine function that began before
                 self._quiet.clear()
                 await self._quiet.wait()
             if alone:
-                await self._before_alone(jobs[0])
-                self._began[id_] = time.monotonic()  # only now
+                self._note_begin(jobs)  # only now
+                await self._before_alone(first)
+                self._note_begin(jobs)
             if not self._is_async:
                 turn = self._turns[id_] = self._loop.create_future()
                 self._caller.submit(jobs)
                 outcome = await turn
-            elif id_ not in self._called_off:
+            elif not first.is_off:
                 outcome = await self._call_async(jobs)
         finally:
-            is_off = id_ in self._called_off
-            self._called_off.discard(id_)
-            self._calls.pop(id_, None)
+            call = self._calls.get(id_)
+            if call is not None and call[1] is first:  # else the request has come again meanwhile
+                del self._calls[id_]
             self._turns.pop(id_, None)
             self._alone = self._alone and not alone
             if alone:
                 self._after_alone()
             self._is_over(jobs)
-        if outcome is not None and not is_off:
+        if outcome is not None and not first.is_off:
             self._finish(jobs, outcome[0], outcome[1])
+
+    def _note_begin(self, jobs: list[Job]) -> None:
+        now = time.monotonic()
+        for job in jobs:
+            self._began[job.id] = now, job
 
     def _was_called(self, jobs: list[Job], outcome: Outcome) -> None:
         """The thread made a call."""
@@ -307,7 +314,9 @@ class Executor:
         """There is room for the next call."""
         self._executing -= 1
         for job in jobs:
-            self._began.pop(job.id, None)
+            began = self._began.get(job.id)
+            if began is not None and began[1] is job:
+                del self._began[job.id]
         self._quiet.set()
         if not self._closed:
             self._go_on_soon()
@@ -372,7 +381,7 @@ class Executor:
             payload = checked_result(result, is_ours=is_ours)
             return split(payload, rows, len(jobs)), time.perf_counter() - began
         except asyncio.CancelledError as error:
-            if self._closed or jobs[0].id in self._called_off:
+            if self._closed or jobs[0].is_off:
                 raise
             return contained(error), time.perf_counter() - began
         except (Exception, SystemExit) as error:  # as above

@@ -20,7 +20,7 @@ from .control_line import Line
 from .edge import Edge
 from .errors import CanaryFailedError
 from .front import Front
-from .graph import Batch, Graph, Stage
+from .graph import GATEWAY, Batch, Graph, Stage
 from .messages import Message
 from .node import Node, Place
 from .replica import Replica
@@ -183,6 +183,7 @@ class ReplicaMember(Member):
             "donate": lambda order: self._start(self._donate(order["to"])),
             "drain": lambda order: self._start(self._drain()),
             "tune": self._tune,
+            "gateways": self._keep_for,
             "where": self._tell_where,
             "canary": lambda order: self._start(self._give_canary(order["to"])),
         }
@@ -300,6 +301,9 @@ class ReplicaMember(Member):
             at = {id_.hex(): place for id_, place in known.items()}
             self.tell({"event": "at", "asker": order["asker"], "at": at})
 
+    def _keep_for(self, order: Message) -> None:
+        self._with_node(lambda node: node.only(order["there"]))
+
     def _tune(self, order: Message) -> None:
         self._batch = Batch(max_size=order["batch_max_size"], max_wait_s=order["batch_max_wait_s"])
         if self._replica is not None:
@@ -338,7 +342,8 @@ class GatewayMember(Member):
 
     def _lost(self, order: Message) -> None:
         super()._lost(order)
-        self.front.replica_lost()
+        if order["peer"].rpartition("-")[0] != GATEWAY:
+            self.front.replica_lost()
 
     def _hear_readiness(self, order: Message) -> None:
         if self.state == "draining":

@@ -146,6 +146,7 @@ class Node:
         if edge is not None:
             custody = self.custody[edge.stage]
             custody.open(peer, self._granted.get(peer, FIRST_WINDOW), now=time.monotonic())
+            edge.withdraw_last()  # that it was closed
             edge.say(Kind.OPEN, number=1)
             self._choose_anew(edge.stage)
 
@@ -178,9 +179,15 @@ class Node:
             if edge is not None:
                 edge.abort()
                 self.edge_broke(edge, MemberLostError(peer))
-        if peer.startswith(f"{GATEWAY}-") and GATEWAY in self.custody:
+        if peer.rpartition("-")[0] == GATEWAY and GATEWAY in self.custody:
             self._gone.add(peer)  # until one of that name is connected again, no answer for it finds a taker
             self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
+
+    def only(self, gateways: Iterable[str]) -> None:
+        """The controller says which gateways there are: for others, answers need not be kept."""
+        if GATEWAY in self.custody:
+            for gateway in self.custody[GATEWAY].awaited.difference(gateways):
+                self.lost(gateway)
 
     def grant(self, window: int) -> None:
         """From now on each sender may have so many items here."""

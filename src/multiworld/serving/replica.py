@@ -45,7 +45,8 @@ TOLD_S: Final = 0.001
 """What takes longer is told when it is done: a sender that chooses would count it for as long again."""
 GO_AHEAD_S: Final = 1.0
 ASK_S: Final = 0.3  # a part whose other parts come later than that may have come too late itself
-DOUBT_S: Final = 2.0  # for the answer of who may have executed a request before
+DOUBT_S: Final = 2.0  # for the answer of who may have executed a request before, or so many times as a call takes
+DOUBT_CALLS: Final = 4.0
 GRANT_EVERY_S: Final = 0.1
 MAX_NOTED: Final = 512  # characters of an error in a trace
 
@@ -208,10 +209,12 @@ class Replica:
         if not self.stage.idempotent and all(part.replayed for part in inputs):
             # One part that was sent once, hither, would show that no other replica can have had them all.
             fields = fields_of(RequestLostError(self.stage.name, "an earlier one"))
+            error = item.successor().carry_error({**fields, DOUBTFUL: True})
             if self._targets == (GATEWAY,):  # which waits for another answer itself
-                self._pass_on(request, item.successor().carry_error({**fields, DOUBTFUL: True}))
+                self._pass_on(request, error)
             else:  # the next stage would take the error for the request, and the true result for a second one
-                self._doubtful[item.id] = time.monotonic() + DOUBT_S, item.successor().carry_error(fields)
+                patience_s = max(DOUBT_S, DOUBT_CALLS * (self.executor.call_s or 0.0))
+                self._doubtful[item.id] = time.monotonic() + patience_s, error
             return
         if self.canary.due:
             self.canary.take(item.id, inputs)

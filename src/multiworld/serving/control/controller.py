@@ -114,6 +114,7 @@ class Controller:
         port = await self._reception.start(self.spec.address)
         self.address = (self.spec.address[0], port)
         self._follow_members()
+        self._looked_at = time.monotonic()
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self, grace_s: float = 15.0) -> None:
@@ -121,7 +122,7 @@ class Controller:
 
         Bounded by little more than ``grace_s``, of which gateways may take two thirds.
         """
-        self._do(self._fleet.stop(time.monotonic(), gateways_s=grace_s * GATEWAYS_SHARE))
+        self._do(self._fleet.stop(self._now(), gateways_s=grace_s * GATEWAYS_SHARE))
         try:
             await self._until(lambda: not self._fleet.members, grace_s)
             if self._state is not None:
@@ -152,7 +153,7 @@ class Controller:
 
         Raises ValueError for a name that is not that of a gateway, or taken.
         """
-        self._do(self._fleet.member_attached(member, time.monotonic()))
+        self._do(self._fleet.member_attached(member, self._now()))
         line = AttachedLine(self, member, on_message)
         self._attached[member] = line
         return line
@@ -167,7 +168,7 @@ class Controller:
         With ``timeout_s=None`` at once. Raises UnknownStageError, ValueError; DeploymentError when the time is over,
         though the order stands.
         """
-        self._do(self._fleet.scale(stage, replicas, time.monotonic(), reason=reason))
+        self._do(self._fleet.scale(stage, replicas, self._now(), reason=reason))
         if timeout_s is not None:
             await self._wait_for_stage(stage, timeout_s)
 
@@ -176,7 +177,7 @@ class Controller:
 
         Raises UnknownStageError, DeploymentError.
         """
-        self._do(self._fleet.drain(replica, time.monotonic(), scale_down=scale_down))
+        self._do(self._fleet.drain(replica, self._now(), scale_down=scale_down))
         if timeout_s is not None and not await self._until(lambda: replica not in self._fleet.members, timeout_s):
             raise DeploymentError(f"{replica} has not ended within {timeout_s:g} s; {self._why_not(replica)}")
 
@@ -199,7 +200,7 @@ class Controller:
         fleet = self._fleet
         async with self._bringing_weights:  # one at a time: the next version's number is that of its file
             path = await self._weights.put(stage, fleet.next_version(stage), weights)
-            now = time.monotonic()
+            now = self._now()
             self._do(fleet.update(stage, path, now, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict))
         plan = fleet.plans[stage]
         version = plan.last_version
@@ -223,11 +224,11 @@ class Controller:
 
     def judge(self, stage: str, good: bool, reason: str = "") -> None:
         """Say whether the new replicas of an update that waits for a verdict answer right."""
-        self._do(self._fleet.judge(stage, good, reason, time.monotonic()))
+        self._do(self._fleet.judge(stage, good, reason, self._now()))
 
     def tune(self, stage: str, **settings: Any) -> None:
         """Change ``batch_max_size`` or ``batch_max_wait_s`` of a stage. Raises UnknownStageError, ValueError."""
-        self._do(self._fleet.tune(stage, settings, time.monotonic()))
+        self._do(self._fleet.tune(stage, settings, self._now()))
 
     def status(self) -> dict[str, Any]:
         """Return how all stands, as JSON."""
@@ -271,16 +272,14 @@ class Controller:
     # ---- what happens
 
     def member_said(self, member: str, message: Message) -> None:
-        now = time.monotonic()
-        self._notice_absence(now)
+        now = self._now()
         self._do(self._fleet.heard(member, message, now))
 
     def member_lost(self, member: str, why: str, died: bool) -> None:
-        now = time.monotonic()
-        self._notice_absence(now)
+        now = self._now()
         if now < self._away_until:
             self._fleet.await_back(member, now)
-        self._do(self._fleet.lost(member, why, time.monotonic(), died=died))
+        self._do(self._fleet.lost(member, why, now, died=died))
 
     def _host_came(self, host: HostPort) -> None:
         name = host.name
@@ -291,22 +290,22 @@ class Controller:
         for kill in self._kills.pop(name, {}).values():
             self._kill(kill)
         self._pids.update(host.members)
-        now = time.monotonic()
+        now = self._now()
         self._do(self._fleet.host_joined(name, host.address, host.capacity, dict(host.members), now))
         if host.is_stopping:
             self._host_stops(host)
 
     def _process_started(self, member: str, pid: int) -> None:
         self._pids[member] = pid
-        self._do(self._fleet.started(member, pid, time.monotonic()))
+        self._do(self._fleet.started(member, pid, self._now()))
 
     def _process_ended(self, member: str, returncode: int, last_lines: list[str]) -> None:
         pid = self._pids.pop(member, None)
-        self._do(self._fleet.exited(member, pid, returncode, time.monotonic(), "\n".join(last_lines)))
+        self._do(self._fleet.exited(member, pid, returncode, self._now(), "\n".join(last_lines)))
 
     def _host_stops(self, host: HostPort) -> None:
         ends_all = CONTROLLER in host.members and not self._fleet.stopping
-        self._do(self._fleet.host_stopping(host.name, time.monotonic(), ends_all=ends_all))
+        self._do(self._fleet.host_stopping(host.name, self._now(), ends_all=ends_all))
         if ends_all:  # this process is one of its members, and will be ended after the others
             self._spawn(self._stop_others(host))
 
@@ -323,7 +322,7 @@ class Controller:
             del self._hosts[host.name]
             if self._closed:  # we lost it ourselves
                 return
-            self._do(self._fleet.host_lost(host.name, time.monotonic()))
+            self._do(self._fleet.host_lost(host.name, self._now()))
             if host.process_space and host.process_space == process_space() and not self._fleet.stopping:
                 self._spawn(self._end_orphans(host.pid, list(host.members.values())))
 
@@ -333,13 +332,15 @@ class Controller:
         if killed:
             logger.warning("killed %d processes that members of a killed host process had started", len(killed))
 
-    def _notice_absence(self, now: float) -> None:
-        """This process was stopped, or starved: then it was given up by others, who live."""
-        if now - self._looked_at > AWAY_SHARE * self.spec.lease_s:
-            logger.warning("this controller was away for %.1f s; its members are awaited back", now - self._looked_at)
+    def _now(self) -> float:
+        """Return the time; whatever is heard first after an absence, the absence is noticed before it."""
+        now = time.monotonic()
+        away_s, self._looked_at = now - self._looked_at, now
+        if away_s > AWAY_SHARE * self.spec.lease_s:  # stopped, or starved: then others, who live, may have given it up
+            logger.warning("this controller was away for %.1f s; its members are awaited back", away_s)
             self._away_until = now + AWAY_S
-            self._fleet.was_away(now)
-        self._looked_at = now
+            self._fleet.was_away(away_s, now)
+        return now
 
     async def _tick(self) -> None:
         idle_s = min(IDLE_TICK_S, self.spec.lease_s / 4)
@@ -347,9 +348,8 @@ class Controller:
         scale_at = 0.0
         while True:
             await asyncio.sleep(idle_s if self._fleet.settled else BUSY_TICK_S)
-            now = time.monotonic()
             try:
-                self._notice_absence(now)
+                now = self._now()
                 self._do(self._fleet.tick(now))
                 began = began or not self._fleet.missing()
                 if began and self._scaling is not None and now >= scale_at and not self._fleet.stopping:
@@ -400,7 +400,7 @@ class Controller:
                 raise DeploymentError(f"host {action.host} has just been lost")
             pid = await host.start(self._order(action, host))
         except (MultiworldError, OSError, ValueError, TypeError) as error:
-            self._do(self._fleet.start_failed(action.member, str(error), time.monotonic()))
+            self._do(self._fleet.start_failed(action.member, str(error), self._now()))
         else:
             self._process_started(action.member, pid)
             if action.member not in self._fleet.members:

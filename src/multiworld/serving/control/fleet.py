@@ -205,10 +205,11 @@ class Fleet(Staffing):
         if found is not None and found.host and found.attached:
             found.attached, found.awaited, found.since = False, True, now
 
-    def was_away(self, now: float) -> None:
-        """This process heard nothing for a while, whatever was said."""
+    def was_away(self, away_s: float, now: float) -> None:
+        """This process heard nothing for a while, whatever was said: nobody has kept it waiting meanwhile."""
         for member in self.members.values():
             member.heard_at = now
+            member.since = min(member.since + away_s, now)
 
     # ---- orders
 
@@ -353,9 +354,9 @@ class Fleet(Staffing):
         member.version = int(message.get("version") or member.version)
         if state == "draining":
             member.go(MemberState.DRAINING, now)
-            return [*self._tuning(member), Send(member=member.id, message={"do": "drain"})]
+            return [*self._missed(member), Send(member=member.id, message={"do": "drain"})]
         member.go(MemberState.READY if state == "ready" or member.was_ready else MemberState.CONNECTING, now)
-        return self._tuning(member)
+        return self._missed(member)
 
     def _back(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         """It was here before, and we were away; some of what it said meanwhile is lost."""
@@ -370,11 +371,16 @@ class Fleet(Staffing):
         if member.is_gateway:
             return [Send(member=member.id, message={"do": "drain"})] if member.state is MemberState.DRAINING else []
         if member.state is MemberState.DRAINING:
-            return [*self._tuning(member), Send(member=member.id, message={"do": "drain"})]
-        return self._tuning(member)
+            return [*self._missed(member), Send(member=member.id, message={"do": "drain"})]
+        return self._missed(member)
+
+    def _missed(self, member: Member) -> list[Action]:
+        """Return what a replica may have missed: that gateways are gone for which it has answers, and its tuning."""
+        gateways = [gateway.id for gateway in self.of_stage(GATEWAY)]
+        return [Send(member=member.id, message={"do": "gateways", "there": gateways}), *self._tuning(member)]
 
     def _tuning(self, member: Member) -> list[Action]:
-        """Return what it is told of how its stage batches now, which it may have missed."""
+        """Return what it is told of how its stage batches now."""
         tuning = self.plans[member.stage].tuning
         return [Send(member=member.id, message={"do": "tune", **tuning})] if tuning else []
 
@@ -501,7 +507,7 @@ class Fleet(Staffing):
             elif member.state is MemberState.LOADING and waited > LOAD_S:
                 actions += self._lose(member, f"it did not load within {LOAD_S:g} s", now)
             elif member.state is MemberState.DRAINING and waited > DRAIN_S:
-                actions += self._dismiss(member, now)
+                actions += [*self._dismiss(member, now), *self._tell_lost(member)]  # with what it holds
             elif member.state is MemberState.LEAVING and waited > LEAVE_S:
                 actions += [*self._kill(member), *self._left(member)]
         return actions

@@ -266,6 +266,7 @@ class Staffing(Roster):
         leaves = self._is_on_leaving_host(member)
         blame = blame and not leaves
         young, counted = blame and member.died_young(now), member.counts
+        was_known = member.attached or member.awaited or member.state is not MemberState.STARTING
         rollout = self.plans[member.stage].rollout if member.stage in self.plans else None
         was_settled = rollout is not None and rollout.has_settled(member, now)
         lost = ReplicaLost(member=member.id, stage=member.stage, why=why)
@@ -280,8 +281,8 @@ class Staffing(Roster):
             self.wiring.forget(member.id)
         else:
             self._forget(member)
-        others = [other for other in self.members.values() if other.attached]
-        actions += [Send(member=other.id, message={"do": "lost", "peer": member.id}) for other in others]
+        if was_known:
+            actions += self._tell_lost(member)
         actions += self._other_donors(member.id)
         if not member.is_gateway and not self.stopping:
             actions += self._mourn(member, was_settled, why) if counted else []
@@ -290,6 +291,10 @@ class Staffing(Roster):
             elif blame:
                 self.plans[member.stage].crash.forgive()  # it did serve: that is no crash loop
         return actions
+
+    def _tell_lost(self, member: Member) -> list[Action]:
+        others = [other for other in self.members.values() if other.attached and other is not member]
+        return [Send(member=other.id, message={"do": "lost", "peer": member.id}) for other in others]
 
     def _mourn(self, member: Member, was_settled: bool, why: str) -> list[Action]:
         plan = self.plans[member.stage]

@@ -43,7 +43,9 @@ class HttpConnection(HttpToolsProtocol):
         self.access_log = False  # whatever handlers somebody else has given uvicorn's logger
         self._options = options
         self._is_in_head = self._is_in_copy = False
-        self._head_bytes = self._trailer_bytes = 0
+        self._num_heads = self._head_bytes = self._trailer_bytes = self._silent_bytes = 0
+        """``_silent_bytes``: of a message, since the last piece of its body."""
+        self._is_in_body = self._has_body_come = False
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
@@ -74,14 +76,20 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
+        num_heads, self._has_body_come = self._num_heads, False
         try:
             self._parse(data)
         except httptools.HttpParserError:
             self.send_400_response("")
         if self._is_in_head:
-            self._head_bytes += len(data)
+            if self._num_heads == num_heads:  # else what belongs to it is not known, and no more than one read
+                self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(Refusal(431, "HeadTooLargeError", f"the head is longer than {MAX_HEAD_BYTES} bytes"))
+        elif self._is_in_body and not self._has_body_come:  # a trailer is told of only when it is complete
+            self._silent_bytes += len(data)
+            if self._silent_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse(_long_trailers())
         elif self._timer is None and self.timeout_keep_alive_task is None and not self._is_busy():
             self._await_head()  # what came was no request, and has ended the wait for one
 
@@ -104,7 +112,8 @@ class HttpConnection(HttpToolsProtocol):
         if self._is_in_copy:
             return
         super().on_message_begin()
-        self._is_in_head, self._head_bytes, self._trailer_bytes = True, 0, 0
+        self._num_heads += 1
+        self._is_in_head, self._head_bytes, self._trailer_bytes, self._silent_bytes = True, 0, 0, 0
         if self._timer is None:
             self._await_head()
 
@@ -118,17 +127,21 @@ class HttpConnection(HttpToolsProtocol):
         elif not self._is_in_copy and not self.transport.is_closing():  # nobody asks for trailers
             self._trailer_bytes += len(name) + len(value) + 4
             if self._trailer_bytes > MAX_HEAD_BYTES:
-                reason = f"the trailers are longer than {MAX_HEAD_BYTES} bytes"
-                self._refuse(Refusal(431, "HeadTooLargeError", reason))
+                self._refuse(_long_trailers())
+
+    def on_body(self, body: bytes) -> None:
+        self._has_body_come, self._silent_bytes = True, 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():  # else its body is still to come
+            self._is_in_body = False
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         if self._is_in_copy:
             return
-        self._is_in_head = False
+        self._is_in_head, self._is_in_body = False, True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -235,3 +248,7 @@ class HttpConnection(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._writing = None
+
+
+def _long_trailers() -> Refusal:
+    return Refusal(431, "HeadTooLargeError", f"the trailers are longer than {MAX_HEAD_BYTES} bytes")

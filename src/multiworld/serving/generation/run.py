@@ -106,7 +106,7 @@ class Run:
                     await self._ask(farewell, left_s)
                     return
                 except OverloadedError as error:  # what is over takes room from what begins
-                    await asyncio.sleep(min(error.retry_after_s, left_s))
+                    await asyncio.sleep(min(error.retry_after_s, left_s / 2, 1.0))
 
     async def _advance(self) -> Tensor:
         """Send what the stages do not know yet: one token, or all of them in pieces."""
