@@ -165,6 +165,17 @@ async def test_an_offer_of_another_protocol_is_ignored() -> None:
         assert echo.num_calls == 6
 
 
+async def test_a_head_behind_a_large_body_is_not_taken_for_a_long_one() -> None:
+    async with served() as (gateway, _), connected(gateway) as client:
+        large = post(bytes(150_000), **RAW)
+        client.writer.write(large[:-100_000])
+        await asyncio.sleep(0.05)
+        client.writer.write(large[-100_000:] + post()[:30])  # in one piece, as far as that is up to this side
+        await asyncio.sleep(0.05)
+        client.writer.write(post()[30:])
+        assert [(await client.answer())[0] for _ in range(2)] == [200, 200]
+
+
 async def test_trailers_are_read_over_and_bounded() -> None:
     async with served() as (gateway, echo), connected(gateway) as client:
         chunks = b"10\r\n" + BODY + b"\r\n0\r\n"

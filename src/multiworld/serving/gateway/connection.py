@@ -76,13 +76,13 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
-        num_heads, self._has_body_come = self._num_heads, False
+        num_heads, was_amid, self._has_body_come = self._num_heads, self._is_in_head or self._is_in_body, False
         try:
             self._parse(data)
         except httptools.HttpParserError:
             self.send_400_response("")
         if self._is_in_head:
-            if self._num_heads == num_heads:  # else what belongs to it is not known, and no more than one read
+            if self._num_heads - num_heads <= (not was_amid):  # else most of it was of the messages before
                 self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(Refusal(431, "HeadTooLargeError", f"the head is longer than {MAX_HEAD_BYTES} bytes"))
