@@ -741,3 +741,16 @@ def test_who_comes_back_hears_which_gateways_there_are() -> None:
     hello = {"event": "hello", "pid": 7, "state": "ready", "version": 1, "edges": []}
     told = [action.message for action in fleet.heard("a-1", hello, simulation.now) if isinstance(action, Send)]
     assert {"do": "gateways", "there": ["gateway-1", "gateway-2"]} in told
+
+
+def test_new_replicas_of_an_update_that_is_rolled_back_end_one_after_the_other() -> None:
+    simulation = settled(chain("a", replicas=3))
+    simulation.do(simulation.fleet.update("a", "/w.pt", simulation.now, parallel=True, needs_verdict=True))
+    simulation.run(3)
+    assert len(simulation.ready("a")) == 6
+    simulation.events.clear()
+    simulation.do(simulation.fleet.judge("a", False, "no", simulation.now))
+    simulation.run_until_settled()
+    ends = [kind for kind in simulation.kinds() if kind in ("ReplicaDraining", "ReplicaLeft")]
+    assert ends == ["ReplicaDraining", "ReplicaLeft"] * 3
+    assert [member.version for member in simulation.fleet.of_stage("a")] == [1, 1, 1]

@@ -177,7 +177,9 @@ def test_a_stage_without_replicas_gets_one_when_a_request_waits_behind_another_s
         return [(decision.stage, decision.new) for decision in scaling.decide(simulation.fleet, simulation.now)]
 
     assert wanted(0) == []
-    assert wanted(1) == [("b", 1)]
+    simulation.do(simulation.fleet.update("b", "/w.pt", simulation.now, needs_verdict=True))
+    assert wanted(0) == []
+    assert wanted(1) == [("b", 1)], "also while new weights are tried"
 
 
 def test_what_members_did_before_they_were_known_is_no_load_of_now() -> None:

@@ -70,7 +70,7 @@ class Autoscaling:
         if any(_now(member.stats, "open") for member in fleet.of_stage(GATEWAY)):
             decisions += self._scaler.wake(now=now)  # it may wait behind a stage that has replicas
         for decision in decisions:
-            if fleet.scaling_suspended(decision.stage, now):
+            if fleet.scaling_suspended(decision.stage, now, wakes=not decision.old):
                 self._scaler.set(decision.stage, fleet.plans[decision.stage].desired, now=now)
             else:
                 self._desired[decision.stage] = decision.new

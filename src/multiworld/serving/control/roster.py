@@ -130,14 +130,17 @@ class Roster:
             parts.append(f"stage {name!r} has no replica that takes requests ({reason})")
         return "; ".join(parts)
 
-    def scaling_suspended(self, stage: str, now: float) -> str:
-        """Return why an autoscaler's wish is not to be followed now; empty if it is."""
+    def scaling_suspended(self, stage: str, now: float, *, wakes: bool = False) -> str:
+        """Return why an autoscaler's wish is not to be followed now; empty if it is.
+
+        ``wakes``: it wants one replica where there are none, for a request that waits.
+        """
         plan = self._plan(stage)
         if self.stopping:
             return "the deployment is being stopped"
         if self.resuming:
             return "members are awaited back after a restart of the controller"
-        if plan.rollout is not None:
+        if plan.rollout is not None and not wakes:
             return f"an update to version {plan.rollout.version} is under way"
         if not plan.crash.allows(now=now):
             return "its replicas die young"

@@ -159,12 +159,17 @@ class Staffing(Roster):
         return actions
 
     def _retire(self, plan: StagePlan, now: float) -> list[Action]:
-        """Drain those that are to go, as soon as as many as wanted serve without them."""
+        """Drain those that are to go, as soon as as many as wanted serve without them: one after the other, of very many
+        some at once, but those of a host that is being stopped at once.
+        """
         members = self.of_stage(plan.name)
         num_ready = sum(member.is_ready and member.counts for member in members)
+        going = [member for member in members if member.retiring and member.state in SERVING]
         actions: list[Action] = []
-        for member in members:
-            if member.retiring and member.state in SERVING and (not member.is_ready or num_ready >= plan.desired):
+        for member in going:
+            is_crowded = self._num_ending(plan, now) >= max(1, len(going) // AT_ONCE)
+            must_wait = num_ready < plan.desired or (is_crowded and not self._is_on_leaving_host(member))
+            if not (member.is_ready and must_wait):
                 actions += self._drain(member, member.retiring, now)
         return actions
 
