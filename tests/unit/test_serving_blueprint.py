@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from multiworld.serving import files
 from multiworld.serving.blueprint import Blueprint, load_work
+from multiworld.serving.control.weights_store import WeightsStore
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.files import fetch_files, list_files, member_folder, read_piece
 from multiworld.serving.graph import Stage
@@ -119,3 +120,34 @@ def test_weights_are_put_whole_or_refused() -> None:
         put_weights(module, {"nonsense": torch.ones(1)})
     with pytest.raises(TypeError, match="takes no weights"):
         put_weights(functools.partial(double), {"a": torch.ones(1)})
+
+
+def test_a_work_whose_state_is_its_own_dict_gets_no_unknown_weights() -> None:
+    class Work:
+        def __init__(self) -> None:
+            self.weights = {"factor": torch.ones(1)}
+
+        def state_dict(self) -> dict[str, torch.Tensor]:
+            return self.weights
+
+        def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+            self.weights = state
+
+    work = Work()
+    with pytest.raises(RuntimeError, match="does not have: facotr"):
+        put_weights(work, {"facotr": torch.ones(1)})
+    assert list(work.weights) == ["factor"]
+    put_weights(work, {"factor": torch.zeros(1)})
+    assert work.weights["factor"].item() == 0
+
+
+async def test_an_update_of_some_weights_leaves_the_others_as_the_last_update_made_them(tmp_path: Path) -> None:
+    store = WeightsStore(tmp_path)
+    first = await store.put("a", 2, {"weight": torch.tensor([2.0]), "bias": torch.tensor([2.0])})
+    second = await store.put("a", 3, {"bias": torch.tensor([3.0])}, over=first)
+    assert {name: value.item() for name, value in (await store.get(second)).items()} == {"weight": 2.0, "bias": 3.0}
+
+
+async def test_what_is_no_tensor_cannot_be_updated(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match=r"hold what is no tensor, and cannot be updated: fc\._packed"):
+        await WeightsStore(tmp_path).put("a", 2, {"fc.scale": torch.ones(1), "fc._packed": (torch.ones(1), None)})

@@ -44,6 +44,7 @@ def twice(x: torch.Tensor) -> torch.Tensor:
         ([ONE, ONE], [ONE, ONE * torch.nan], "tensor 1 has 6 of 6 elements that are not finite, where they were"),
         (ONE * torch.inf, ONE * torch.nan, ""),
         (torch.ones(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), ""),
+        (ONE.to(torch.float8_e5m2), ONE.to(torch.float8_e5m2), ""),
     ],
 )
 def test_values_may_differ_and_nothing_else(expected: Any, got: Any, said: str) -> None:
@@ -279,3 +280,12 @@ def test_a_stage_without_a_canary_asks_no_old_replica() -> None:
     sends = sent_at_hello(simulation, new)
     assert sends
     assert all("canary" not in each.message and each.message["do"] != "canary" for each in sends)
+
+
+@pytest.mark.parametrize("error", [StopIteration(3), SystemExit(3), BaseException("panic")])
+async def test_whatever_a_canary_raises_is_said_at_once(error: BaseException) -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with pytest.raises(CanaryFailedError, match=r"3|panic"):
+        await asyncio.wait_for(answer_canary(Stage("a", work), work, [ONE]), 10)

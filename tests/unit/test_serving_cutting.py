@@ -1,6 +1,7 @@
 """A model that is cut into stages returns bitwise what it returned as a whole."""
 
 import pickle
+import time
 from typing import Any
 
 import pytest
@@ -286,9 +287,13 @@ def test_the_profile_counts_weights_and_what_goes_on() -> None:
 
 
 def test_a_cut_balances_what_was_measured() -> None:
-    slow = [nn.Linear(512, 512) for _ in range(4)]
-    model = nn.Sequential(nn.ReLU(), *slow, nn.ReLU())
-    parts = cut(model, torch.randn(64, 512), 2)
+    class Slow(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.02)  # so long that nothing beside it counts
+            return super().forward(rows)
+
+    model = nn.Sequential(nn.ReLU(), *(Slow(8, 8) for _ in range(4)), nn.ReLU())
+    parts = cut(model, torch.randn(4, 8), 2)
     assert [sum(name.endswith("weight") for name in part.state_dict()) for part in parts] == [2, 2]
 
 

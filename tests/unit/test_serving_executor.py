@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from multiworld.serving.executor import Executor, Job, describe_error
@@ -372,3 +373,83 @@ async def test_what_waits_to_be_executed_alone_is_not_being_executed() -> None:
     bench = Bench(work)
     await bench.run(job(1, torch.tensor(1)), job(2, torch.tensor(-2), alone=True))
     assert seen[0] < 0.15
+
+
+async def test_what_a_failed_batch_has_written_into_its_inputs_does_no_harm() -> None:
+    class Work:
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        def many(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            for x in inputs:
+                x.mul_(10)
+            if len(inputs) > 1:
+                raise ValueError("they do not go together")
+            return inputs
+
+    bench = Bench(Work(), Batch(max_size=4, max_wait_s=0.01))
+    results = await bench.run(*(job(number, torch.full((number + 1,), 1.0)) for number in range(3)))
+    assert [result.tolist() for result in results] == [[10.0], [10.0] * 2, [10.0] * 3]
+
+
+async def test_one_bad_result_of_many_is_alone_with_that() -> None:
+    class Work:
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        def many(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            return [x if x.item() else torch.empty(1, device="meta") for x in inputs]
+
+    bench = Bench(Work(), Batch(max_size=4, max_wait_s=0.01), idempotent=False)
+    results = await bench.run(*(job(number, torch.tensor([float(number)])) for number in range(3)))
+    assert [isinstance(result, Exception) for result in results] == [True, False, False]
+
+
+class PanicException(BaseException):
+    """As libraries in Rust raise it."""
+
+
+async def test_a_panic_of_a_coroutine_is_an_error_of_its_request_alone() -> None:
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        raise PanicException("called unwrap")
+
+    (result,) = await Bench(work).run(job(1, torch.ones(1)))
+    assert isinstance(result, RuntimeError)
+    assert "PanicException: called unwrap" in str(result)
+
+
+async def test_what_the_thread_was_given_ahead_is_executed_from_when_the_call_before_it_has_ended() -> None:
+    seen: list[float] = []
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(float(x))
+        return x
+
+    bench = Bench(work)
+    bench.executor.call_s = 0.02  # as it usually takes
+    for number, seconds in ((1, 0.3), (2, 0.2)):
+        bench.executor.submit(job(number, torch.tensor(seconds)))
+    bench.executor.submit(job(3, torch.tensor(0.0)))
+    while len(bench.results) < 2:
+        await asyncio.sleep(0.01)
+        if bench.results:
+            seen.append(bench.executor.executing_s(time.monotonic()))
+    assert bench.executor.num_waiting == 0
+    assert seen[0] < 0.2
+    bench.executor.close()
+
+
+@pytest.mark.parametrize("kind", ["nested", "subclass"])
+def test_tensors_of_other_kinds_are_refused_or_made_plain(kind: str) -> None:
+    class Mine(torch.Tensor):
+        pass
+
+    if kind == "nested":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+        with pytest.raises(TypeError, match="a nested tensor"):
+            checked_result(nested, is_ours=True)
+        return
+    result = checked_result(torch.ones(3).as_subclass(Mine), is_ours=False)
+    assert type(result) is torch.Tensor

@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from multiworld.serving.errors import (
+    BadRequestError,
     DeadlineExceededError,
     GatewayClosedError,
     PoisonedRequestError,
     RequestIdReusedError,
     RequestLostError,
     ServingError,
+    StageFailedError,
 )
 from multiworld.serving.graph import Stage
 from multiworld.serving.replica import Replica
@@ -496,3 +498,20 @@ async def test_answers_for_a_gateway_that_is_no_more_are_not_kept() -> None:
         node.only(["gateway-2"])
         assert node.is_empty
         asking.cancel()
+
+
+async def test_an_error_of_the_users_own_that_cannot_be_passed_on_is_alone_with_that() -> None:
+    class OddError(BadRequestError):
+        def __init__(self) -> None:  # which leaves out what its class has
+            Exception.__init__(self, "odd")
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        if x < 0:
+            raise OddError
+        return 2 * x
+
+    async with plant([Stage("a", work)], "a-1") as p:
+        with pytest.raises(StageFailedError, match="stage 'a' failed"):
+            await p.front.infer(tensor(-1), timeout_s=5)
+        assert value(await p.front.infer(tensor(1), timeout_s=5)) == 2
+        await p.wait_idle()

@@ -20,7 +20,7 @@ from .messages import DONOR_RANK, TAKER_RANK, decode, encode
 from .packets import Item
 from .payloads import map_tensors, tensors_of
 from .results import checked_result
-from .user_code import OverdueError, result_of
+from .user_code import OverdueError, contained, result_of
 
 __all__ = ["Canary", "CanaryKeeper", "answer_canary", "difference", "give_canary", "given_inputs", "take_canary"]
 
@@ -109,9 +109,16 @@ async def answer_canary(stage: Stage, work: Callable[..., Any], inputs: Sequence
 def _call(work: Callable[..., Any], arguments: Sequence[Payload], num_threads: int) -> Any:
     torch.set_num_threads(num_threads)  # it counts for the thread that calls it
     many = getattr(work, "many", None)
-    if many is None or len(arguments) > 1:
-        return work(*arguments)
-    (result,) = many([arguments[0]])
+    try:
+        if many is None or len(arguments) > 1:
+            return work(*arguments)
+        (result,) = many([arguments[0]])
+    except StopIteration as error:  # which no future can hold
+        raise RuntimeError(f"the work raised StopIteration: {error}") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise contained(error) from error
     if isinstance(result, Exception):
         raise result
     return result
@@ -143,6 +150,8 @@ def _tensor_difference(name: str, expected: Tensor, got: Tensor) -> str:
     if expected.shape != got.shape:
         return f"{name} has shape {list(got.shape)}, expected {list(expected.shape)}"
     if expected.is_floating_point() or expected.is_complex():
+        if expected.dtype.itemsize == 1:  # few operations know the types of 8 bits
+            expected, got = expected.float(), got.float()
         bad = int((expected.isfinite() & ~got.isfinite()).sum())
         if bad:
             return f"{name} has {bad} of {got.numel()} elements that are not finite, where they were"

@@ -317,6 +317,10 @@ class Executor:
             began = self._began.get(job.id)
             if began is not None and began[1] is job:
                 del self._began[job.id]
+        if self._began and not self._is_async:  # what the thread was given ahead begins only now
+            now = time.monotonic()
+            for id_, (_, waiting) in list(self._began.items()):
+                self._began[id_] = now, waiting
         self._quiet.set()
         if not self._closed:
             self._go_on_soon()
@@ -384,7 +388,9 @@ class Executor:
             if self._closed or jobs[0].is_off:
                 raise
             return contained(error), time.perf_counter() - began
-        except (Exception, SystemExit) as error:  # as above
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # as above
             return contained(error), time.perf_counter() - began
 
     def _takes_many(self, job: Job) -> bool:
@@ -393,7 +399,11 @@ class Executor:
 
     def _call_many(self, jobs: list[Job]) -> Results:
         assert self._many is not None
-        returned = self._many([self._to_device(job.inputs[0].payload) for job in jobs])
+        payloads = [self._to_device(job.inputs[0].payload) for job in jobs]
+        if len(jobs) > 1 and self._idempotent and self._on_cpu:
+            payloads = [map_tensors(payload, torch.clone) for payload in payloads]
+            # Should it fail, each is executed by itself, and the work may have written into what it was given.
+        returned = self._many(payloads)
         results = list(returned) if isinstance(returned, list) else []  # it is the user's, who may change it meanwhile
         if len(results) != len(jobs):
             raise TypeError(f"many() must return a list with one result for each of its {len(jobs)} requests")
@@ -416,7 +426,7 @@ def _checked_one(result: Any) -> Payload | Exception:
     """Return one of several results; what is wrong with it concerns its request alone."""
     try:
         return result if isinstance(result, Exception) else checked_result(result, is_ours=False)
-    except TypeError as error:
+    except Exception as error:
         return error
 
 

@@ -487,7 +487,7 @@ def _contiguous(value: Any) -> Tensor:
         raise BadRequestError(
             "", f"expected a tensor, or a list or dict of tensors, and in it a {type(value).__name__}"
         )
-    if value.is_sparse or value.is_quantized:
+    if value.is_sparse or value.is_quantized or value.is_nested:
         raise BadRequestError("", f"a tensor of layout {value.layout} and type {value.dtype} cannot be sent")
     ready = sendable(value)
     if ready is None:

@@ -19,6 +19,7 @@ from .canary import Canary, answer_canary, difference, give_canary, given_inputs
 from .control_line import Line
 from .edge import Edge
 from .errors import CanaryFailedError
+from .executor import describe_error
 from .front import Front
 from .graph import GATEWAY, Batch, Graph, Stage
 from .messages import Message
@@ -229,7 +230,7 @@ class ReplicaMember(Member):
                 {
                     "event": "load_failed",
                     "donor": order.get("donor"),
-                    "error": f"{type(error).__name__}: {error}",
+                    "error": describe_error(error),
                     "traceback": users_traceback(error),
                     "tried_out": isinstance(error, CanaryFailedError),
                 }

@@ -294,6 +294,16 @@ class Replica:
         if request.is_off:
             self._release(job.id)
             return
+        try:
+            self._pass_result(job, request, result)
+        except (
+            Exception
+        ) as error:  # the user's result, or error, is another thing than it seemed: it is alone with that
+            logger.exception("what stage %s gave cannot be passed on", self.stage.name)
+            failure = StageFailedError(self.stage.name, self.member, describe_error(error))
+            self._pass_on(request, job.inputs[0].successor().carry_error(fields_of(failure)))
+
+    def _pass_result(self, job: Job, request: _Open, result: Result) -> None:
         if self.executor.service_s >= TOLD_S:
             for edge in request.senders:
                 if edge.is_prompt:

@@ -44,6 +44,8 @@ def sendable(tensor: Tensor) -> Tensor | None:
     if is_plain(tensor):
         return tensor
     ready = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    if type(ready) is not Tensor:
+        ready = ready.as_subclass(Tensor)
     return ready if ready.dtype in CODES else None
 
 
@@ -63,8 +65,9 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def _ready(tensor: Tensor, is_ours: bool) -> Tensor:
-    if tensor.layout is not torch.strided:
-        raise TypeError(f"the work returned a tensor of layout {tensor.layout}, expected torch.strided")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+        raise TypeError(f"the work returned {kind}, expected torch.strided")
     ready = sendable(tensor)
     if ready is None:
         raise TypeError(f"the work returned a tensor of type {tensor.dtype}, which cannot be sent")

@@ -78,7 +78,9 @@ async def result_of(work: Awaitable[T], limit_s: float | None = None) -> T:
 async def _contained(work: Awaitable[T]) -> T:
     try:
         return await work
-    except SystemExit as error:  # it would end the event loop, and nobody would learn why
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # SystemExit, and what libraries make of a panic: nobody would learn why it ended
         raise contained(error) from None
 
 

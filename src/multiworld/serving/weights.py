@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -32,11 +33,11 @@ def put_weights(work: Any, weights: Mapping[str, Tensor]) -> None:
     """Load weights. Raises RuntimeError (of ``load_state_dict``) if they do not fit, TypeError if it takes none."""
     if not has_weights(work):
         raise TypeError(f"{type(work).__name__} takes no weights: it has no state_dict and load_state_dict")
-    state = work.state_dict()
-    state.update(weights)
-    unknown = sorted(set(weights) - set(work.state_dict()))
+    state = copy.copy(work.state_dict())  # which may be the work's own
+    unknown = sorted(set(weights) - set(state))
     if unknown:
         raise RuntimeError(f"weights that {type(work).__name__} does not have: {', '.join(unknown[:5])}")
+    state.update(weights)
     work.load_state_dict(state)
 
 

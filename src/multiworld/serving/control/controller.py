@@ -199,7 +199,8 @@ class Controller:
         """
         fleet = self._fleet
         async with self._bringing_weights:  # one at a time: the next version's number is that of its file
-            path = await self._weights.put(stage, fleet.next_version(stage), weights)
+            version, plan = fleet.next_version(stage), fleet.plans[stage]
+            path = await self._weights.put(stage, version, weights, over=plan.weights.get(plan.version))
             now = self._now()
             self._do(fleet.update(stage, path, now, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict))
         plan = fleet.plans[stage]

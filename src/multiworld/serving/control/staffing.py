@@ -159,8 +159,8 @@ class Staffing(Roster):
         return actions
 
     def _retire(self, plan: StagePlan, now: float) -> list[Action]:
-        """Drain those that are to go, as soon as as many as wanted serve without them: one after the other, of very many
-        some at once, but those of a host that is being stopped at once.
+        """Drain those that are to go, as soon as as many as wanted serve without them: one after the other, of very
+        many some at once, but those of a host that is being stopped at once.
         """
         members = self.of_stage(plan.name)
         num_ready = sum(member.is_ready and member.counts for member in members)

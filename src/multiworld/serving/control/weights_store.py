@@ -22,12 +22,15 @@ class WeightsStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "weights"
 
-    async def put(self, stage: str, version: int, weights: Mapping[str, Any] | str | Path) -> str:
+    async def put(
+        self, stage: str, version: int, weights: Mapping[str, Any] | str | Path, *, over: str | None = None
+    ) -> str:
         """Keep weights, which are given or lie in a file of ``torch.save``, and return where they are now.
 
-        Raises DeploymentError for what is no dict of tensors.
+        ``over``: the file of the version before, whose weights those are that are not given. Raises DeploymentError for
+        what is no dict of tensors.
         """
-        return await asyncio.to_thread(self._put, stage, version, weights)
+        return await asyncio.to_thread(self._put, stage, version, weights, over)
 
     async def get(self, path: str) -> dict[str, Tensor]:
         return await asyncio.to_thread(_read, path)
@@ -42,13 +45,21 @@ class WeightsStore:
     def _path(self, stage: str, version: int) -> Path:
         return self._folder / f"{stage}-{version}.pt"
 
-    def _put(self, stage: str, version: int, weights: Mapping[str, Any] | str | Path) -> str:
+    def _put(self, stage: str, version: int, weights: Mapping[str, Any] | str | Path, over: str | None) -> str:
         given = _read(str(weights)) if isinstance(weights, (str, Path)) else dict(weights)
         tensors = {name: value.detach().cpu() for name, value in given.items() if isinstance(value, Tensor)}
         if not tensors or not all(isinstance(name, str) for name in tensors):
             raise DeploymentError(
                 f"weights for stage {stage!r} must be a dict of tensors by name, got {weights!r:.100}"
             )
+        others = [str(name) for name in given if name not in tensors]
+        if others:
+            raise DeploymentError(
+                f"weights for stage {stage!r} hold what is no tensor, and cannot be updated: {', '.join(others[:5])}. "
+                "Leave it out if it is to stay as it is."
+            )
+        if over is not None:
+            tensors = {**_read(over), **tensors}
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._path(stage, version)
         fresh = path.with_suffix(".new")

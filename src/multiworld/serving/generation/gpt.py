@@ -65,7 +65,7 @@ class Block(nn.Module):
 
     def _bias(self, number: int) -> Tensor:
         """Return ``[heads, n, n]``: what is added to the scores, -inf for what comes later."""
-        places = torch.arange(float(number))
+        places = torch.arange(float(number), device=self.slopes.device)
         distances = places[:, None] - places
         return -self.slopes[:, None, None] * distances.masked_fill(distances < 0, math.inf)
 

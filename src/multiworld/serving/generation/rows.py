@@ -41,7 +41,9 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, position: int, *, slop
     scale = 1.0 / math.sqrt(queries.shape[-1])
     queries, keys, values = queries.unsqueeze(2) * scale, keys.permute(1, 2, 0), values.transpose(0, 1)
     attended = torch.empty_like(queries)
-    bias = None if slopes is None else slopes[:, None, None] * torch.arange(1.0 - keys.shape[-1], 1.0)
+    bias = None
+    if slopes is not None:
+        bias = slopes[:, None, None] * torch.arange(1.0 - keys.shape[-1], 1.0, device=slopes.device)
     for index in range(queries.shape[0]):
         end = position + index + 1
         scores = torch.matmul(queries[index], keys[..., :end])

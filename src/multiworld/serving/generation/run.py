@@ -68,7 +68,7 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_s
         self._sequence = os.urandom(SEQUENCE_BYTES)
-        self._key = self._sequence.hex() if key is None else key
+        self._key = key or self._sequence.hex()
         self._attempt = self._num_known = 0
 
     def remaining_s(self) -> float:
