@@ -40,7 +40,8 @@ def add_one(x):
     return x + 1
 
 
-pipeline = Pipeline([Stage("add", add_one, limit_s=1.0), Stage("scale", Scale, replicas=2, limit_s=1.0)], name="calc")
+stages = [Stage("add", add_one, limit_s=1.0), Stage("scale", Scale, replicas=2, limit_s=1.0)]
+pipeline = Pipeline(stages, name="calc", preload=["app"])
 not_one = 3
 typing = Pipeline([Stage("add", add_one)], policy="sticky", generation={"max_runing": 8})
 """
@@ -117,6 +118,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 def test_answers_and_names_the_stage_that_failed(deployment: Deployment) -> None:
+    assert "was not preloaded" not in deployment.output
     assert deployment.infer([1, 2, 3]) == [4, 6, 8]
     with pytest.raises(urllib.error.HTTPError) as failed:
         deployment.infer([0.0] * 13)

@@ -199,7 +199,7 @@ async def start_again_and_again(desk: Desk, host: Host) -> None:
         await desk.exit()
 
 
-async def pretend_host(desk: Desk, *, pid: int) -> tuple[asyncio.StreamWriter, dict[str, Any] | None]:
+async def pretend_host(desk: Desk, *, pid: int, space: str = "") -> tuple[asyncio.StreamWriter, dict[str, Any] | None]:
     """Return the connection, and what the reception says at once after the hello."""
     reader, writer = await asyncio.open_connection("127.0.0.1", desk.port)
     greeting = DialerGreeting(TOKEN.encode(), "host", os.urandom(16))
@@ -207,6 +207,7 @@ async def pretend_host(desk: Desk, *, pid: int) -> tuple[asyncio.StreamWriter, d
     writer.write(to_line(greeting.answer(json.loads(await reader.readline()))))
     greeting.check_accepted(json.loads(await reader.readline()))
     hello = {"event": "hello", "host": "there", "address": "::1", "pid": pid, "capacity": 1, "members": {}}
+    hello["process_space"] = space
     writer.write(to_line(hello))
     try:
         return writer, json.loads(await asyncio.wait_for(reader.readline(), 0.1))
@@ -359,6 +360,9 @@ async def test_hosts_of_one_name_are_kept_apart(no_leaks: None) -> None:
         host = await desk.host()
         second, answer = await pretend_host(desk, pid=2)
         assert answer == {"refused": "there is a host 'there' already: process 1; use another --name"}
+        _, answer = await pretend_host(desk, pid=1, space="another container")
+        assert answer is not None
+        assert "process 1; use another" in answer["refused"]
         assert (host.is_lost, desk.hosts.empty()) == (False, True)
         again, _ = await pretend_host(desk, pid=1)  # it came back before its loss was seen
         assert await asyncio.wait_for(desk.lost.get(), scaled(1)) is host

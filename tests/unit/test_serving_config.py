@@ -189,6 +189,8 @@ stages:
         ("autoscaling: {drain_s: 0}\nstages: []", "1: autoscaling: drain_s must be above 0, got 0"),
         ("gateway: {nan_policy: maybe}\nstages: []", "1: gateway.nan_policy: expected 'allow' or 'refuse', got"),
         ("gateways: 0\nstages: []", "1: gateways: expected 1 to 64, got 0"),
+        ("lease_s: 0.1\ncut: {model: gpt2, stages: 2}", "1: lease_s: expected 0.3 to 60 seconds, got 0.1"),
+        ("cut: {model: gpt2, stages: 0}", "1: cut.stages: expected 1 or more, got 0"),
         ("cut: {model: gpt2, stages: 2, replicas: [1]}", "1: cut: replicas has 1 entries for 2 stages"),
         ("cut: {model: 'm:A', stages: 2}", "1: cut.example: is missing: expected text"),
         (

@@ -340,3 +340,37 @@ def test_memory_bounds_what_a_stage_holds() -> None:
 def test_more_stages_than_layers_are_refused(num_stages: int) -> None:
     with pytest.raises(ValueError, match=f"cannot cut 3 layers into {num_stages} stages"):
         partition(costs(1, 1, 1), num_stages)
+
+
+class Turned(nn.Module):
+    """Between its first and its last operation rows are the second dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16) for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layers(self.first(x).transpose(0, 1)).transpose(0, 1))  # type: ignore[no-any-return]
+
+
+def test_where_requests_are_batched_a_cut_goes_along_rows_only() -> None:
+    model, example = Turned(), torch.randn(2, 5, 8)
+    assert len(cut(model, example, 4, repeats=1)) == 4
+    with pytest.raises(ValueError, match=r"of \d+ where requests can be batched"):
+        stages_of(model, example, 4, batch=Batch(max_size=8))
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).relu() * scale)  # type: ignore[no-any-return]
+
+
+def test_an_example_is_measured_by_its_names_whatever_their_order() -> None:
+    model, example = Scaled(), {"scale": torch.randn(2, 1), "x": torch.randn(2, 8)}
+    parts = cut(model, example, 2, repeats=1)
+    assert torch.equal(run(parts, example), model(**example))

@@ -71,6 +71,8 @@ def test_what_is_no_graph_is_refused(stages: list[Stage], said: str) -> None:
         ({"replicas": 3, "max_replicas": 2}, "replicas=3, max_replicas=2"),
         ({"min_replicas": 2}, "min_replicas=2, replicas=1"),
         ({"replicas": True}, "expected 0 <="),
+        ({"device": "gpu"}, "device must be 'cpu', 'cuda'"),
+        ({"device": "cuda:x"}, "device must be"),
     ],
 )
 def test_a_stage_that_makes_no_sense_is_refused(arguments: dict[str, Any], said: str) -> None:

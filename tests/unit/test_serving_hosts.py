@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import select
@@ -287,3 +288,43 @@ def _drain(loop: HostLoop, fd: int, owes: Callable[[], bool]) -> bytes:
         loop.call_soon(lambda: None)  # so that the turn does not wait
         loop._turn()
     return taken
+
+
+class Once:
+    """Registered for one descriptor; ``then`` is called when something comes."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then, self.count = then, 0
+
+    def on_ready(self, events: int) -> None:
+        self.count += 1
+        self.then()
+
+    def on_failure(self, error: BaseException) -> None:
+        raise error
+
+    def close_descriptor(self) -> None:
+        pass
+
+
+def test_what_came_for_a_descriptor_that_was_closed_meanwhile_is_nobody_elses() -> None:
+    loop = HostLoop()
+    ends = [os.pipe() for _ in range(2)]
+    newcomer = Once(lambda: None)
+    handlers: list[Once] = []
+
+    def exchange(other: int) -> None:
+        loop.unregister(other)
+        loop.register(other, select.EPOLLIN, newcomer)  # as if the number had been given again
+
+    for index in range(2):
+        other = ends[1 - index][0]
+        handlers.append(Once(functools.partial(exchange, other)))
+        loop.register(ends[index][0], select.EPOLLIN, handlers[index])
+        os.write(ends[index][1], b"x")
+    loop._turn()
+    assert (handlers[0].count + handlers[1].count, newcomer.count) == (1, 0)
+    loop.close()
+    for pair in ends:
+        for fd in pair:
+            os.close(fd)

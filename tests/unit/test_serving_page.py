@@ -234,6 +234,10 @@ def test_every_event_has_a_story(kind: str) -> None:
 def test_unknown_events_are_told_as_they_are() -> None:
     assert tell({"kind": "New", "number": 3, "at": 1.0, "what": 7}).text == "New: what=7"
     assert tell({"kind": "Scaled", "number": 3, "at": 1.0}).category == "other"
+    ended = {"kind": "ProcessEnded", "member": "a-1", "stage": "a", "last_lines": "", "at": 1.0}
+    assert "was killed by SIGKILL" in tell({**ended, "returncode": -9}).text
+    assert "was killed by signal 35" in tell({**ended, "returncode": -35}).text
+    assert tell({**ended, "returncode": "odd"}).category == "other"
 
 
 def test_a_world_that_was_left_is_no_fault() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import socket
+import sys
 from typing import Any
 
 import pytest
 
+from multiworld.serving.errors import DeploymentError
 from multiworld.serving.page import Recorder
 from multiworld.serving.page.series import Rates
 from multiworld.serving.page.slots import Slots
 from multiworld.serving.page.snapshot import observe, snapshot
-from multiworld.serving.view import LiveView, PlainView, choose_view, follow
+from multiworld.serving.view import LiveView, PlainView, choose_view, follow, watch
 from multiworld.serving.view import view as view_module
 from multiworld.serving.view.words import rate, seconds, sparkline
 from tests.unit.test_serving_page import Scripted, event, status_of
@@ -106,3 +109,9 @@ async def test_a_view_follows_a_deployment_to_its_end() -> None:
 def test_a_terminal_that_cannot_be_redrawn_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(choose_view(Terminal()), PlainView)
+
+
+def test_a_controller_that_does_not_answer_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["multiworld.serving.view.follow"], "SOURCE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(DeploymentError, match="does not answer"):
+        watch(server.getsockname(), "token", io.StringIO())

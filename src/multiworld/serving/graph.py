@@ -15,6 +15,7 @@ INPUT = "input"
 GATEWAY = "gateway"
 """Stands for the gateways where a stage is named: they feed the first stages, and take the answers."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,62}")
+DEVICE = re.compile(r"(?!gpu)[a-z][a-z0-9_]*(:[0-9]+)?")  # which of those there are, PyTorch knows
 MAX_REPLICAS = 1024
 
 
@@ -90,6 +91,10 @@ class Stage:
             raise ValueError(
                 f"stage {self.name!r}: expected 0 <= min_replicas <= replicas <= max_replicas <= {MAX_REPLICAS}, got "
                 f"min_replicas={low}, replicas={self.replicas}, max_replicas={high}"
+            )
+        if not isinstance(self.device, str) or not DEVICE.fullmatch(self.device):
+            raise ValueError(
+                f"stage {self.name!r}: device must be 'cpu', 'cuda', 'cuda:0' or the like, got {self.device!r}"
             )
         if self.limit_s is not None and not (isinstance(self.limit_s, (int, float)) and 0 < self.limit_s < math.inf):
             raise ValueError(f"stage {self.name!r}: limit_s must be a positive number of seconds, got {self.limit_s!r}")

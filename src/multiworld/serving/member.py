@@ -221,10 +221,12 @@ class ReplicaMember(Member):
             self.tell({"event": "canary_missed", "giver": giver, "error": str(error)})
             return
         try:
+            torch.device(stage.device)  # raises if there is none of that kind
             torch.manual_seed(zlib.crc32(self.place.stage.encode()))  # else replicas that start together would differ
             work = await result_of(load_work(stage, self._folder))
             source = await self._take_weights(work, order)
             kept = await self._try_out(stage, work, canary)
+            replica = Replica(self.manager, self.place, work, on_edge_lost=self.edge_lost)
         except Exception as error:  # the user's code may raise anything; the controller decides what to do
             self.tell(
                 {
@@ -236,7 +238,7 @@ class ReplicaMember(Member):
                 }
             )
             return
-        self._replica = Replica(self.manager, self.place, work, on_edge_lost=self.edge_lost)
+        self._replica = replica
         if self._batch is not None:
             self._replica.tune(self._batch)
         self.version, self.state = order["version"], "loaded"

@@ -141,7 +141,7 @@ class PipelineFile:
         from .models import resolve_model
 
         module, example = (resolve or resolve_model)(self.cut.model, self.cut.example, self.folder)
-        return self.cut.stages(cut(module, example, self.cut.num_stages))
+        return self.cut.stages(cut(module, example, self.cut.num_stages, by_rows=self.cut.batch is not None))
 
     def _with_canary(self, stage: Stage) -> Stage:
         name = self.canaries.get(stage.name)
@@ -170,8 +170,8 @@ def read_pipeline(document: Document) -> PipelineFile:
     if policy not in POLICIES:
         section.problem("policy", f"unknown policy {policy!r}, {did_you_mean(policy, POLICIES)}")
     lease_s, gateways = section.take("lease_s", float, 2.0), section.take("gateways", int, 1)
-    if not 0 < lease_s <= 600:
-        section.problem("lease_s", f"expected more than 0 and at most 600 seconds, got {lease_s}")
+    if not 0.3 <= lease_s <= 60:
+        section.problem("lease_s", f"expected 0.3 to 60 seconds, got {lease_s}")
     if not 1 <= gateways <= 64:
         section.problem("gateways", f"expected 1 to 64, got {gateways}")
     preload = tuple(section.take("preload", list[str], []))
@@ -244,7 +244,9 @@ def _cut(section: Section) -> CutPlan | None:
     sub = section.sub("cut")
     if sub is None:
         return None
-    model, num_stages = sub.need("model", str, ""), sub.need("stages", int, 0)
+    model, num_stages = sub.need("model", str, ""), sub.need("stages", int, 1)
+    if num_stages < 1:
+        sub.problem("stages", f"expected 1 or more, got {num_stages}")
     if ":" in model:
         _attribute(sub, "model", required=True)
     replicas = sub.take("replicas", int | list[int], 1)
@@ -257,7 +259,7 @@ def _cut(section: Section) -> CutPlan | None:
         "devices": (sub.take("device", str, "cpu"),) * num_stages,
     }
     sub.finish()
-    cut = sub.build(CutPlan, model=model, num_stages=num_stages, **plan) if model and num_stages else None
+    cut = sub.build(CutPlan, model=model, num_stages=num_stages, **plan) if model and num_stages >= 1 else None
     if cut is not None:
         sub.build(_Checked, cut)
     return cut

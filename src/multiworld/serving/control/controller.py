@@ -311,12 +311,16 @@ class Controller:
             self._spawn(self._stop_others(host))
 
     async def _stop_others(self, own: HostPort) -> None:
-        """Have the other hosts end once all is answered: nobody would tell them later."""
-        await self._until(lambda: not self._fleet.of_stage(GATEWAY), OTHERS_S)
-        if self._state is not None:
-            self._state.remove()
-        stopping = [host.stop(STOP_MARGIN_S) for host in self._hosts.values() if host is not own]
-        await asyncio.gather(*stopping)
+        """Have the other hosts end once the gateways of this one have answered all: nobody would tell them later."""
+        own_gateways = [gateway.id for gateway in self._fleet.of_stage(GATEWAY) if gateway.host == own.name]
+        try:
+            await self._until(lambda: not any(name in self._fleet.members for name in own_gateways), OTHERS_S)
+        finally:  # at the latest when this process is told to end
+            if self._state is not None:
+                self._state.remove()
+            for host in list(self._hosts.values()):
+                if host is not own:
+                    host.ask_to_stop(STOP_MARGIN_S)
 
     def _host_went(self, host: HostPort) -> None:
         if self._hosts.get(host.name) is host:

@@ -43,18 +43,20 @@ def cut(
     seconds_per_byte: float = SECONDS_PER_BYTE,
     seconds_per_tensor: float = SECONDS_PER_TENSOR,
     max_param_bytes: int | None = None,
+    by_rows: bool = False,
 ) -> list[nn.Module]:
     """Cut a model into modules which, called one after the other, return bitwise what it returns.
 
     The slowest of them is as fast as the measured costs allow. They share the model's weights, under the same names,
     and the model is put in evaluation mode. Skip connections go along as further tensors of the payload. ``example``:
     see ``profile``; give it two rows or more, so that rows can be told from other dimensions of size 1, and the size of
-    a usual request, for which the parts are balanced.
+    a usual request, for which the parts are balanced. ``by_rows``: cut only where the first dimension of all that goes
+    on is that of the rows, so that requests can be batched in every part.
 
     Raises ValueError for a model that cannot be traced, has fewer places to cut than asked for, or does not return the
     same in parts (because it draws random numbers, or keeps state between calls).
     """
-    cuttable = _Cuttable(module, example, repeats, at_least=num_stages)
+    cuttable = _Cuttable(module, example, repeats, at_least=num_stages, by_rows=by_rows)
     costs = cuttable.costs()
     plan = partition(
         costs,
@@ -87,7 +89,8 @@ def stages_of(
     counts = [replicas] * num_stages if isinstance(replicas, int) else list(replicas)
     if len(counts) != num_stages:
         raise ValueError(f"replicas={counts} has {len(counts)} numbers for {num_stages} stages")
-    parts = cut(module, example, num_stages, max_param_bytes=max_param_bytes)
+    by_rows = options.get("batch") is not None
+    parts = cut(module, example, num_stages, max_param_bytes=max_param_bytes, by_rows=by_rows)
     return [
         Stage(f"{name}{number}", part, replicas=count, **options)
         for number, (part, count) in enumerate(zip(parts, counts, strict=True))
@@ -97,7 +100,7 @@ def stages_of(
 class _Cuttable:
     """A model as a chain of runs of operations, between the places where it can be cut."""
 
-    def __init__(self, module: nn.Module, example: Any, repeats: int, *, at_least: int) -> None:
+    def __init__(self, module: nn.Module, example: Any, repeats: int, *, at_least: int, by_rows: bool = False) -> None:
         bound = Example.bind(module, example)
         module.eval()
         problems: list[str] = []
@@ -109,10 +112,14 @@ class _Cuttable:
             except Exception as error:  # this runs the model's own code, which may raise anything
                 problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
                 continue
-            self.boundaries = _usable(self.layout.boundaries(self.measured, bound.num_rows), at_least)
+            found = self.layout.boundaries(self.measured, bound.num_rows)
+            self.boundaries = _usable(found, 1 if by_rows else at_least)
+            if by_rows:
+                self.boundaries = [boundary for boundary in self.boundaries if boundary.by_rows]
             if len(self.boundaries) + 1 >= at_least:
                 return
-            problems.append(f"{trace.__name__}: can be cut at {len(self.boundaries)} places")
+            where = "at {} places of {} where requests can be batched" if by_rows else "at {} places of {}"
+            problems.append(f"{trace.__name__}: can be cut {where.format(len(self.boundaries), len(found))}")
         raise ValueError(
             f"{type(module).__name__} cannot be cut into {at_least} stages ({'; '.join(problems)}). "
             "Write the stages yourself, or ask for fewer."

@@ -47,7 +47,8 @@ class _Stopwatch(fx.Interpreter):
 
 def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
     """Return the median of ``repeats`` runs for each operation, after one run that is not counted."""
-    inputs = list(traced.example.values.values())
+    places = [node for node in traced.module.graph.nodes if node.op == "placeholder"]
+    inputs = [traced.example.values[str(node.target)] for node in places]  # in its order, whatever the example's
     watch = _Stopwatch(traced.module, any(value.is_cuda for value in inputs))
     with torch.no_grad():
         for run in range(repeats + 1):

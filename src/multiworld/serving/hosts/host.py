@@ -81,9 +81,13 @@ class Host:
         """Send a signal to the member alone. After a SIGTERM or SIGINT a kept one that ends is not started again."""
         self._tell({"do": "signal", "member": member, "signum": int(signum)})
 
+    def ask_to_stop(self, grace_s: float) -> None:
+        """As ``stop``, without waiting for the end."""
+        self._tell({"do": "stop", "grace_s": grace_s})
+
     async def stop(self, grace_s: float = 10.0) -> None:
         """Have all its members end, and the host process. Returns when that has ended; the time is bounded."""
-        self._tell({"do": "stop", "grace_s": grace_s})
+        self.ask_to_stop(grace_s)
         try:
             await asyncio.wait_for(self._gone.wait(), grace_s + STOP_MARGIN_S)
         except asyncio.TimeoutError:

@@ -67,9 +67,9 @@ class HostLoop:
         self._epoll.close()
 
     def _turn(self) -> None:
-        for fd, events in self._epoll.poll(self._wait_s()):
-            handler = self._handlers.get(fd)
-            if handler is not None:
+        ready = [(fd, self._handlers.get(fd), events) for fd, events in self._epoll.poll(self._wait_s())]
+        for fd, handler, events in ready:
+            if handler is not None and self._handlers.get(fd) is handler:  # else its number is another's by now
                 self._handle(handler, events)
         for _ in range(len(self._calls)):
             self._call(self._calls.popleft())

@@ -45,13 +45,13 @@ def main(descriptor: int, dies_with_parent: bool) -> NoReturn:
             die_with_parent(options.owner_pid)
         except ProcessLookupError:
             sys.exit(1)
-    if options.paths:
-        sys.path[:] = options.paths
     sys.exit(_run(options, owner, outlives_parent=dies_with_parent))
 
 
 def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: bool = False) -> int:
     _open_standard_descriptors()
+    if options.paths:
+        sys.path[:] = options.paths  # before anything of theirs is imported
     signals = Signals()
     try:
         warnings, num_blas_threads = _prepare((*PROGRAMS, *options.preload))

@@ -135,7 +135,7 @@ class Reception:
     async def _serve_host(self, peer: _Peer, hello: dict[str, Any]) -> None:
         host = _to_host(hello, peer)
         before = self.hosts.get(host.name)
-        if before is not None and before.pid != host.pid:
+        if before is not None and (before.pid, before.process_space) != (host.pid, host.process_space):
             await peer.refuse(f"there is a host {host.name!r} already: process {before.pid}; use another --name")
             return
         if before is not None:  # it came back before we saw that it was lost

@@ -18,7 +18,7 @@ from .snapshot import observe, point, snapshot
 from .source import StatusSource
 from .stories import Story, tell
 
-__all__ = ["Recorder"]
+__all__ = ["SOURCE_S", "Recorder"]
 
 LOOK_S, IDLE_LOOK_S = 0.25, 1.0
 POINT_S = 1.0

@@ -35,7 +35,7 @@ def tell(event: Event) -> Story:
     kind = str(event.get("kind", ""))
     try:
         category, tone, text = TELLERS.get(kind, _unknown)(event)
-    except KeyError:  # of a controller of another version
+    except (KeyError, TypeError, ValueError, AttributeError):  # of a controller of another version
         category, tone, text = _unknown(event)
     return Story(
         at=float(event.get("at", 0.0)),
@@ -104,8 +104,15 @@ def _edge_broken(event: Event) -> Told:
 
 def _ended(event: Event) -> Told:
     code = event["returncode"]
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+    how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
     return "replica", "warn", f"the process of {event['member']} {how}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # those of real time have numbers only
+        return f"signal {number}"
 
 
 def _edge(event: Event) -> str:

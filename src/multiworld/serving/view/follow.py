@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TextIO
 
-from ..page.recorder import Recorder
+from ..errors import DeploymentError
+from ..page.recorder import SOURCE_S, Recorder
 from ..page.source import ControllerSource
 from .view import View, choose_view
 
@@ -45,7 +46,10 @@ def watch(address: tuple[str, int], token: str, stream: TextIO | None = None) ->
 async def _watch(address: tuple[str, int], token: str, stream: TextIO | None) -> None:
     source = ControllerSource(address, token)
     try:
-        await source.status()
+        try:
+            await asyncio.wait_for(source.status(), SOURCE_S)
+        except asyncio.TimeoutError:
+            raise DeploymentError(f"the controller at {address[0]}:{address[1]} does not answer") from None
         async with Recorder(source) as recorder:
             await follow(recorder, choose_view(stream))
     finally:
