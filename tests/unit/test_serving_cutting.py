@@ -374,3 +374,21 @@ def test_an_example_is_measured_by_its_names_whatever_their_order() -> None:
     model, example = Scaled(), {"scale": torch.randn(2, 1), "x": torch.randn(2, 8)}
     parts = cut(model, example, 2, repeats=1)
     assert torch.equal(run(parts, example), model(**example))
+
+
+class Cropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() != 3:  # which a symbolic trace cannot follow
+            raise ValueError
+        if x.shape[1] > 16:
+            x = x[:, -16:]
+        return self.last(self.first(x))  # type: ignore[no-any-return]
+
+
+def test_sizes_beyond_which_a_cut_is_not_known_to_be_right_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    cut(Cropped(), torch.randn(2, 5, 8), 2, repeats=1)
+    assert "size()[1] <= 16" in caplog.text

@@ -754,3 +754,11 @@ def test_new_replicas_of_an_update_that_is_rolled_back_end_one_after_the_other()
     ends = [kind for kind in simulation.kinds() if kind in ("ReplicaDraining", "ReplicaLeft")]
     assert ends == ["ReplicaDraining", "ReplicaLeft"] * 3
     assert [member.version for member in simulation.fleet.of_stage("a")] == [1, 1, 1]
+
+
+def test_gateways_start_where_the_controller_is() -> None:
+    fleet = Fleet(chain("a"), now=0.0, gateways=2, hosts=2, local_addresses=("127.0.0.1",))
+    fleet.host_joined("a-host", "127.0.0.1", 8, {}, 0.0)
+    actions = fleet.host_joined("own", "127.0.0.1", 8, {"controller": 7}, 0.0)
+    starts = [action for action in actions if isinstance(action, StartProcess) and action.stage == "gateway"]
+    assert [start.host for start in starts] == ["own", "own"]

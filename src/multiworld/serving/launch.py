@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..elastic.forking import die_with_parent
 from ..wire.addresses import family_of
 from .errors import DeploymentError
 from .hosts import DeploymentFile, HostOptions, Order
@@ -72,19 +74,44 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
 def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if child:
-        _, status = os.waitpid(child, 0)
-        return os.waitstatus_to_exitcode(status) == 0
+        code = _code_of(child)
+        if code < 0:
+            _say(f"the process that made the pipeline was killed by signal {-code}")
+        return code == 0
     status = 1
     try:
+        die_with_parent(parent)
         status = _draw_up(options, folder)
+    except (KeyboardInterrupt, ProcessLookupError):
+        pass
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _code_of(child: int) -> int:
+    """Wait for a child's end, and return its exit status, negative for a signal. Signals that end this process end the
+    child before."""
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _draw_up(options: argparse.Namespace, folder: Path) -> int:

@@ -34,7 +34,7 @@ from .actions import (
     Tuned,
     UpdateStarted,
 )
-from .members import Member, MemberState, parse_member
+from .members import CONTROLLER, Member, MemberState, parse_member
 from .placement import HostInfo
 from .rollout import Rollout
 from .roster import GATHER_S
@@ -79,7 +79,7 @@ class Fleet(Staffing):
         self, name: str, address: str, capacity: int, running: Mapping[str, int | None], now: float
     ) -> list[Action]:
         """There is a link to a host again, or for the first time; ``running``: its members' processes."""
-        self.hosts[name] = HostInfo(name=name, address=address, capacity=capacity)
+        self.hosts[name] = HostInfo(name=name, address=address, capacity=capacity, serves=CONTROLLER in running)
         actions: list[Action] = [Emit(event=HostJoined(host=name, address=address))]
         for member in [member for member in self.members.values() if member.host == name]:
             member.pid = running.get(member.id, member.pid)

@@ -13,6 +13,7 @@ __all__ = ["HostInfo", "place"]
 @dataclass(kw_only=True)
 class HostInfo:
     """One host as its process introduced it. ``live``: there is a link to it. ``leaving``: it ends its members.
+    ``serves``: the controller is one of them.
 
     ``unfit``: the stages whose members cannot run there, as one of them found, and why.
     """
@@ -22,6 +23,7 @@ class HostInfo:
     capacity: int
     live: bool = True
     leaving: bool = False
+    serves: bool = False
     unfit: dict[str, str] = field(default_factory=dict)
 
 

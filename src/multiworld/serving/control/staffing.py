@@ -47,7 +47,8 @@ class Staffing(Roster):
         for _ in range(self.gateways - len(there)):
             hosts, members = self.hosts.values(), self.members.values()
             # Where the controller is: there is the address that clients know.
-            host = place(GATEWAY, self._local, hosts, members)
+            own = [host for host in hosts if host.serves]  # what a gateway says is read there
+            host = place(GATEWAY, (), own, members) or place(GATEWAY, self._local, hosts, members)
             if host is None and not is_local_there and now < self._gather_by:
                 return actions  # it is about to come
             host = host or place(GATEWAY, (), hosts, members)

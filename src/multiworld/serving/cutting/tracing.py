@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from torch.utils import _pytree as pytree
 
 __all__ = ["Example", "Traced", "trace_by_export", "trace_by_fx"]
 
+logger = logging.getLogger(__name__)
+
+BOUND = re.compile(r" [<>]=? ")
 Key = str | int | None
 
 
@@ -123,6 +128,13 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
 
     plain.forward = forward
     exported = _export(plain, example)
+    bounds = [code for code in getattr(exported, "_guards_code", ()) if BOUND.search(code)]
+    if bounds:  # to check them with each request would take as long as a small part does
+        logger.warning(
+            "%s was followed for sizes of which holds: %s. Do not send it others: what it would do then is not known.",
+            type(module).__name__,
+            "; ".join(bounds),
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced = exported.module()
