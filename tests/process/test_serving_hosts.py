@@ -360,14 +360,14 @@ async def test_hosts_of_one_name_are_kept_apart(no_leaks: None) -> None:
         host = await desk.host()
         second, answer = await pretend_host(desk, pid=2)
         assert answer == {"refused": "there is a host 'there' already: process 1; use another --name"}
-        _, answer = await pretend_host(desk, pid=1, space="another container")
+        third, answer = await pretend_host(desk, pid=1, space="another container")
         assert answer is not None
         assert "process 1; use another" in answer["refused"]
         assert (host.is_lost, desk.hosts.empty()) == (False, True)
         again, _ = await pretend_host(desk, pid=1)  # it came back before its loss was seen
         assert await asyncio.wait_for(desk.lost.get(), scaled(1)) is host
         assert desk.reception.hosts == {"there": await desk.host()}
-        for writer in (first, second, again):
+        for writer in (first, second, third, again):
             writer.close()
 
 
