@@ -27,7 +27,7 @@ __all__ = ["ForkServer", "Launch"]
 
 logger = logging.getLogger(__name__)
 
-ENDS_WITHIN_MS = 1000
+ENDS_WITHIN_MS = 3000  # on a busy machine; killed, it would leave what it has forked and not told of as zombies
 Started = Callable[["int | OSError"], None]
 
 
