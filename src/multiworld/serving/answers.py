@@ -22,9 +22,9 @@ class Report:
     """Given to ``infer``, it is filled in when the answer is there.
 
     ``traceparent``: the header with which the caller's own trace is to be continued, and ``request_id``: what a request
-    without an id of its own is called in traces; both are only read. ``versions``: of
-    the weights of each stage that executed the request; more than one if parts of it were executed by replicas of
-    different versions. ``attempts``: how often the gateway sent it through from the start.
+    without an id of its own is called in traces; both are only read. ``versions``: of the weights of each stage that
+    executed the request; more than one if parts of it were executed by replicas of different versions. ``attempts``:
+    how often the gateway sent it through from the start.
     """
 
     traceparent: str = ""

@@ -401,8 +401,8 @@ class Executor:
         assert self._many is not None
         payloads = [self._to_device(job.inputs[0].payload) for job in jobs]
         if len(jobs) > 1 and self._idempotent and self._on_cpu:
-            payloads = [map_tensors(payload, torch.clone) for payload in payloads]
             # Should it fail, each is executed by itself, and the work may have written into what it was given.
+            payloads = [map_tensors(payload, torch.clone) for payload in payloads]
         returned = self._many(payloads)
         results = list(returned) if isinstance(returned, list) else []  # it is the user's, who may change it meanwhile
         if len(results) != len(jobs):

@@ -296,9 +296,7 @@ class Replica:
             return
         try:
             self._pass_result(job, request, result)
-        except (
-            Exception
-        ) as error:  # the user's result, or error, is another thing than it seemed: it is alone with that
+        except Exception as error:  # the user's result, or error, is another thing than it seemed
             logger.exception("what stage %s gave cannot be passed on", self.stage.name)
             failure = StageFailedError(self.stage.name, self.member, describe_error(error))
             self._pass_on(request, job.inputs[0].successor().carry_error(fields_of(failure)))

@@ -203,8 +203,6 @@ class Controller:
             path = await self._weights.put(stage, version, weights, over=plan.weights.get(plan.version))
             now = self._now()
             self._do(fleet.update(stage, path, now, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict))
-        plan = fleet.plans[stage]
-        version = plan.last_version
         if timeout_s is None:
             return version
 
@@ -273,8 +271,7 @@ class Controller:
     # ---- what happens
 
     def member_said(self, member: str, message: Message) -> None:
-        now = self._now()
-        self._do(self._fleet.heard(member, message, now))
+        self._do(self._fleet.heard(member, message, self._now()))
 
     def member_lost(self, member: str, why: str, died: bool) -> None:
         now = self._now()

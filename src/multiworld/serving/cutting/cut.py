@@ -113,9 +113,7 @@ class _Cuttable:
                 problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
                 continue
             found = self.layout.boundaries(self.measured, bound.num_rows)
-            self.boundaries = _usable(found, 1 if by_rows else at_least)
-            if by_rows:
-                self.boundaries = [boundary for boundary in self.boundaries if boundary.by_rows]
+            self.boundaries = _usable(found, at_least, by_rows=by_rows)
             if len(self.boundaries) + 1 >= at_least:
                 return
             where = "at {} places of {} where requests can be batched" if by_rows else "at {} places of {}"
@@ -144,10 +142,11 @@ class _Cuttable:
         )
 
 
-def _usable(boundaries: list[Boundary], at_least: int) -> list[Boundary]:
-    """Prefer places where requests can be concatenated; take the others too if those are too few."""
-    by_rows = [boundary for boundary in boundaries if boundary.by_rows]
-    return by_rows if by_rows and len(by_rows) + 1 >= at_least else boundaries
+def _usable(boundaries: list[Boundary], at_least: int, *, by_rows: bool) -> list[Boundary]:
+    """Prefer places where requests can be concatenated; unless ``by_rows``, take all if those are too few."""
+    along_rows = [boundary for boundary in boundaries if boundary.by_rows]
+    enough = along_rows and len(along_rows) + 1 >= at_least
+    return along_rows if by_rows or enough else boundaries
 
 
 def _weights(module: fx.GraphModule, node: fx.Node) -> list[torch.Tensor]:
