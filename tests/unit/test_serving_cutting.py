@@ -1,7 +1,6 @@
 """A model that is cut into stages returns bitwise what it returned as a whole."""
 
 import pickle
-import time
 from typing import Any
 
 import pytest
@@ -286,14 +285,33 @@ def test_the_profile_counts_weights_and_what_goes_on() -> None:
     assert all(cost.seconds > 0 for cost in costs)
 
 
-def test_a_cut_balances_what_was_measured() -> None:
-    class Slow(nn.Linear):
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            time.sleep(0.02)  # so long that nothing beside it counts
-            return super().forward(rows)
+class Clock:
+    """Goes on only where a layer says so, so that no load on the machine counts."""
 
-    model = nn.Sequential(nn.ReLU(), *(Slow(8, 8) for _ in range(4)), nn.ReLU())
-    parts = cut(model, torch.randn(4, 8), 2)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr("time.perf_counter", lambda: self.now_s)
+
+
+class Timed(nn.Linear):
+    """Takes 20 ms of ``clock``, and ``stalls_s`` more, in turn, in its first runs; it is left whole by fx."""
+
+    def __init__(self, clock: Clock, stalls_s: list[float]) -> None:
+        super().__init__(8, 8)
+        self._clock, self._stalls_s = clock, stalls_s
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if rows.isnan().any():  # what a value decides, fx cannot follow
+            raise ValueError("not a number")
+        self._clock.now_s += 0.02 + (self._stalls_s.pop(0) if self._stalls_s else 0)
+        return super().forward(rows)
+
+
+@pytest.mark.parametrize("stalls_s", [[], [0, 1, 1, 1, 1]], ids=["idle machine", "busy machine"])
+def test_a_cut_balances_what_was_measured(monkeypatch: pytest.MonkeyPatch, stalls_s: list[float]) -> None:
+    clock = Clock(monkeypatch)
+    layers = [Timed(clock, []) for _ in range(3)] + [Timed(clock, stalls_s)]
+    parts = cut(nn.Sequential(nn.ReLU(), *layers, nn.ReLU()), torch.randn(4, 8), 2)
     assert [sum(name.endswith("weight") for name in part.state_dict()) for part in parts] == [2, 2]
 
 

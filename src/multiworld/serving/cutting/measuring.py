@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -46,7 +45,11 @@ class _Stopwatch(fx.Interpreter):
 
 
 def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
-    """Return the median of ``repeats`` runs for each operation, after one run that is not counted."""
+    """Return the shortest of ``repeats`` runs for each operation, after one run that is not counted.
+
+    The shortest, since what else the machine does can only add to an operation's time: a stall in most of the runs
+    would move a median, and with it the cut.
+    """
     places = [node for node in traced.module.graph.nodes if node.op == "placeholder"]
     inputs = [traced.example.values[str(node.target)] for node in places]  # in its order, whatever the example's
     watch = _Stopwatch(traced.module, any(value.is_cuda for value in inputs))
@@ -56,6 +59,6 @@ def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
                 watch.seconds.clear()
             watch.run(*(value.clone() for value in inputs), enable_io_processing=False)
     return {
-        node: Measured(statistics.median(watch.seconds[node]), *watch.values[node])
+        node: Measured(min(watch.seconds[node]), *watch.values[node])
         for node in traced.module.graph.nodes
     }
