@@ -58,7 +58,4 @@ def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
             if run == 1:
                 watch.seconds.clear()
             watch.run(*(value.clone() for value in inputs), enable_io_processing=False)
-    return {
-        node: Measured(min(watch.seconds[node]), *watch.values[node])
-        for node in traced.module.graph.nodes
-    }
+    return {node: Measured(min(watch.seconds[node]), *watch.values[node]) for node in traced.module.graph.nodes}
