@@ -145,7 +145,7 @@ def _beside_before(trials: Trials, name: str, key: str) -> Line:
     """Return the line of a latency over what it was before the change, ours and the peer's."""
 
     def ratio(side: str) -> float | None:
-        found = [each[side][key] / each[side]["p99_s_before"] for each in trials.rounds if side in each]
+        found = [each[side][key] / each[side]["p99_s_before"] for each in trials.rounds if key in each.get(side, {})]
         return median(found) if found else None
 
     line = f"{trials.name}: {name}, p99 over that before"

@@ -200,3 +200,64 @@ async def test_a_peer_that_is_lost_is_not_waited_for() -> None:
         lost = Lost(link.peer.id, Cause.DIED, "as the test says", 0.0)
         managers[1]._loop.call_soon(lambda: managers[1]._peer_lost(link, lost))
         await asyncio.wait_for(world.leave(), scaled(2))
+
+
+async def test_a_leave_amid_another_takes_no_longer_than_it_may() -> None:
+    async with pair() as (_, worlds, _):
+        sending = await send_large(worlds[0])
+        first = asyncio.create_task(worlds[0].leave(timeout_s=60))
+        await asyncio.sleep(0.01)
+        await asyncio.wait_for(worlds[0].leave(timeout_s=0.1), scaled(2))
+        assert worlds[0].state is mw.WorldState.CLOSED
+        await asyncio.wait({first, sending}, timeout=scaled(2))
+        assert first.done()
+        with pytest.raises(mw.WorldClosedError):
+            await sending
+        await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_a_cancelled_close_ends_a_leave_that_is_under_way() -> None:
+    async with pair() as (managers, worlds, _):
+        sending = await send_large(worlds[0])
+        leaving = asyncio.create_task(worlds[0].leave(timeout_s=60))
+        await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(managers[0].aclose(), 0.05)
+        await asyncio.wait({leaving, sending}, timeout=scaled(2))
+        assert leaving.done()
+        with pytest.raises(mw.WorldClosedError):
+            await sending
+        await asyncio.gather(leaving, return_exceptions=True)
+
+
+async def test_a_peer_that_ends_hard_after_it_has_left_breaks_no_collective_that_can_end() -> None:
+    async with mw.WorldManager() as first, mw.WorldManager() as second, mw.WorldManager() as third:
+        url = first.serve_store("tcp://127.0.0.1:0")
+        managers = [first, second, third]
+        joins = [manager.join("w", rank, 3, url, backend="tcp") for rank, manager in enumerate(managers)]
+        worlds = await asyncio.gather(*joins)
+        late = worlds[2]
+        await asyncio.gather(*(world.broadcast(torch.ones(8), 0) for world in worlds[:2]))
+        await worlds[0].leave()
+        entry = third._membership.entry_of(late)
+        assert entry is not None
+        deadline = Deadline(scaled(2))
+        while 0 not in entry.leaving and not deadline.expired:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.005)
+        link = next(link for link in third._switchboard.links.values() if link.peer.id == first._id)
+        lost = Lost(link.peer.id, Cause.DIED, "as the test says", 0.0)
+        third._loop.call_soon(lambda: third._peer_lost(link, lost))
+        await asyncio.sleep(0.05)
+        received = torch.zeros(8)
+        await asyncio.wait_for(late.broadcast(received, 0), scaled(2))
+        assert torch.equal(received, torch.ones(8))
+        assert isinstance(await asyncio.wait_for(late.wait_broken(), scaled(2)), mw.PeerLeftError)
+
+
+async def test_whoever_gives_up_waiting_for_a_break_is_forgotten() -> None:
+    async with pair() as (_, worlds, _):
+        before = len(worlds[0]._broken._callbacks or ())
+        for _ in range(20):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(worlds[0].wait_broken(), 0.001)
+        assert len(worlds[0]._broken._callbacks or ()) == before

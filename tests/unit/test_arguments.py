@@ -93,3 +93,13 @@ def test_what_is_no_number_of_seconds_is_a_type_error(seconds: object) -> None:
 def test_seconds_are_positive(seconds: float) -> None:
     with pytest.raises(ValueError, match=r"timeout_s must be a positive number of seconds or None, got"):
         check_seconds(seconds, "timeout_s", "of seconds or None")
+
+
+def test_what_was_made_in_inference_mode_is_filled_outside_of_it(arguments: Arguments) -> None:
+    with torch.inference_mode():
+        columns = torch.zeros(3, 4).t()
+    memory, finish = arguments.incoming(columns, "tensor")
+    assert finish is not None
+    memory.copy_(torch.ones(4, 3))
+    finish()
+    assert torch.equal(columns, torch.ones(4, 3))

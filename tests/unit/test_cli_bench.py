@@ -82,6 +82,7 @@ def test_json_and_record_go_to_files(runner: _Bench, tmp_path: Path, capsys: pyt
         (["p2q"], "no benchmark 'p2q'"),
         (["p2p", "--rounds", "0"], "rounds=0"),
         (["p2p", "--json", "no/such/folder/x"], "there is no folder no/such/folder"),
+        (["p2p", "--json", "."], "--json: . is a folder"),
     ],
 )
 def test_a_line_that_makes_no_sense_measures_nothing(

@@ -18,7 +18,10 @@ from multiworld import launch as old_launcher
 from multiworld import run as launcher
 from multiworld.cli.main import main
 from multiworld.cli.run import launch
+from multiworld.elastic.arguments import options_from
+from multiworld.elastic.launcher import _pump
 from multiworld.elastic.options import JobOptions
+from multiworld.elastic.parser import run_parser
 from multiworld.errors import StoreError
 
 LINE = ["--nproc-per-node=2", __file__, "--epochs", "3"]
@@ -161,3 +164,10 @@ def test_the_old_launcher_passes_the_local_rank_unless_told_not_to(
     assert [each.entrypoint.passes_local_rank for each in fake.launched] == [True, False, False]
     assert launch(["absent.py"]) == 2
     assert capsys.readouterr().err == "python -m multiworld.launch: no such script: absent.py\n"
+
+
+def test_a_folder_for_logs_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    job = options_from(run_parser().parse_args([f"--log-dir={tmp_path / 'file'}", *LINE]), {})
+    with pytest.raises(ValueError, match=f"--log-dir {tmp_path / 'file'}: no logs can be kept there"):
+        _pump(job)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import socket
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.frames import Header
-from multiworld.wire.interest import READ_EVENTS
+from multiworld.wire.interest import READ_EVENTS, Interest
 from multiworld.wire.operation import Operation, settler
+from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.write_queue import WriteQueue
 
 from .connected import Pair, clog, connected_pair, message
 
@@ -366,4 +372,30 @@ def test_a_descriptor_that_still_waits_when_the_connection_ends_is_closed(pair: 
     pair.left.queue_descriptor(message(b""), writing, on_sent=partial(os.close, writing))
     pair.left.abort()
     assert os.read(reading, 1) == b"", "the writing end is open"
+    os.close(reading)
+
+
+class NoDescriptors(socket.socket):
+    """As where too many descriptors are on their way between processes."""
+
+    def sendmsg(self, buffers: Any, ancdata: Any = (), *more: Any) -> int:
+        if ancdata:
+            raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+        return super().sendmsg(buffers, ancdata, *more)
+
+
+def test_a_frame_goes_without_its_descriptor_where_too_many_are_on_their_way(no_leaks: None) -> None:
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    with closing(NoDescriptors(fileno=ours.detach())) as sending, closing(theirs):
+        loop = ProgressThread("test-descriptors")
+        failures: list[str] = []
+        interest = Interest(loop, sending.fileno(), reading=0, writing=False)
+        queue = WriteQueue(sending, interest, lambda reason, code=0: failures.append(reason))
+        queue.queue_descriptor(b"a frame", writing, on_sent=partial(os.close, writing))
+        queue.flush()
+        loop.stop()
+        assert theirs.recv(100) == b"a frame"
+        assert os.read(reading, 1) == b""
+        assert not failures
     os.close(reading)

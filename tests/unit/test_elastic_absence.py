@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from benchmarks.elastic.job import free_port
 from multiworld.elastic.absence import Absence
+from multiworld.elastic.assignment import Assignment
+from multiworld.elastic.failure import FailureCause
+from multiworld.elastic.held_worker import HeldWorker
 from multiworld.elastic.job import JobPlan
 from multiworld.elastic.leadership import Role
 from multiworld.elastic.options import RestartBudget, RestartPolicy
 from multiworld.elastic.succession import Roster, RosterEntry, may_have_gone_on
+from multiworld.elastic.worker_process import WorkerProcess
 from multiworld.testing.deadlines import wait_until
+from multiworld.wire.progress import ProgressThread
 
 from .simulated_agents import HANG_S, LEASE_S, SimulatedAgent, disorder
 
@@ -143,3 +151,37 @@ def test_a_coordinator_that_was_busy_while_one_of_many_died_stays_the_coordinato
         coordinator = agents[0].leadership.coordinator
         assert coordinator is not None
         assert coordinator.term == 1
+
+
+@pytest.mark.parametrize(("away_s", "verdict"), [(0.0, FailureCause.HUNG), (61.0, None)], ids=["was there", "was away"])
+def test_a_worker_is_not_hung_for_what_it_said_while_its_agent_was_away(
+    away_s: float, verdict: FailureCause | None
+) -> None:
+    place = Assignment(
+        generation=1,
+        restarts=0,
+        rank=0,
+        local_rank=0,
+        node_rank=0,
+        role_rank=0,
+        world_size=1,
+        local_world_size=1,
+        num_nodes=1,
+        role_world_size=1,
+        master_addr="127.0.0.1",
+        master_port=1,
+    )
+    loop = ProgressThread("test-held")
+    sleeping = subprocess.Popen(["sleep", "60"])
+    try:
+        held = HeldWorker(loop, "worker", place, on_exit=lambda _: None, agent_was_away=lambda: away_s)
+        process = SimpleNamespace(pid=sleeping.pid, returncode=None, kill=sleeping.kill, dump_stacks=lambda: False)
+        held.process = cast(WorkerProcess, process)
+        held.progressed_at = 100.0
+        held.forgive(away_s, 161.0)
+        held.look(161.0, lease_s=2.0, progress_s=60.0)
+        assert (held.verdict and held.verdict[0]) == verdict
+    finally:
+        sleeping.kill()
+        sleeping.wait()
+        loop.stop()

@@ -435,3 +435,11 @@ def test_the_help_shows_our_options_apart_and_examples() -> None:
     assert "examples:" in ours
     assert "MULTIWORLD_TOKEN" in ours
     assert text.startswith("usage: multiworld run [OPTIONS] SCRIPT")
+
+
+@pytest.mark.parametrize("backend", ["c10d", "embedded"])
+def test_one_host_needs_no_endpoint(backend: str) -> None:
+    job = options(f"--rdzv-backend={backend}", "--nproc-per-node=4")
+    assert job.is_alone
+    assert job.meeting_place == "localhost:0"
+    assert options(f"--rdzv-backend={backend}", "--nnodes=1:2").meeting_place == ""

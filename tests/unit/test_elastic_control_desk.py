@@ -17,6 +17,7 @@ from multiworld.elastic.control.client import ControlError, Conversation, Sessio
 from multiworld.elastic.control.desk import Desk
 from multiworld.elastic.control.event_log import EventLog
 from multiworld.elastic.control.history import History
+from multiworld.elastic.control.questions import ENDING
 from multiworld.elastic.coordinator import Coordinator
 from multiworld.elastic.job import Job, JobPlan
 from multiworld.elastic.logs.pump import LogPump
@@ -279,6 +280,17 @@ def test_that_there_is_no_coordinator_is_said_after_a_while(host: Host, monkeypa
     monkeypatch.setattr(desk_module, "WAIT_S", 0.0)
     with pytest.raises(ControlError, match="no coordinator at the moment"):
         host.talk.ask(ask="status")
+
+
+def test_an_agent_that_ends_says_so_and_ends_what_is_followed(host: Host) -> None:
+    host.chief.superior = cast(Link, FakeLink())
+    asked = ask_soon(host.talk, ask="status")
+    assert host.chief.heard.wait(5)
+    followed = ask_soon(host.talk, ask="logs", last=0, follow=True)
+    assert host.pump.followed.wait(5)
+    host.on_loop(host.desk.close)
+    assert asked() == {**asked(), "error": ENDING}
+    assert "error" not in followed()
 
 
 def test_the_last_lines_of_all_workers_or_of_one(host: Host) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -774,3 +774,77 @@ def test_a_store_that_does_not_come_is_asked_for_again() -> None:
     assert job.agent_runs("a", [], 1.0) == []
     assert [type(each) for each in job.agent_runs("a", [], 5.0)] == [OpenMaster]
     assert job.agent_runs("a", [], 6.0) == []
+
+
+def test_a_signal_while_a_new_coordinator_waits_for_agents_leaves_their_workers_the_grace() -> None:
+    some = hosts(1, 4, greets=True, resume_s=3.0)
+    for name in "abcd":
+        some.attach(agent(name, num_workers=1))
+    after = take_over(some, "a", expected=["b", "c", "d"])
+    after.ends_well = True
+    after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
+    after.carry_out(after.job.interrupted(signal.SIGTERM, after.now))
+    assert after.job.interrupted(signal.SIGTERM, after.now) == []  # as each that follows tells it again
+    assert after.outcome is None
+    after.attach(agent("c", num_workers=1), *reports_of(after, "c"))
+    after.attach(agent("d", num_workers=1), *reports_of(after, "d"))
+    assert not after.resets
+    assert len(after.stopped) == 3
+    assert after.outcome == Outcome(status=0, text="ended by SIGTERM: all workers have ended well")
+
+
+def test_a_signal_while_nothing_had_formed_yet_ends_the_resumed_job() -> None:
+    job = Job.resume(JobPlan(min_nodes=2, max_nodes=2), now=0.0, term=2, generation=0, active=[], expected=["b"])
+    after = Hosts(job)
+    after.carry_out(job.interrupted(signal.SIGTERM, 0.0))
+    after.attach(agent("b"))
+    assert after.outcome is not None
+    assert (after.outcome.status, after.outcome.signum) == (143, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_a_worker_that_failed_while_nobody_coordinated_counts_against_its_budget(max_restarts: int) -> None:
+    some = hosts(1, 3, greets=True, budget=RestartBudget(max_restarts=max_restarts), resume_s=3.0)
+    for name in "abc":
+        some.attach(agent(name, num_workers=1))
+    failed = some.at(1)
+    after = take_over(some, "a", expected=["b", "c"])
+    after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
+    after.exit(failed, 1)
+    assert after.job.phase is Phase.RESUMING
+    after.attach(agent("c", num_workers=1), *reports_of(after, "c"))
+    if max_restarts:
+        assert after.outcome is None
+        assert [place.restarts for place in after.places] == [1, 0]
+    else:
+        assert after.outcome is not None
+        assert after.outcome.status == 1
+        assert "may not be started again" in after.outcome.text
+
+
+def test_workers_that_share_a_world_with_one_that_failed_meanwhile_are_started_again_too() -> None:
+    some = hosts(1, 3, greets=True, policy=RestartPolicy.WORLD, resume_s=3.0)
+    for name in "abc":
+        some.attach(agent(name, num_workers=1))
+    failed, other = some.at(1), some.at(2)
+    after = take_over(some, "a", expected=["b", "c"])
+    for name in "bc":
+        if name == "c":
+            after.exit(failed, 1)
+        after.attach(agent(name, num_workers=1), *(replace(each, worlds=("pair",)) for each in reports_of(after, name)))
+    assert after.stopped == [other]
+    assert [place.restarts for place in after.places] == [1, 0]
+
+
+def test_what_failed_with_a_host_of_a_plain_program_is_not_its_own_fault() -> None:
+    some = hosts(1, 3, budget=RestartBudget(max_restarts=0), resume_s=3.0)
+    for name in "abc":
+        some.attach(agent(name, num_workers=1))
+    failed = some.at(1)
+    after = take_over(some, "a", expected=["b", "c"])
+    after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
+    after.exit(failed, 1)
+    after.attach(agent("c", num_workers=1), *reports_of(after, "c"))
+    after.pass_time(3.0)
+    assert after.outcome is None
+    assert after.ranks == {0: "b", 1: "c"}

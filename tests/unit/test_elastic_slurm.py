@@ -84,7 +84,14 @@ def test_what_the_user_says_wins() -> None:
         *(3, 3, "c10d", "head:1"),
         *("slurm-123456.0", None),
     )
-    assert meeting(options("--master-addr=head", "--master-port=2"))[3] == "head:2"
+    assert meeting(options("--master-addr=head", "--master-port=2"))[3:] == ("head:2", "slurm-123456.0", 1)
+    assert meeting(options("--rdzv-endpoint=head:1")) == (3, 3, "static", "head:1", "slurm-123456.0", 1)
+    assert meeting(options("--rdzv-endpoint=head:1", "--nnodes=2:3"))[2:4] == ("c10d", "head:1")
+
+
+def test_where_nothing_is_left_open_the_variables_do_not_matter() -> None:
+    line = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=head:1", "--rdzv-id=mine")
+    assert meeting(options(*line, environ={**STEP, "SLURM_STEP_NUM_NODES": "2"}))[2:5] == ("c10d", "head:1", "mine")
 
 
 def test_variables_of_the_user_win_like_options(monkeypatch: pytest.MonkeyPatch) -> None:

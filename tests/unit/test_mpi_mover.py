@@ -206,6 +206,21 @@ def test_what_mpi_reports_ends_the_transfer_and_nothing_else() -> None:
     assert rig.pump.num_expected == 0
 
 
+def test_what_mpi_reports_of_chunks_that_were_copied_is_told_though_the_send_has_ended() -> None:
+    rig = Rig()
+    sent = rig.send(1, [torch.arange(float(NUMEL))])
+    rest_of(sent)
+    assert rig.ends == ["ok"]
+    sent.failed(RuntimeError("the fabric is down"))
+    sent.failed(RuntimeError("the fabric is down"))
+    assert rig.ends == ["ok", "the fabric is down"]
+    after = rig.send(2, [torch.arange(float(NUMEL))])
+    rest_of(after)
+    rig.mover.close(RuntimeError("left"))
+    after.failed(RuntimeError("the fabric is down"))
+    assert rig.ends == ["ok", "the fabric is down", "ok"]
+
+
 def test_without_a_thread_transfers_fail_soon_but_not_inside_the_call() -> None:
     rig = Rig(has_thread=False)
     rig.send(1, [torch.arange(float(NUMEL))])

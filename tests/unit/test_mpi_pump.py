@@ -210,6 +210,20 @@ def test_a_failed_send_is_told_to_the_sources_for_that_process(network: FakeNetw
     assert here.join(WAIT_S)
 
 
+def test_a_source_is_told_of_a_chunk_that_failed_when_it_had_no_more_to_send(network: FakeNetwork) -> None:
+    network.allow(0)
+    here = MpiPump(network.transports[0])
+    payload = Payload(new_key(), 2)
+    here.send(payload)
+    assert wait_until(lambda: not payload.num_left and len(network.queues[1]) == 2, WAIT_S)
+    network.queues[1][0].request.failure = RuntimeError("the fabric is down")
+    assert wait_until(lambda: bool(payload.errors), WAIT_S)
+    assert payload.errors == ["MPI cannot send to its rank 1: the fabric is down"]
+    payload.wanted = False
+    network.allow(None)
+    assert here.join(WAIT_S)
+
+
 def test_a_failed_receive_is_told_to_the_sinks_of_that_process(network: FakeNetwork) -> None:
     pump = MpiPump(network.transports[1])
     concerned, other = Collector(origin=0), Collector(origin=2)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from multiworld.channel.collectives.port import Port
-from multiworld.channel.nccl_calls import check_reduction, launch_collective, signatures
+from multiworld.channel.nccl_calls import check_reduction, launch_collective
 from multiworld.channel.streamed import Collective
 
 SUM = dist.ReduceOp.SUM
@@ -121,10 +121,9 @@ def test_what_nccl_has_no_operation_for_is_refused() -> None:
 
 
 def test_pairs_of_ranks_agree_on_each_part_of_an_all_to_all() -> None:
-    sizes = lambda tensor: str(list(tensor.shape))  # noqa: E731
-    parts = [torch.zeros(1), torch.zeros(2), torch.zeros(3), torch.zeros(4)]
-    said, expected = signatures(call("all_to_all", parts), 0, 2, sizes)
-    assert said == ["all_to_all of [3]", "all_to_all of [4]"]
-    assert expected == ["all_to_all of [1]", "all_to_all of [2]"]
-    said, expected = signatures(call("barrier", parts), 0, 3, sizes)
+    parts = [torch.zeros(1), torch.zeros(2), torch.zeros(3, dtype=torch.int32), torch.zeros(2, 2)]
+    said, expected = call("all_to_all", parts).signatures(2)
+    assert said == ["all_to_all of 3 elements of int32", "all_to_all of 4 elements of float32"]
+    assert expected == ["all_to_all of 1 elements of float32", "all_to_all of 2 elements of float32"]
+    said, expected = call("barrier", parts).signatures(3)
     assert said == expected == ["barrier"] * 3

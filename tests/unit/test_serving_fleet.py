@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from multiworld.serving.control.actions import (
@@ -762,3 +764,73 @@ def test_gateways_start_where_the_controller_is() -> None:
     actions = fleet.host_joined("own", "127.0.0.1", 8, {"controller": 7}, 0.0)
     starts = [action for action in actions if isinstance(action, StartProcess) and action.stage == "gateway"]
     assert [start.host for start in starts] == ["own", "own"]
+
+
+def test_a_host_on_which_a_stage_does_not_load_is_not_chosen_again_while_another_is_free() -> None:
+    simulation = settled(chain("a"))
+    place = simulation.fleet.members["a-1"].host
+    bad = next(name for name in simulation.fleet.hosts if name != place)
+    simulation.do(simulation.fleet.scale("a", 2, simulation.now))
+    started = simulation.fleet.members["a-2"]
+    assert started.host == bad
+    simulation.fail("a-2", 1, "ModuleNotFoundError")
+    simulation.run_until_settled()
+    assert {member.host for member in simulation.fleet.of_stage("a")} == {place}
+
+
+@pytest.mark.parametrize("settle_s", [float("nan"), float("inf"), -1.0])
+def test_a_time_to_settle_that_never_ends_is_refused(settle_s: float) -> None:
+    simulation = settled(chain("a"))
+    with pytest.raises(ValueError, match="settle_s"):
+        simulation.fleet.update("a", "/weights/2.pt", simulation.now, settle_s=settle_s)
+    assert simulation.fleet.plans["a"].rollout is None
+
+
+def test_what_was_rolled_back_is_not_kept() -> None:
+    simulation = SimulatedFleet(chain("a"), fails_to_load={("a", 2)})
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    simulation.run_until_settled()
+    assert simulation.fleet.plans["a"].weights == {}
+
+
+def test_new_weights_are_compared_also_where_the_controller_was_started_again_meanwhile() -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    saved = json.loads(json.dumps(simulation.fleet.to_json()))
+    fleet = Fleet(simulation.fleet.graph, now=simulation.now)
+    fleet.restore(saved, simulation.now)
+    pids = {fields["id"]: fields["pid"] for fields in saved["members"]}
+    hello = {"event": "hello", "host": "10.0.0.0", "edges": []}
+    new, old = (
+        {**hello, "pid": pids[name] or 99, "state": state, "version": version}
+        for name, state, version in (("a-2", "starting", 2), ("a-1", "ready", 1))
+    )
+    first = fleet.heard("a-2", new, simulation.now)
+    assert not [action for action in first if isinstance(action, Send) and action.message["do"] == "load"]
+    then = fleet.heard("a-1", old, simulation.now)
+    orders = [action.message for action in then if isinstance(action, Send) and action.member == "a-2"]
+    assert [(order["do"], order.get("canary")) for order in orders if order["do"] == "load"] == [("load", "a-1")]
+
+
+def test_a_gateway_that_was_draining_goes_on_with_that_under_the_next_controller() -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.stop(simulation.now))
+    fleet = Fleet(simulation.fleet.graph, now=simulation.now)
+    fleet.restore(json.loads(json.dumps(simulation.fleet.to_json())), simulation.now)
+    pid = fleet.members["gateway-1"].pid
+    fleet.heard("gateway-1", {"event": "hello", "pid": pid, "state": "draining", "edges": []}, simulation.now)
+    assert fleet.members["gateway-1"].state is MemberState.DRAINING
+    fleet.stop(simulation.now)
+    assert fleet.members["gateway-1"].state is MemberState.DRAINING
+    drained = fleet.heard("gateway-1", {"event": "drained"}, simulation.now)
+    assert Send(member="gateway-1", message={"do": "leave"}) in drained
+
+
+def test_without_an_autoscaler_a_stage_without_replicas_is_not_ready() -> None:
+    graph = Graph([Stage("a", "m:w", min_replicas=0)])
+    for wakes in (False, True):
+        fleet = Fleet(graph, now=0.0, wakes=wakes)
+        fleet.scale("a", 0, 0.0)
+        assert bool(fleet.missing()) is not wakes
+        assert fleet.has_come_up

@@ -54,6 +54,10 @@ def test_a_host_without_the_stage_comes_first_then_the_least_loaded() -> None:
     found = place("a", (), hosts, members)
     assert found is not None
     assert found.name == "z"
+    hosts[2].failures["a"] = 1
+    found = place("a", (), hosts, members)
+    assert found is not None
+    assert found.name == "x"
     hosts[2].live = False
     assert place("a", ("z",), hosts, members) is None
 
@@ -89,6 +93,7 @@ def test_the_state_file_is_private_whole_and_removed(tmp_path: Path) -> None:
     assert file.path.stat().st_mode & 0o777 == 0o600
     file.remove()
     file.remove()
+    file.write({"numbers": {"a": 3}})  # late news
     assert list(tmp_path.iterdir()) == []
 
 

@@ -208,6 +208,19 @@ def test_deployment_is_found_while_it_runs(folder: Path) -> None:
     assert not file.path.exists()
 
 
+def test_two_deployments_do_not_answer_at_one_address(folder: Path) -> None:
+    def claim(name: str, host: str, port: int) -> DeploymentFile:
+        return DeploymentFile.claim(name, AT, "secret", http=(host, port), folder=folder)
+
+    with claim("one", "127.0.0.1", 8000):
+        for host in ("127.0.0.1", "0.0.0.0"):
+            with pytest.raises(DeploymentError, match=f"'one', process {os.getpid()}, answers at .*:8000 already"):
+                claim("two", host, 8000)
+        claim("two", "127.0.0.1", 8001).remove()
+        claim("two", "127.0.0.2", 8000).remove()
+    claim("two", "127.0.0.1", 8000).remove()
+
+
 @pytest.mark.parametrize("stale", [{"start_time": 1}, {"pid": 2**22 + 1}])
 def test_file_of_a_process_that_is_gone_is_replaced(folder: Path, stale: dict[str, int]) -> None:
     file = DeploymentFile.claim("one", AT, "secret", folder=folder)

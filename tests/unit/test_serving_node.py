@@ -515,3 +515,77 @@ async def test_an_error_of_the_users_own_that_cannot_be_passed_on_is_alone_with_
             await p.front.infer(tensor(-1), timeout_s=5)
         assert value(await p.front.infer(tensor(1), timeout_s=5)) == 2
         await p.wait_idle()
+
+
+async def test_a_result_that_waits_for_the_next_stage_is_not_replaced_by_a_doubt() -> None:
+    executed: list[float] = []
+
+    def once(x: torch.Tensor) -> torch.Tensor:
+        executed.append(float(x))
+        return x
+
+    async def never(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(60)
+        return x
+
+    async with plant([Stage("n", once, idempotent=False), Stage("c", never)], "c-1", "n-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: p.replicas["c-1"].statistics()["in_flight"] == 1)
+        await until(lambda: not p.replicas["n-1"]._open)
+        p.kill("c-1")
+        await until(lambda: p.front.requests.num_retried == 1)
+        await asyncio.sleep(0.1)
+        assert not p.replicas["n-1"]._doubtful
+        await p.add("c-2", work=double)
+        assert value(await asyncio.wait_for(asking, 5)) == 2
+        assert executed == [1.0]
+        await p.wait_idle()
+
+
+async def test_what_was_doubted_is_executed_when_it_comes_after_all() -> None:
+    executed: list[float] = []
+    goes_on, calls = asyncio.Event(), []
+
+    async def first_waits(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        if len(calls) == 1:
+            await goes_on.wait()
+        return x
+
+    def once(x: torch.Tensor) -> torch.Tensor:
+        executed.append(float(x))
+        return x
+
+    stages = [Stage("s", double), Stage("t", first_waits, replicas=2), Stage("n", once, idempotent=False)]
+    async with plant(stages, "n-1", "t-1", "s-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: len(calls) == 1 and not p.replicas["s-1"]._open)
+        await p.add("t-2")
+        p.close("t-1")
+        p.front.replica_lost()
+        await until(lambda: len(calls) == 2 and not p.replicas["t-2"]._open and not p.replicas["n-1"]._open)
+        goes_on.set()
+        assert value(await asyncio.wait_for(asking, 5)) == 2
+        assert executed == [2.0]
+
+
+async def test_a_branch_that_was_lost_is_made_again_once_the_other_has_been_passed_on() -> None:
+    stages = [Stage("p", double), Stage("a", double, inputs=("p",)), Stage("b", double, inputs=("p",))]
+    async with plant([*stages, Stage("m", add, inputs=("a", "b"))], "m-1", "a-1", "p-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.custody["a"])
+        p.kill("a-1")
+        p.kill("m-1")
+        await asyncio.sleep(0.5)
+        for name in ("m-2", "a-2", "b-1"):
+            await p.add(name)
+        assert value(await asyncio.wait_for(asking, 8)) == 8
+        await p.wait_idle()
+
+
+async def test_a_key_that_cannot_be_sent_is_refused_and_harms_nobody() -> None:
+    async with plant([Stage("a", double)], "a-1") as p:
+        with pytest.raises(BadRequestError, match="key"):
+            await p.front.infer(tensor(1), key="\udcff")
+        assert len(p.front.requests) == 0
+        assert value(await p.front.infer(tensor(1), key="ключ")) == 2

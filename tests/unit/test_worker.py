@@ -142,3 +142,22 @@ def test_work_is_released_when_it_is_done() -> None:
 
     assert wait_until(gone, timeout_s=2)
     worker.stop()
+
+
+def test_without_a_thread_work_fails_at_once_and_the_next_may_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker("test-worker")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="no thread for arithmetic: can't start new thread"):
+            wait_blocking(worker.run(lambda: None))
+        worker.stop()
+    worker = Worker("test-worker")
+    with monkeypatch.context() as scarce:
+        scarce.setattr(threading.Thread, "start", refuse)
+        assert worker.run(lambda: None).error is not None
+    wait_blocking(worker.run(lambda: None))
+    worker.stop()

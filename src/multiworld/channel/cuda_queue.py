@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from .errands import Errands
+from .errands import Errands, start_daemon
 
 __all__ = ["Check", "CudaQueue", "Poller", "acquire_queue", "release_queue"]
 
@@ -39,16 +39,19 @@ class Poller:
         self._stopped = False
 
     def watch(self, check: Check) -> None:
-        """Ask until it says True. Dropped once stopped."""
+        """Ask until it says True; here and now, where no thread can be started. Dropped once stopped."""
         with self._changed:
             if self._stopped:
                 return
-            self._checks.append(check)
-            self._num_watched += 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._changed.notify()
+                self._thread = start_daemon(self._run, self._name)
+            if self._thread is not None:
+                self._checks.append(check)
+                self._num_watched += 1
+                self._changed.notify()
+                return
+        while not self._stopped and not _is_over(check):
+            self._sleep(MAX_SLEEP_S)
 
     def stop(self) -> None:
         """Ask nothing any more, and end the thread. Idempotent, never blocks."""

@@ -95,7 +95,7 @@ def start_daemon(run: Callable[[], None], name: str) -> threading.Thread | None:
 
 
 def start_reaper(reap: Callable[[], None], name: str) -> None:
-    """Run ``reap`` on a thread of its own; at exit, where none starts any more and nobody is kept waiting, here.
+    """Run ``reap`` on a thread of its own; here, if none starts any more, at exit or for want of threads.
 
     It is no daemon, and the exit handler waits for it: the interpreter must not end while a library gives back what it
     holds, because a thread that comes back from that into an interpreter that is gone aborts the process.
@@ -105,9 +105,15 @@ def start_reaper(reap: Callable[[], None], name: str) -> None:
         return
     with _reapers_lock:
         thread = threading.Thread(target=reap, name=name, daemon=False)
-        thread.start()
-        _reapers.difference_update([reaper for reaper in _reapers if not reaper.is_alive()])
-        _reapers.add(thread)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("%s: no thread: %s; what it does is done at once", name, error)
+        else:
+            _reapers.difference_update([reaper for reaper in _reapers if not reaper.is_alive()])
+            _reapers.add(thread)
+            return
+    reap()
 
 
 def forget_reapers() -> None:

@@ -40,7 +40,8 @@ class PayloadMover(Protocol):
     """Moves payloads to and from one peer; both sides name each by the same number. No method blocks.
 
     ``on_over`` is called once, not inside the call that it is given to, when the memory is no longer touched: with
-    None, or with what went wrong. ``send`` and ``recv`` return False, and nothing happens, once the mover is closed.
+    None, or with what went wrong; and again if a send that had let go of its memory fails after all.
+    ``send`` and ``recv`` return False, and nothing happens, once the mover is closed.
     """
 
     def prepare(self) -> bool:
@@ -164,12 +165,16 @@ class MovingStream(MessageStream):
     def _moved_out(self, outgoing: _Outgoing, error: Exception | None) -> None:
         send = outgoing.send
         with self._issue_lock:
-            del self._outgoing[send.seq]
+            was_over = self._outgoing.pop(send.seq, None) is None
             broken_by = self._error
+            is_lost = was_over and broken_by is None and send.seq in self._undelivered
             if error is None or broken_by is not None:
                 self._unsent.discard(send)
         outgoing.over.set()
-        if error is None:
+        if was_over:
+            if is_lost:  # the send has ended, but its peer would wait for the rest for ever
+                self._owner.stream_lost(self.rank, str(error))
+        elif error is None:
             send.operation.succeed(None)
         elif broken_by is not None:
             send.operation.fail(broken_by)

@@ -84,7 +84,7 @@ class _Transfer:
 class _Outgoing(_Routed, _Transfer):
     """What is sent; ``offset`` is where ``segments`` begin in the payload."""
 
-    __slots__ = ("_forget", "_route", "_segments", "_size_bytes", "offset")
+    __slots__ = ("_forget", "_has_failed", "_route", "_segments", "_size_bytes", "offset")
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class _Outgoing(_Routed, _Transfer):
         self._segments = segments_of(tensors, size_bytes)
         self._size_bytes, self._route, self._forget = size_bytes, route, forget
         self.offset = 0
+        self._has_failed = False
 
     def fill(self, buffer: memoryview) -> int | None:
         if not self.turn.acquire(blocking=False):
@@ -116,8 +117,10 @@ class _Outgoing(_Routed, _Transfer):
         return HEADER_BYTES + num_bytes
 
     def failed(self, error: Exception) -> None:
+        """What was copied may be lost, too: chunks that are still on their way when a send is over."""
         self.let_go()
-        if self._forget(self):
+        first, self._has_failed = not self._has_failed, True
+        if first and (self._forget(self) or self._route.wanted):
             self.on_over(error)
 
     def copy_rest(self) -> None:
@@ -249,8 +252,14 @@ class MpiMover:
                 return False
             self._sends[number] = transfer
         if not self._opened.send(transfer):
-            self._defer(partial(transfer.failed, MpiError(NO_THREAD)))
+            self._defer(partial(self._refuse_send, transfer))
         return True
+
+    def _refuse_send(self, transfer: _Outgoing) -> None:
+        """Nobody has sent it, unless a thread could be started for another one meanwhile."""
+        transfer.let_go()
+        if self._forget(transfer):
+            transfer.on_over(MpiError(NO_THREAD))
 
     def recv(self, number: int, tensor: Tensor, on_over: OnOver) -> bool:
         transfer = _Incoming(number, tensor, on_over)
@@ -321,11 +330,11 @@ class MpiMover:
             if self._closed:
                 return
             self._closed = True
+            self._route.wanted = False
             self._left = [*self._sends.values(), *self._receives.values()]
             num_receives = len(self._receives)
             self._sends.clear()
             self._receives.clear()
-        self._route.wanted = False
         for transfer in self._left:
             transfer.let_go()
         self._released.set()

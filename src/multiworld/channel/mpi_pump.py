@@ -268,7 +268,9 @@ class MpiPump:
                 if not route.sending[0].request.Test():
                     break
             except Exception:
-                route.sending.popleft()
+                route.sources.append(
+                    route.sending.popleft().source
+                )  # which is told, though it may have no more to send
                 raise
             self._pool.give(route.sending.popleft().buffer)
             ended = True

@@ -37,7 +37,7 @@ from .cuda_queue import acquire_queue, release_queue
 from .errands import start_reaper
 from .mesh import StreamMesh
 from .mesh_store import MeshStore
-from .nccl_calls import check_reduction, launch_collective, signatures, why_not_reduced
+from .nccl_calls import check_reduction, launch_collective, why_not_reduced
 from .nccl_group import NcclGroup, abort_all
 from .nccl_mover import NcclMover
 from .nccl_stream import NcclStream
@@ -135,8 +135,7 @@ class NcclChannel(StreamChannel):
         """Launch a collective once all ranks agree on it; those of one world do not overtake each other."""
         if call.op is not None:
             check_reduction(call.op, call.tensors[0].dtype)
-        rank, size = self.context.rank, self.context.world_size
-        said, expected = signatures(call, rank, size, _text)
+        said, expected = call.signatures(self.context.world_size)
         tensors = self._order.after_now(call.tensors)
         events = self._order.events([*tensors, *call.tensors])
         self._num_collectives += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from .collectives.reduction import reduce_op_name
 from .streamed import Collective
 from .tensors import as_bytes
 
-__all__ = ["check_reduction", "launch_collective", "signatures", "why_not_reduced"]
+__all__ = ["check_reduction", "launch_collective", "why_not_reduced"]
 
 c10d: Any = distributed_c10d  # of whose options some are not in torch.distributed
 REDUCIBLE = frozenset(
@@ -50,17 +49,6 @@ def why_not_reduced(name: str, dtype: torch.dtype) -> str:
     if dtype.is_complex and name not in COMPLEX_OPS:
         return f"ReduceOp.{name} of {dtype} needs complex arithmetic, which NCCL has not"
     return ""
-
-
-def signatures(call: Collective, rank: int, size: int, text: Callable[[Tensor], str]) -> tuple[list[str], list[str]]:
-    """Return what this rank tells each rank about a call, and what it expects each to tell it.
-
-    The same for all but all_to_all, where each pair of ranks has a size of its own to agree on.
-    """
-    if call.kind != "all_to_all":
-        return [call.signature] * size, [call.signature] * size
-    outputs, inputs = call.tensors[:size], call.tensors[size:]
-    return [f"all_to_all of {text(part)}" for part in inputs], [f"all_to_all of {text(part)}" for part in outputs]
 
 
 def launch_collective(call: Collective, tensors: list[Tensor], rank: int, group: Any) -> Any:

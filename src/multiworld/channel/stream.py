@@ -295,9 +295,13 @@ class MessageStream(StreamSending):
             return False
         large = receive.tensor is None or receive.view is None or len(receive.view) > self._eager_bytes
         met = self._inbox.post(key, receive, large=large)
-        if isinstance(met, Arrival) and met.complete:
-            self._arrived(met)
-        self._act()
+        try:
+            if isinstance(met, Arrival) and met.complete:
+                self._arrived(met)
+            self._act()
+        except ProtocolError as error:  # there is no memory for it: the receive is in no queue any more
+            self.connection.defer(partial(receive.operation.fail, error))
+            self.connection.abort(str(error))
         return isinstance(met, Posted)
 
     def _arrive(

@@ -57,11 +57,16 @@ class StreamPort:
         area: SharedArea | None = None,
         turn: Turn | None = None,
         gates: Gates | None = None,
+        pairs: tuple[list[bytes], list[bytes]] | None = None,
     ) -> None:
-        """``turn`` is reserved in the ``area``."""
+        """``turn`` is reserved in the ``area``.
+
+        ``pairs``: what is agreed with each rank alone, on what is sent to it, and on what comes from it.
+        """
         self.rank, self.size = context.rank, context.world_size
         self._context, self._mesh, self._seq, self._signature = context, mesh, seq, signature
         self._area, self._turn, self._gates = area, turn, gates
+        self._pairs = pairs
         self._thread = threading.get_ident() if is_blocked_here() else 0  # that made the call and waits for its end
         self.operation: Operation[None] | None = None
         """The whole call, once it has begun."""
@@ -71,10 +76,12 @@ class StreamPort:
 
     def send(self, tensor: Tensor, dst: int) -> Operation[None]:
         stream = self._mesh.stream(dst)
-        return self._track(stream.send_tensor(COLLECTIVE, self._seq, self._signature, tensor))
+        signature = self._signature if self._pairs is None else self._pairs[0][dst]
+        return self._track(stream.send_tensor(COLLECTIVE, self._seq, signature, tensor))
 
     def recv(self, tensor: Tensor, src: int) -> Operation[None]:
-        operation = self._mesh.stream(src).recv(COLLECTIVE, self._seq, self._signature, tensor)
+        signature = self._signature if self._pairs is None else self._pairs[1][src]
+        operation = self._mesh.stream(src).recv(COLLECTIVE, self._seq, signature, tensor)
         return self._track(operation)  # type: ignore[arg-type]
 
     async def share(self, work: SharedWork, size_bytes: int) -> bool:

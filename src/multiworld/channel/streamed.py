@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from .tensors import describe, describe_text, payload_segments
 
 __all__ = ["Collective", "Steps", "StreamChannel"]
 
+logger = logging.getLogger(__name__)
+
 Steps = Callable[[StreamPort, list[Tensor]], Coroutine[Operation[Any], None, None]]
 
 
@@ -43,6 +46,17 @@ class Collective:
     steps: Steps
     op: Any = None
     root: int = 0
+
+    def signatures(self, size: int) -> tuple[list[str], list[str]]:
+        """Return what this rank tells each rank about the call, and what it expects each to tell it.
+
+        The same for all but all_to_all, where each pair of ranks has a number of elements of its own to agree on; as
+        in c10d, they may have another shape there.
+        """
+        if self.kind != "all_to_all":
+            return [self.signature] * size, [self.signature] * size
+        outputs, inputs = self.tensors[:size], self.tensors[size:]
+        return [_exchange_of(part) for part in inputs], [_exchange_of(part) for part in outputs]
 
 
 class StreamChannel(DataChannel):
@@ -62,14 +76,14 @@ class StreamChannel(DataChannel):
     def _collective(self, call: Collective) -> Operation[None]:
         """Carry out a collective by its steps; those of one world do not mix."""
         self._num_collectives += 1
-        signature, port = call.signature.encode(), None
+        signature, pairs, port = call.signature.encode(), self._pairs(call), None
         turn = Turn(self._next_seq)
         try:
             with self._numbering:  # the turns are in the order of the numbers, whichever threads call
                 seq = turn.seq = self._next_seq
                 if self._area is not None:
                     self._area.reserve(turn)
-                port = StreamPort(self.context, self._mesh, seq, signature, self._area, turn, self._gates)
+                port = StreamPort(self.context, self._mesh, seq, signature, self._area, turn, self._gates, pairs)
                 self._next_seq = seq + 1
             operation = drive(call.steps(port, call.tensors))
         except BaseException as error:  # an interrupt: the peers wait for us, and later calls for this one's turn
@@ -85,6 +99,13 @@ class StreamChannel(DataChannel):
         operation.add_callback(port.close)
         self._open.begin(seq, signature, operation)
         return operation
+
+    def _pairs(self, call: Collective) -> tuple[list[bytes], list[bytes]] | None:
+        """Return what is agreed with each rank alone, if there is anything."""
+        if call.kind != "all_to_all":
+            return None
+        said, expected = call.signatures(self.context.world_size)
+        return [text.encode() for text in said], [text.encode() for text in expected]
 
     def connect(self, timeout_s: float) -> Operation[None]:
         return self._mesh.connect(timeout_s)
@@ -175,7 +196,11 @@ class StreamChannel(DataChannel):
             self._mesh.help(operation, peer, timeout_s)
 
     def help_loop(self, loop: asyncio.AbstractEventLoop, peer: int | None) -> QuickWaits | None:
-        return self._mesh.help_loop(self.context.loop.reader_for(loop), peer)
+        try:
+            return self._mesh.help_loop(self.context.loop.reader_for(loop), peer)
+        except OSError as error:  # there is no descriptor for it
+            logger.debug("the progress thread goes on reading for an asyncio loop: %s", error)
+            return None
 
     def keep_reading(self, loop: asyncio.AbstractEventLoop, peer: int) -> None:
         self._mesh.stream(peer).connection.keep_with(self.context.loop.reader_for(loop))
@@ -221,6 +246,10 @@ class StreamChannel(DataChannel):
 
     def statistics(self) -> ChannelStatistics:
         return self._mesh.statistics(self._num_collectives)
+
+
+def _exchange_of(part: Tensor) -> str:
+    return f"all_to_all of {part.numel()} elements of {str(part.dtype).removeprefix('torch.')}"
 
 
 def _text(tensor: Tensor) -> str:

@@ -16,6 +16,7 @@ from ..bench.run import BENCHMARKS, run
 from ..bench.table import report_text
 from ..testing import WorkerFailedError
 from .backends import check_backend
+from .output_file import check_output
 
 __all__ = ["main"]
 
@@ -33,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}: there are {', '.join(BENCHMARKS)}")
     for option, path in (("--json", parsed.json), ("--record", parsed.record)):
-        if path is not None and not path.parent.is_dir():
-            parser.error(f"{option}: there is no folder {path.parent}")
+        if path is not None and path != STDOUT:
+            check_output(parser, option, path)
     try:
         options = _options(parsed)
     except ValueError as error:

@@ -89,6 +89,7 @@ def _resolve(host: str) -> str:
         return host
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ControlError(f"the name {host} cannot be resolved: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # the second of what is no name at all
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ControlError(f"the name {host} cannot be resolved: {reason}") from error
     return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])

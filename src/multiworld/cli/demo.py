@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..demo.options import Options
 from .backends import check_backend
+from .output_file import check_output
 
 if TYPE_CHECKING:
     from ..demo.report import Report
@@ -34,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(f"multiworld demo needs {', '.join(missing)}: pip install 'multiworld[demo]'", file=sys.stderr)
         return 2
-    if parsed.json is not None and not parsed.json.parent.is_dir():
-        parser.error(f"--json: there is no folder {parsed.json.parent}")
+    if parsed.json is not None:
+        check_output(parser, "--json", parsed.json)
     try:
         options = Options(
             seconds=parsed.seconds, seed=parsed.seed, backend=parsed.backend, inject_faults=not parsed.no_faults

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..elastic.control.client import ControlError, Conversation
+from ..elastic.control.questions import ENDING
 from .cluster import cluster_parser, conversation, told
 
 __all__ = ["main"]
@@ -44,6 +45,6 @@ def _wait(talk: Conversation, agent: str) -> None:
         while any(each["id"] == agent for each in talk.ask(ask="status")["agents"]):
             with suppress(queue.Empty):
                 happened.get(timeout=LOOK_S)
-    except ControlError:
-        if not is_asked:  # else that is how it leaves
+    except ControlError as error:
+        if not (is_asked and (talk.is_lost or error.reason == ENDING)):  # else that is how it leaves
             raise

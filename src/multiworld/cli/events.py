@@ -18,6 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
     parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N events that there are")
     options = parser.parse_args(arguments)
+    if options.last is not None and options.last < 0:
+        parser.error(f"--last {options.last}: expected a number of events")
 
     def work() -> None:
         question = {"ask": "events", "last": options.last, "follow": options.follow}

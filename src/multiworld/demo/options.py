@@ -26,3 +26,5 @@ class Options:
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86_400:
             raise ValueError(f"seconds must lie between 0 and 86400, got {self.seconds:g}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must lie between 0 and 2**63 - 1, got {self.seed}")

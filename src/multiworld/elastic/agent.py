@@ -66,6 +66,7 @@ class Agent:
         self._when_idle: list[Callable[[], None]] = []  # when all that were given up have ended
         self._closed = False
         self._look_every_s = options.lease_s / LOOKS_PER_LEASE
+        self._looked_at = time.monotonic()
         self._absence = Absence(lease_s=options.lease_s, now=time.monotonic())
         self._away, self._back_at = 0.0, 0.0  # how long we were, the last time
         loop.call_later(self._look_every_s, self._look)
@@ -265,7 +266,10 @@ class Agent:
         self._loop.call_later(self._look_every_s, self._look)
         self._look_at_the_clock()
         now = time.monotonic()
+        late_s, self._looked_at = now - self._looked_at - self._look_every_s, now
         for held in list(self._held.values()):
+            if late_s > self._look_every_s:
+                held.forgive(late_s, now)
             held.look(now, lease_s=self._options.lease_s, progress_s=self._options.progress_timeout_s)
 
     def _look_at_the_clock(self) -> float:

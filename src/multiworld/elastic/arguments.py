@@ -19,7 +19,7 @@ from torch.distributed import run as torchrun
 
 from ..world.launched import TOKEN_VARIABLE
 from .environment import check_visible_devices
-from .options import Entrypoint, EntrypointKind, JobOptions, LogOptions
+from .options import ANY_PORT_HERE, Entrypoint, EntrypointKind, JobOptions, LogOptions
 from .schedulers.slurm import with_slurm_defaults
 
 __all__ = ["options_from"]
@@ -100,7 +100,7 @@ def _rendezvous(namespace: argparse.Namespace, max_nodes: int, spare_nodes: int)
         namespace.rdzv_backend == "static" and not endpoint_given and max_nodes == 1 and not spare_nodes
     ):
         run_id = str(uuid.uuid4())
-        return {"run_id": run_id, "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "rdzv_config": config}
+        return {"run_id": run_id, "rdzv_backend": "c10d", "rdzv_endpoint": ANY_PORT_HERE, "rdzv_config": config}
     place = {"run_id": namespace.rdzv_id, "rdzv_backend": namespace.rdzv_backend, "rdzv_config": config}
     if namespace.rdzv_backend != "static":
         if namespace.node_rank:

@@ -61,6 +61,9 @@ def _local_error_file(failure: WorkerFailure, error_dir: str | None) -> str:
     if error_dir is None:
         return ""
     path = os.path.join(error_dir, f"error_rank_{failure.rank}.json")
-    with open(path, "w") as file:
-        json.dump(failure.error_data, file)
+    try:
+        with open(path, "w") as file:
+            json.dump(failure.error_data, file)
+    except OSError:  # the disk is full, or the folder gone: the failure itself is told without it
+        return ""
     return path

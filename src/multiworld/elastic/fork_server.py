@@ -20,7 +20,7 @@ from ..wire.progress import ProgressThread
 from . import parcel
 from .fork_server_program import ServerOptions
 from .fork_server_start import start_process
-from .forking import adopt_orphans, is_adopting_orphans
+from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
 
 __all__ = ["ForkServer", "Launch"]
@@ -40,6 +40,7 @@ class ForkServer:
 
     def __init__(self, pid: int, channel: socket.socket, *, warm: bool, adopts: bool) -> None:
         self.pid = pid
+        WAITED_FOR.add(pid)
         self.is_ready = False
         """Whether it has imported what it should."""
         self._channel, self._warm, self._adopts = channel, warm, adopts
@@ -159,6 +160,7 @@ class ForkServer:
     def _obey(self, record: dict[str, Any]) -> None:
         if "hatched" in record:
             self._hatched.add(record["hatched"])
+            WAITED_FOR.add(record["hatched"])
         elif "died" in record:
             self._reap(record["died"])
         elif "ready" in record:
@@ -274,6 +276,7 @@ def _as_error(record: Mapping[str, Any]) -> OSError:
 
 def _wait_for(pid: int) -> int | None:
     """Reap a child that ends; None if somebody else did."""
+    WAITED_FOR.discard(pid)
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:

@@ -7,11 +7,22 @@ import os
 import signal
 import warnings
 
-__all__ = ["adopt_orphans", "count_lasting_threads", "die_with_parent", "fork", "is_adopting_orphans", "outlive_parent"]
+__all__ = [
+    "WAITED_FOR",
+    "adopt_orphans",
+    "count_lasting_threads",
+    "die_with_parent",
+    "fork",
+    "is_adopting_orphans",
+    "outlive_parent",
+]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
+
+WAITED_FOR: set[int] = set()
+"""Children of this process that somebody here waits for, long after they have ended, if need be."""
 
 
 def fork() -> int:

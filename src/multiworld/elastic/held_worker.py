@@ -23,6 +23,7 @@ from .clock import now_us
 from .environment import local_arguments, worker_variables
 from .failure import FailureCause
 from .fork_server import ForkServer
+from .forking import WAITED_FOR
 from .launch_order import Launch
 from .logs.pump import LogPump, WorkerStreams
 from .memory_kills import MemoryKills
@@ -133,6 +134,13 @@ class HeldWorker:
             self._condemn(FailureCause.STOPPED, f"for {now - self._stopped_since:.1f} s")
         elif progress_s is not None and self.progressed_at is not None and now - self.progressed_at >= progress_s:
             self._condemn(FailureCause.HUNG, f"for {now - self.progressed_at:.1f} s")
+
+    def forgive(self, away_s: float, now: float) -> None:
+        """The agent was away for that long: what the worker said meanwhile is not read yet, and nobody saw it run."""
+        if self.progressed_at is not None:
+            self.progressed_at = min(now, self.progressed_at + away_s)
+        if self._stopped_since is not None:
+            self._stopped_since = min(now, self._stopped_since + away_s)
 
     def runs(self, pid: int) -> bool:
         """Whether that is its process, or one that this has started."""
@@ -261,6 +269,7 @@ class Starter:
                 process = WorkerProcess(self._loop, answer, held.exited)
             except OSError as error:  # no descriptor to watch it with
                 os.killpg(answer, signal.SIGKILL)
+                WAITED_FOR.discard(answer)
                 answer = error
             else:
                 self._processes.add(process)

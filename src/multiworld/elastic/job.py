@@ -96,6 +96,7 @@ class Job:
         self._end_by = inf
         self._failing: Outcome | None = None
         self._failures: list[tuple[float, dict[str, Any]]] = []
+        self._failed_meanwhile: list[tuple[Slot, bool]] = []  # while it resumes; and whether by a fault of its own
 
     @classmethod
     def resume(
@@ -351,7 +352,8 @@ class Job:
             return []
         worker = self._posts[slot]
         was_stopping = worker.state is PostState.STOPPING or ordered
-        if returncode == 0 and not (was_stopping and self.phase is not Phase.ENDING):
+        is_ending = self.phase is Phase.ENDING or self._signal is not None
+        if returncode == 0 and (is_ending or not was_stopping):
             worker.state = PostState.SUCCEEDED
             return self._settle(now)
         worker.state = PostState.IDLE
@@ -366,9 +368,11 @@ class Job:
                     fields={"worker": worker_id, "agent": agent_id, "rank": worker.rank, "pid": failure.get("pid")},
                 )
             )
+            is_fault_of_its_own = returncode != -signal.SIGKILL or failure.get("cause") not in NOT_ITS_FAULT
             if self.phase is Phase.RUNNING:
-                is_fault_of_its_own = returncode != -signal.SIGKILL or failure.get("cause") not in NOT_ITS_FAULT
                 actions += self._worker_failed(slot, now, is_fault_of_its_own)
+            elif self.phase is Phase.RESUMING:
+                self._failed_meanwhile.append((slot, is_fault_of_its_own))
         elif returncode and (self._signal is not None or returncode not in OUR_SIGNALS):
             self._failures.append((now, failure))  # it may have failed before we had it stopped, and be the first
         return actions + self._settle(now)
@@ -377,11 +381,14 @@ class Job:
         """Somebody asked the job to end: every worker gets the signal, and time to end well."""
         if self.phase in (Phase.ENDING, Phase.OVER):
             return []
+        if self.phase is Phase.RESUMING and self._signal == signum:
+            return []
         self._signal = signum
         self._failures.clear()  # what has been cured is not why it ends
         text = f"{why or signal.Signals(signum).name}: all workers are asked to end"
         actions: list[Action] = [Record(kind="interrupted", text=text)]
-        self._begin_to_end(now)
+        if self.phase is not Phase.RESUMING:  # else hosts still come with their workers, who get the signal then
+            self._begin_to_end(now)
         return actions + self._stop(self._posts.alive(), signum, forced=True) + self._settle(now)
 
     def poll(self, now: float) -> list[Action]:
@@ -538,7 +545,8 @@ class Job:
         if self._expected and now - self._short_since < self.plan.resume_s:
             return []
         self._expected.clear()
-        if not self._formed_before:
+        failed, self._failed_meanwhile = self._failed_meanwhile, []
+        if not self._formed_before and self._signal is None and self._failing is None:
             self.phase, self._short_since = Phase.GATHERING, now
             return []
         self.phase = Phase.RUNNING
@@ -551,9 +559,16 @@ class Job:
         present = [agent for agent in self._active if agent in self._agents]
         for slot in self._slots(present):
             self._posts.setdefault(slot, Post())
-        if self.policy is not RestartPolicy.ALL:
+        if self.policy is RestartPolicy.ALL:
+            self._ledger.merge(self._posts, JOB)
+        if self.policy is RestartPolicy.ALL and set(self._active) - self._agents.keys() - set(self.finished):
+            failed = []  # a host is lost: all are started again for that, and what failed with it may be its doing
+        for slot, is_fault_of_its_own in failed:
+            post = self._posts.get(slot) if slot.agent in self._agents else None
+            if self.phase is Phase.RUNNING and post is not None and post.state is PostState.IDLE:
+                actions += self._worker_failed(slot, now, is_fault_of_its_own)
+        if self.phase is not Phase.RUNNING or self.policy is not RestartPolicy.ALL:
             return actions
-        self._ledger.merge(self._posts, JOB)
         torn = any(worker.state is PostState.IDLE for worker in self._posts.values())
         return actions + self._stop_all(now) if torn else actions
 

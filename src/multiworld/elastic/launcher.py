@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -44,6 +45,7 @@ from .logs.carrier import LogCarrier
 from .logs.outlet import tell
 from .logs.pump import LogPump
 from .options import JobOptions
+from .orphans import OrphanReaper
 from .page.keeper import PageKeeper
 from .rendezvous.base import Address, Rendezvous
 from .rendezvous.registry import find_rendezvous
@@ -82,13 +84,16 @@ def launch(options: JobOptions, *, in_place: bool = False) -> None:
     """
     rendezvous, host = find_rendezvous(options.rdzv_backend)(options)
     options = replace(options, token=_token(options, host))
-    server = start_fork_server(options, in_place=in_place)  # before any thread
+    try:
+        server = start_fork_server(options, in_place=in_place)  # before any thread
+    except OSError as error:
+        raise JobError(options.run_id, f"the process that starts its workers could not be started: {error}") from error
     if in_place:
         _raise_descriptor_limit()  # ours, not that of workers
     with _logs_carried():
         try:
             server.prepare(options.num_workers)
-            run = _Run(options, rendezvous, host, server)
+            run = _Run(options, rendezvous, host, server, in_place=in_place)
         except BaseException:
             server.close()
             raise
@@ -101,7 +106,9 @@ def launch(options: JobOptions, *, in_place: bool = False) -> None:
 class _Run:
     """The parts of one agent, put together."""
 
-    def __init__(self, options: JobOptions, rendezvous: Rendezvous, host: str, server: ForkServer) -> None:
+    def __init__(
+        self, options: JobOptions, rendezvous: Rendezvous, host: str, server: ForkServer, *, in_place: bool
+    ) -> None:
         self._options, self._rendezvous = options, rendezvous
         self._over = threading.Event()
         self._outcome: Outcome | None = None
@@ -113,9 +120,7 @@ class _Run:
         with ExitStack() as undo:
             self._loop = ProgressThread("multiworld-agent")
             undo.callback(self._loop.stop)
-            self._pump = LogPump(
-                options.logs, role=options.role, run_id=options.run_id, num_workers=options.num_workers
-            )
+            self._pump = _pump(options)
             undo.callback(self._pump.close, timeout_s=LOG_S, keep=False)
             self._services = TorchServices(self._loop, options, os.environ, self._overran)
             undo.pop_all()
@@ -130,6 +135,8 @@ class _Run:
             rendezvous=rendezvous,
             on_over=self._ended,
         )
+        if in_place:  # else there may be children that somebody else will wait for
+            OrphanReaper(self._loop)
         self._loop.call_soon(partial(self._begin, agent_id, token, host, server))
 
     @property
@@ -265,6 +272,16 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _pump(options: JobOptions) -> LogPump:
+    try:
+        return LogPump(options.logs, role=options.role, run_id=options.run_id, num_workers=options.num_workers)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise JobError(options.run_id, f"no logs can be kept: {error}") from error
+        where = "the temporary folder" if options.logs.log_dir is None else f"--log-dir {options.logs.log_dir}"
+        raise ValueError(f"{where}: no logs can be kept there ({error}); give another --log-dir") from error
+
+
 def _token(options: JobOptions, host: str) -> str:
     """Return what every process of the job must prove; random where nobody else needs to know it."""
     if options.token is not None:
@@ -284,7 +301,7 @@ def _conclude(options: JobOptions, outcome: Outcome, run_dir: str | None) -> Non
         told = report(failures[0], failures[1:], run_id=options.run_id, done=outcome.text, logs=run_dir)
         tell(sys.stderr, told["text"] + "\n", LOG_S)
         if run_dir is not None:
-            Path(run_dir, "failure.json").write_text(json.dumps(told, indent=2) + "\n")
+            _keep(Path(run_dir, "failure.json"), json.dumps(told, indent=2) + "\n")
     if outcome.signum is not None and outcome.status:
         name = signal.Signals(outcome.signum).name
         raise SignalException(f"the job was ended by {name}", signal.Signals(outcome.signum))
@@ -292,6 +309,13 @@ def _conclude(options: JobOptions, outcome: Outcome, run_dir: str | None) -> Non
         raise to_child_failed_error(failures, name=options.entrypoint.target, error_dir=run_dir)
     if outcome.status:
         raise JobError(options.run_id, outcome.text)
+
+
+def _keep(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:  # a full disk may be why the job failed: that has to be told all the same
+        logger.warning("the report was not written: %s", error)
 
 
 def _record_event(options: JobOptions, outcome: Outcome) -> None:

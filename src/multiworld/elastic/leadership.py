@@ -127,6 +127,7 @@ class Leadership:
         self._followers: Followers | None = None
         self._parked: dict[Link, dict[str, Any]] = {}  # callers that wait until we know who leads
         self._signum: int | None = None  # somebody wants the job to end
+        self._why = ""
         self._is_meeting = False
         self._store: TCPStoreServer | None = None
         self._outcome: Outcome | None = None  # how the job has ended
@@ -170,10 +171,10 @@ class Leadership:
 
     def interrupt(self, signum: int, why: str = "") -> None:
         """Somebody wants the job to end: on every host, or here, if we know of no other. ``why``: if by no signal."""
-        self._signum = signum
+        self._signum, self._why = signum, why
         if self.role in (Role.FOLLOWING, Role.LEADING):
-            self.report({"say": "interrupted", "signum": signum, "why": why})
-        else:
+            self._interrupt_again()
+        elif self._roster is None or self._is_fenced:  # else the next coordinator is told, once it is found
             outcome = Outcome(status=128 + signum, text="ended while it looked for the other agents", signum=signum)
             self._agent.fence(partial(self.end, outcome, of_job=False))
 
@@ -205,7 +206,7 @@ class Leadership:
     def _interrupt_again(self) -> None:
         """Whoever was told before may be gone."""
         if self._signum is not None:
-            self.report({"say": "interrupted", "signum": self._signum})
+            self.report({"say": "interrupted", "signum": self._signum, "why": self._why})
 
     def end(self, outcome: Outcome, *, of_job: bool = True) -> None:
         """The job is over, or is for this host."""
@@ -423,6 +424,8 @@ class Leadership:
         self._fence(set())
         assert self._roster is not None
         self._look_for(self._succeed(self._roster, set()))
+        if self._signum is not None:  # nobody is there to pass it on to
+            self.interrupt(self._signum, self._why)
 
     # ---- losing the coordinator
 
@@ -472,7 +475,7 @@ class Leadership:
             if not self._is_fenced and time.monotonic() - began > FENCE_S:
                 self._fence(dead)
                 if self._signum is not None:  # nobody is there to pass it on to
-                    self.interrupt(self._signum)
+                    self.interrupt(self._signum, self._why)
             if self._is_fenced and lost is not None and lost.id not in {self._info.id, *dead}:  # it may be back
                 called = await self._follow(lost.host, lost.port, is_known=True)
                 if called is Call.FOLLOWED:

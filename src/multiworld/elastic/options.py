@@ -9,9 +9,20 @@ from dataclasses import dataclass, field
 
 from .page.access import is_loopback
 
-__all__ = ["DEFAULT_PAGE", "Entrypoint", "EntrypointKind", "JobOptions", "LogOptions", "RestartBudget", "RestartPolicy"]
+__all__ = [
+    "ANY_PORT_HERE",
+    "DEFAULT_PAGE",
+    "Entrypoint",
+    "EntrypointKind",
+    "JobOptions",
+    "LogOptions",
+    "RestartBudget",
+    "RestartPolicy",
+]
 
+ANY_PORT_HERE = "localhost:0"
 DEFAULT_PAGE = ("127.0.0.1", 0)
+EMBEDDED = ("c10d", "embedded")
 
 
 class EntrypointKind(enum.Enum):
@@ -131,7 +142,16 @@ class JobOptions:
     @property
     def is_alone(self) -> bool:
         """Whether no other host can take part: nobody else knows where the job meets."""
-        return self.max_nodes == 1 and not self.spare_nodes and self.rdzv_endpoint.endswith(":0")
+        return self.max_nodes == 1 and not self.spare_nodes and self.meeting_place.endswith(":0")
+
+    @property
+    def meeting_place(self) -> str:
+        """The endpoint; where torchrun's backend c10d has one without being told, any port of this host, for one host.
+
+        As nobody else comes, it needs no number that others know, by which jobs of one host would meet each other.
+        """
+        is_for_one = self.rdzv_backend in EMBEDDED and self.max_nodes == 1 and not self.spare_nodes
+        return self.rdzv_endpoint or (ANY_PORT_HERE if is_for_one else "")
 
     def __post_init__(self) -> None:
         if not 0 < self.min_nodes <= self.max_nodes:

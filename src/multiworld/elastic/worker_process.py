@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ..wire.progress import ProgressThread, Timer
+from .forking import WAITED_FOR
 
 __all__ = ["DUMP_SIGNAL", "UNKNOWN_RETURNCODE", "WorkerProcess"]
 
@@ -34,6 +35,7 @@ class WorkerProcess:
         self._loop, self._on_exit = loop, on_exit
         self._kill_at: Timer | None = None
         self._pidfd = os.pidfd_open(pid)
+        WAITED_FOR.add(pid)
         loop.register(self._pidfd, select.EPOLLIN, self)
 
     def __repr__(self) -> str:
@@ -82,6 +84,7 @@ class WorkerProcess:
             logger.warning("somebody else took the exit status of worker process %d", self.pid)
             returncode = UNKNOWN_RETURNCODE
         self.close_descriptor()
+        WAITED_FOR.discard(self.pid)
         self.returncode = returncode
         if self._kill_at is not None:
             self._kill_at.cancel()

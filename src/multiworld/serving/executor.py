@@ -278,11 +278,13 @@ class Executor:
                 self._note_begin(jobs)  # only now
                 await self._before_alone(first)
                 self._note_begin(jobs)
-            if not self._is_async:
+            if first.is_off:
+                pass  # given up before it began
+            elif not self._is_async:
                 turn = self._turns[id_] = self._loop.create_future()
                 self._caller.submit(jobs)
                 outcome = await turn
-            elif not first.is_off:
+            else:
                 outcome = await self._call_async(jobs)
         finally:
             call = self._calls.get(id_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
 import os
 import time
@@ -43,6 +44,8 @@ from .tracing.tracer import Tracer
 from .versions import Versions, merged_weights, versions_of
 
 __all__ = ["Front"]
+
+logger = logging.getLogger(__name__)
 
 TEND_S: Final = 0.02
 WHERE_S: Final = 0.06
@@ -210,7 +213,7 @@ class Front:
         deadline = math.inf if timeout_s is None else now + timeout_s
         item = Item(Kind.ITEM, id_, self.number, deadline).carry(_ready(payload))
         if key is not None:
-            item.extra = {"key": key}
+            item.extra = {"key": _checked_key(key)}
         waited_s = max(self.node.custody[stage].waited_s(now) for stage in self._first)
         retry_after_s = self.requests.retry_after_s(item.size_bytes, now=now, waited_s=waited_s)
         if retry_after_s is not None:
@@ -242,6 +245,12 @@ class Front:
                     self.node.flush()
             finally:
                 self._busy.set()  # those who tend the requests hear of it when it has left
+
+    def _send_again(self, request: Open) -> None:
+        try:
+            self._send(request)
+        except Exception:  # a defect of ours: the others' time must not stop for it
+            logger.exception("a request could not be sent again")
 
     # ---- answers
 
@@ -328,8 +337,22 @@ class Front:
         """Of replicas only."""
 
     def asked(self, ids: Iterable[bytes]) -> None:
-        """Parts that came late, of requests that have been answered, are called off."""
-        self.node.cancel(id_ for id_ in ids if id_.startswith(self._salt) and self.requests.get(id_) is None)
+        """A replica waits for the other parts of these requests. Those that have been answered are called off; of those
+        that were under way when a replica was lost, the other part may have been lost with it.
+        """
+        now, late = time.monotonic(), []
+        for id_ in ids:
+            request = self.requests.get(id_)
+            if request is None:
+                if id_.startswith(self._salt):
+                    late.append(id_)
+            elif (
+                request.sent_at <= min(self._lost_at, now - self.requests.patience_s)
+                and not self._is_held(id_)
+                and self.requests.may_retry(request, now=now)
+            ):
+                self._send_again(request)
+        self.node.cancel(late)
 
     def dropped(self, ids: Iterable[bytes]) -> None:
         """Of replicas only."""
@@ -374,7 +397,7 @@ class Front:
             now = time.monotonic()
             self._end_late(now)
             for request in self.requests.to_retry(now=now, held=self._is_held):
-                self._send(request)
+                self._send_again(request)
             for id_ in [id_ for id_, (at, _) in self._doubtful.items() if at <= now]:
                 _, error = self._doubtful.pop(id_)
                 doubted = self.requests.get(id_)
@@ -469,6 +492,13 @@ def _again(request: Open) -> Item:
     item.attempt = request.attempt
     item.replayed = request.attempt > 1
     return item.copy_payload(request.item)  # type: ignore[no-any-return]
+
+
+def _checked_key(key: object) -> str:
+    """Return a key that can go along with the request; it is routed by, and sent as JSON."""
+    if isinstance(key, str) and key.encode(errors="replace").decode() == key:
+        return key
+    raise BadRequestError("", f"key must be a str of Unicode characters, got {key!r:.100}")
 
 
 def _ready(payload: Any) -> Payload:

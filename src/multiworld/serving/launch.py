@@ -34,6 +34,11 @@ PRELOAD = ("multiworld.serving.gateway_program", "multiworld.serving.control.con
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until stopped; return the exit status: 2 if the target cannot be served."""
+    try:
+        options.address = _numeric(options.address, "--address")
+    except ValueError as error:
+        _say(str(error))
+        return 2
     folder = Path(tempfile.mkdtemp(prefix="multiworld-serving-"))
     try:
         if not _draw_up_beside(options, folder):
@@ -50,7 +55,8 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     spec: dict[str, Any] = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
     address = (options.address, _port_at(options.address, options.control_port, "--address and --control-port"))
     fields = {**spec["deployment"], "store": _store_url(options.address), "address": list(address)}
-    with DeploymentFile.claim(fields["name"], address, fields["token"]):
+    http = fields["gateway"]["http"]
+    with DeploymentFile.claim(fields["name"], address, fields["token"], http=(http["host"], http["port"])):
         from .hosts.program import run_host
 
         return run_host(
@@ -211,15 +217,16 @@ def _tracing(options: argparse.Namespace) -> dict[str, Any]:
     return {"tracing": {"url": tracing.url, "ratio": tracing.ratio}}
 
 
-def _numeric(host: str) -> str:
-    """Return a numeric address; the page must know who can reach it."""
+def _numeric(host: str, name: str = "host") -> str:
+    """Return a numeric address; the page must know who can reach it, and members listen there."""
     if host == "localhost":
         return "127.0.0.1"
     try:
         ipaddress.ip_address(host)
     except ValueError:
+        everywhere = ", 0.0.0.0: every network" if name == "host" else ""
         raise ValueError(
-            f"host must be a numeric address (127.0.0.1: this host alone, 0.0.0.0: every network), got {host!r}"
+            f"{name} must be a numeric address (127.0.0.1: this host alone{everywhere}), got {host!r}"
         ) from None
     return host
 

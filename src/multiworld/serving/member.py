@@ -7,6 +7,7 @@ import logging
 import os
 import zlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,13 @@ class Member:
         key = (order["peer"], order["as"])
         if key in self._connecting and not self._connecting[key].done():
             return  # told again, by a controller that has come back
-        self._connecting[key] = self._start(self._connect_to(order["peer"], order["stage"], order["as"]))
+        task = self._start(self._connect_to(order["peer"], order["stage"], order["as"]))
+        self._connecting[key] = task
+        task.add_done_callback(partial(self._has_connected, key))
+
+    def _has_connected(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if self._connecting.get(key) is task:
+            del self._connecting[key]
 
     async def _connect_to(self, peer: str, stage: str, role: str) -> None:
         news = {"peer": peer, "as": role}

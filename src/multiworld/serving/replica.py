@@ -54,7 +54,10 @@ MAX_NOTED: Final = 512  # characters of an error in a trace
 class _Open:
     """A request that this replica has accepted, until its result has been accepted."""
 
-    __slots__ = ("arrived_at", "ask_at", "attempt", "inputs", "is_off", "result_for", "senders", "size_bytes", "taken")
+    __slots__ = (
+        "arrived_at", "ask_at", "attempt", "inputs", "is_doubt", "is_off", "result_for", "senders", "size_bytes",
+        "taken",
+    )  # fmt: skip
 
     def __init__(self, attempt: int, now: float) -> None:
         self.attempt, self.arrived_at, self.ask_at = attempt, now, now + ASK_S
@@ -62,6 +65,8 @@ class _Open:
         self.senders: list[Edge] = []
         self.taken = False
         self.is_off = False
+        self.is_doubt = False
+        """Whether what it was passed on as is that nobody knows whether it was executed."""
         self.size_bytes = 0
         self.result_for: set[str] = set()
         """The stages that have not accepted the result yet."""
@@ -106,6 +111,8 @@ class Replica:
         self._relayed_up: set[bytes] = set()
         """Cancellations and questions of the last moment: they come from several sides, and go on once."""
         self._asked: bytes | None = None
+        self._suspect: Job | None = None
+        """What is about to be executed alone, once all senders have heard that."""
         self._awaited: set[Edge] = set()
         self._may_go = asyncio.Event()
         self._changed = asyncio.Event()
@@ -187,30 +194,48 @@ class Replica:
             edge.mention(Kind.RELEASED, item.id)
             return
         request = self._open.get(item.id)
+        is_original = not item.replayed and item.kind != Kind.ERROR
+        if request is not None and request.is_doubt and is_original:  # it has come, from where it had waited
+            self._release(item.id)
+            request = None
         if request is None:
             request = self._open[item.id] = _Open(item.attempt, now)
         request.attempt = max(request.attempt, item.attempt)
         request.senders.append(edge)
         request.size_bytes += item.size_bytes
         edge.mention(Kind.ACCEPTED, item.id, size_bytes=item.size_bytes)
+        if request.taken and is_original and item.id in self._doubtful:
+            del self._doubtful[item.id]
+            request.taken = False
+            request.inputs.pop(_source_of(item), None)
         if not request.taken:
             self._add_input(request, item)
+        elif self._suspect is not None and self._suspect.id == item.id and _is_final(item):
+            self._suspect.is_off = True  # another sender has seen it kill once more, and had nobody to tell until now
+            self._suspect = None
+            self._pass_on(request, item)
 
     def _add_input(self, request: _Open, item: Item) -> None:
         if item.kind == Kind.ERROR:
             request.taken = True
             self._pass_on(request, item)
             return
-        request.inputs.setdefault(INPUT if item.source == GATEWAY else item.source, item)
+        request.inputs.setdefault(_source_of(item), item)
         if len(request.inputs) < len(self._sources):
             return
         request.taken = True
         inputs = [request.inputs[source] for source in self._sources]
         if not self.stage.idempotent and all(part.replayed for part in inputs):
+            own = {stage for stage, custody in self.node.custody.items() if item.id in custody}
+            if own:  # this replica has executed it, and keeps its result for those
+                request.result_for = own
+                request.inputs.clear()
+                return
             # One part that was sent once, hither, would show that no other replica can have had them all.
             fields = fields_of(RequestLostError(self.stage.name, "an earlier one"))
             error = item.successor().carry_error({**fields, DOUBTFUL: True})
             if self._targets == (GATEWAY,):  # which waits for another answer itself
+                request.is_doubt = True
                 self._pass_on(request, error)
             else:  # the next stage would take the error for the request, and the true result for a second one
                 patience_s = max(DOUBT_S, DOUBT_CALLS * (self.executor.call_s or 0.0))
@@ -223,7 +248,7 @@ class Replica:
     async def _ask_to_go_ahead(self, job: Job) -> None:
         """Say which request is about to be executed: if this kills the process, all senders know whose doing it was."""
         self._may_go.clear()
-        self._asked = job.id
+        self._asked, self._suspect = job.id, job
         edges = [edge for edge in self.node.edges.values() if not edge.is_upstream]
         self._awaited = set(edges) - self._deaf
         for edge in edges:
@@ -231,9 +256,11 @@ class Replica:
         if self._awaited:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._may_go.wait(), GO_AHEAD_S)
+        self._suspect = None
         self._deaf |= self._awaited
 
     def _say_over(self) -> None:
+        self._suspect = None
         for edge in self.node.edges.values():
             if not edge.is_upstream:
                 edge.say(Kind.STARTED)
@@ -403,7 +430,8 @@ class Replica:
     def _release(self, id_: bytes) -> None:
         request = self._open.pop(id_, None)
         if request is not None:
-            self._finished.add(id_, request.attempt)
+            if not request.is_doubt:  # else what is doubted may still come, and be executed
+                self._finished.add(id_, request.attempt)
             for edge in request.senders:
                 edge.mention(Kind.RELEASED, id_, size_bytes=request.size_bytes)
         if not self._open:
@@ -465,6 +493,14 @@ class Replica:
             window = min(window, max(2 * self.node.window, least))
         if abs(window - self.node.window) > 0.25 * self.node.window:
             self.node.grant(window)
+
+
+def _is_final(item: Item) -> bool:
+    return item.kind == Kind.ERROR and not item.error.get(DOUBTFUL)
+
+
+def _source_of(item: Item) -> str:
+    return INPUT if item.source == GATEWAY else item.source
 
 
 def _copy(item: Item) -> Item:

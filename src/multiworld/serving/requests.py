@@ -26,7 +26,7 @@ class Open:
 
     __slots__ = (
         "attempt", "chosen", "deadline", "digest", "extras", "id", "item", "label", "num_waiters", "opened_at", "parts",
-        "size_bytes", "trace", "waiter",
+        "sent_at", "size_bytes", "trace", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +35,8 @@ class Open:
         self.id, self.item, self.waiter = id_, item, waiter
         self.opened_at, self.deadline, self.size_bytes = opened_at, deadline, size_bytes
         self.attempt = 1
+        self.sent_at = opened_at
+        """When the last attempt began."""
         self.chosen: str | None = None
         """The id that the client chose, with which it may come back."""
         self.digest = b""
@@ -194,13 +196,14 @@ class Requests:
         self._recheck = [(at, before) for at, before in self._recheck if at > now]
         before = max(due)
         late = [request for request in self._open.values() if request.opened_at <= before and not held(request.id)]
-        return [request for request in late if self.may_retry(request)]
+        return [request for request in late if self.may_retry(request, now=now)]
 
-    def may_retry(self, request: Open) -> bool:
+    def may_retry(self, request: Open, *, now: float) -> bool:
         """Count another attempt, and return whether it may be made."""
         if request.attempt >= MAX_ATTEMPTS:
             return False
         request.attempt += 1
+        request.sent_at = now
         self.num_retried += 1
         return True
 

@@ -43,7 +43,7 @@ HEADERS_BYTES: Final = 2 * 1024
 HANDSHAKE_META_BYTES: Final = 4096
 MAX_META_BYTES: Final = 16 * 1024 * 1024  # once both sides have proved themselves
 DESCRIPTOR: Final = struct.Struct("=i")
-ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(DESCRIPTOR.size)
+ONE_DESCRIPTOR: Final = socket.CMSG_LEN(DESCRIPTOR.size)  # CMSG_SPACE has room for two
 
 
 _NOT_HELD: Final = object()

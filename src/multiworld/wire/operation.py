@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ..errors import MultiworldError
@@ -191,7 +192,7 @@ def settler(operation: Operation[None]) -> Callable[..., None]:
 
 
 def pass_on(source: Operation[T], target: Operation[T]) -> None:
-    """Let one operation end as another does, which goes on if the first is cancelled."""
+    """Let one operation end as another does, which goes on if the first is cancelled, and forgets it then."""
 
     def complete(_: Operation[T]) -> None:
         if source.error is not None:
@@ -200,6 +201,8 @@ def pass_on(source: Operation[T], target: Operation[T]) -> None:
             target.succeed(source.result())
 
     source.add_callback(complete)
+    if not target.done and target.on_cancel is None:
+        target.on_cancel = partial(source.discard_callback, complete)
 
 
 async def settled(operation: Operation[Any]) -> None:

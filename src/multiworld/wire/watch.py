@@ -21,7 +21,7 @@ from .polling import look, poller_of
 from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
 
-__all__ = ["Watch", "watch_together"]
+__all__ = ["Watch", "forget_waker", "watch_together"]
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +89,16 @@ class _PerThread(threading.local):
             self._fds, self._poller = fds, poller
         return poller
 
+    def forget(self) -> None:
+        self._waker, self._poller, self._fds = None, None, []
+
 
 _thread = _PerThread()
+
+
+def forget_waker() -> None:
+    """In a forked child: what wakes this thread there would wake the parent's, or take its wake-ups."""
+    _thread.forget()
 
 
 class _Looks(QuickWaits):
@@ -250,7 +258,8 @@ class Watch:
             finally:
                 with self._interest.lock:
                     self._watcher = None
-        if again:
+                self._loop.call_later(PATROL_S, self._guard)
+        elif again:
             self._loop.call_later(PATROL_S, self._guard)
 
     def watch_from(self, reader: LoopReader) -> QuickWaits | None:

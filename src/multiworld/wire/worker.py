@@ -38,14 +38,23 @@ class Worker:
         task = _Task(work)
         task.operation.on_cancel = partial(self._withdraw, task)
         with self._lock:
-            if not self._stopped:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    self._thread.start()
+            why_not = "the manager is closed" if self._stopped else self._start()
+            if not why_not:
                 self._queue.put(task)
                 return task.operation
-        task.operation.fail(RuntimeError("the manager is closed"))
+        task.operation.fail(RuntimeError(why_not))
         return task.operation
+
+    def _start(self) -> str:
+        """Start the thread, if there is none; return why that could not be done."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no thread left; the next call tries again
+                return f"no thread for arithmetic: {error}"
+            self._thread = thread
+        return ""
 
     def stop(self) -> None:
         """Finish what was given, then end the thread. Idempotent."""

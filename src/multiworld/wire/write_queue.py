@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import socket
 import threading
 from collections import deque
@@ -206,7 +207,12 @@ class WriteQueue:
         if first.descriptor is None:
             return self._sock.sendmsg(batch)
         rights = array.array("i", [first.descriptor])
-        sent = self._sock.sendmsg(batch, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        try:
+            sent = self._sock.sendmsg(batch, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            sent = self._sock.sendmsg(batch)  # too many are on their way: the peer answers as if it had no room for it
         first.descriptor = None
         return sent
 

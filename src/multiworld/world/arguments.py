@@ -230,10 +230,11 @@ def _plain(tensor: Tensor) -> Tensor:
 
 def _copy_back(into: Tensor, memory: Tensor) -> None:
     """Returns when it is done; on a stream of its own, as the present one may hold anything."""
-    if not into.is_cuda:
-        into.copy_(memory)
-        return
-    stream = torch.cuda.Stream(into.device)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        into.copy_(memory)
-    stream.synchronize()
+    with torch.inference_mode():  # it may have been made in it, and be asked for outside
+        if not into.is_cuda:
+            into.copy_(memory)
+            return
+        stream = torch.cuda.Stream(into.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            into.copy_(memory)
+        stream.synchronize()

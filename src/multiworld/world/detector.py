@@ -22,6 +22,7 @@ __all__ = ["Detector"]
 logger = logging.getLogger(__name__)
 
 MAX_DATAGRAM = 256
+LEFT = "its program ended or closed its manager"
 
 
 class Detector:
@@ -49,7 +50,7 @@ class Detector:
         self._timer: Timer | None = None
         self._beat_at = 0.0
         self._sentinels: dict[str, Sentinel | None] = {}  # by local address; None: it cannot be started
-        self._inquiry: _Inquiry | None = None
+        self._inquiries: dict[int, _Inquiry] = {}  # by address family
         self._closed = False
 
     def watch(self, link: Link) -> None:
@@ -76,7 +77,7 @@ class Detector:
         if self._links.get(peer) is not link:
             return
         if left:
-            lost = self._monitor.left(peer, "its program ended or closed its manager")
+            lost = self._monitor.left(peer, LEFT)
         elif unreachable:
             lost = self._monitor.kernel_gave_up(peer, reason)
         else:
@@ -97,8 +98,8 @@ class Detector:
             self._timer.cancel()
         for link in list(self._links.values()):
             self.forget(link)
-        if self._inquiry is not None:
-            self._inquiry.close()
+        for inquiry in self._inquiries.values():
+            inquiry.close()
         for sentinel in self._sentinels.values():
             if sentinel is not None:
                 sentinel.close()
@@ -153,7 +154,10 @@ class Detector:
     def exited(self, link: Link) -> None:
         """The peer's pidfd fired. Its last words may still sit in the link: a graceful end is not a death."""
         link.drain()
-        lost = self._monitor.exited(link.peer.id, "its process has ended")
+        if link.said_goodbye:  # its end, which was read just now, is only about to be told
+            lost = self._monitor.left(link.peer.id, LEFT)
+        else:
+            lost = self._monitor.exited(link.peer.id, "its process has ended")
         if lost is not None:
             self._lose(link, lost)
 
@@ -181,9 +185,15 @@ class Detector:
 
     def _ask(self, link: Link) -> None:
         assert link.sentinel is not None
-        if self._inquiry is None:
-            self._inquiry = _Inquiry(self, self._loop, link.local_host, self._token)
-        self._inquiry.ask(link.peer.id, link.sentinel)
+        family = family_of(link.local_host)
+        inquiry = self._inquiries.get(family)
+        if inquiry is None:
+            try:
+                inquiry = self._inquiries[family] = _Inquiry(self, self._loop, family, self._token)
+            except OSError as error:  # there is no descriptor for it: verdicts on all others must not wait for one
+                logger.debug("cannot ask the sentinel at %s: %s", link.sentinel, error)
+                return
+        inquiry.ask(link.peer.id, link.sentinel)
 
     def answered(self, peer: str, vital: Vital) -> None:
         self._monitor.observed(peer, vital, time.monotonic())
@@ -223,10 +233,10 @@ class _Pidfd:
 class _Inquiry:
     """The datagram socket that asks peers' sentinels."""
 
-    def __init__(self, detector: Detector, loop: ProgressThread, host: str, token: bytes) -> None:
+    def __init__(self, detector: Detector, loop: ProgressThread, family: int, token: bytes) -> None:
         self._detector, self._loop, self._token = detector, loop, token
         self._asked: dict[bytes, str] = {}
-        self._sock = socket.socket(family_of(host), socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 
     def ask(self, peer: str, address: tuple[str, int]) -> None:

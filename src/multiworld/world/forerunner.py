@@ -187,6 +187,8 @@ class ForerunnerManager(ABC):
             await wait_async(_copy_of(leaving))
         store = arguments["store"]
         if arguments["serve_store"] and (not self._serves_store(store) or store in self._hosted.values()):
+            if self._hosted.get(name) not in (None, store):  # of a world of that name that has broken
+                self._close_store_of(name)
             self._hosted[name] = store
         try:
             return await self.join(name, **arguments)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from ..channel.errands import start_daemon
 from ..errors import OperationTimeoutError
 from ..wire.operation import Operation
 from ..wire.waiting import outcome, run_in_thread
@@ -38,10 +39,10 @@ class Completer:
         with self._lock:
             if not self._stopped:
                 if not self._started:
-                    threading.Thread(target=self._run, name=self._name, daemon=True).start()
-                    self._started = True
-                self._queue.put(complete)
-                return
+                    self._started = start_daemon(self._run, self._name) is not None
+                if self._started:
+                    self._queue.put(complete)
+                    return
         run_in_thread(complete, self._name)
 
     def stop(self) -> None:
@@ -144,7 +145,8 @@ class WorldWork(dist.Work):
             future = self._future
             if future is None:
                 future = self._future = torch.futures.Future(devices=_devices(self._world))
-                complete = partial(_complete, future, self._operation, self._value)
+                num_looks = len(_devices(self._world) or ())
+                complete = partial(_complete, future, self._operation, self._value, num_looks)
                 self._operation.add_callback(lambda _: self._completer.run(complete))
                 if self._is_collective and torch._C._current_graph_task_id() != -1:
                     torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
@@ -152,13 +154,20 @@ class WorldWork(dist.Work):
 
 
 class _Failed:
-    """The value of a future whose operation failed. C++ looks for tensors in it by pickling it, and gets the error."""
+    """The value of a future whose operation failed. C++ looks for tensors in it by pickling it, and gets the error.
 
-    def __init__(self, operation: Operation[Any]) -> None:
-        self._operation = operation
+    ``num_looks`` times it finds none instead: a future of a device looks before it takes the value, and would have an
+    error of its own if that fails.
+    """
 
-    def __reduce__(self) -> NoReturn:
-        self.raise_error()
+    def __init__(self, operation: Operation[Any], num_looks: int) -> None:
+        self._operation, self._num_looks = operation, num_looks
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        if not self._num_looks:
+            self.raise_error()
+        self._num_looks -= 1
+        return str, ("no tensors",)
 
     def raise_error(self, _: Any = None) -> NoReturn:
         outcome(self._operation)
@@ -170,10 +179,10 @@ def _devices(world: World) -> list[int | str | torch.device] | None:
     return [world.device] if world.device.type == "cuda" else None
 
 
-def _complete(future: torch.futures.Future[Any], operation: Operation[Any], value: Any) -> None:
+def _complete(future: torch.futures.Future[Any], operation: Operation[Any], value: Any, num_looks: int) -> None:
     if operation.error is None:
         future.set_result(value)
         return
-    failed = _Failed(operation)
+    failed = _Failed(operation, num_looks)
     future._set_unwrap_func(failed.raise_error)
     future.set_result(failed)

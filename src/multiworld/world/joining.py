@@ -30,6 +30,7 @@ from .world import World, WorldOwner
 __all__ = ["JoinOwner", "Joining"]
 
 MAX_MARGIN_S, MARGIN_SHARE = 0.5, 0.2  # of a join's time, kept to find out who did not come
+CLOSED = "the manager was closed meanwhile"
 NUM_REMEMBERED = 1024  # worlds that were left, and may be formed again by their name alone
 
 
@@ -66,6 +67,7 @@ class Joining:
         self._stores, self._host, self._job, self._report_lost = stores, host, job, report_lost
         self._launcher = launcher
         self._lock = threading.Lock()
+        self._closed = False
         self._joining: dict[str, Operation[World]] = {}
         self._requests: dict[str, JoinRequest] = {}  # for the next generation; the world formed last stands last
 
@@ -73,15 +75,30 @@ class Joining:
         """Form a world. Raises JoinRefusedError if this process is in one of that name, or is joining it."""
         name = request.name
         with self._lock:
+            if self._closed:
+                raise JoinRefusedError(name, CLOSED)
             old = self._worlds.get(name)
             if name in self._joining or (old is not None and old.state is WorldState.ACTIVE):
                 raise JoinRefusedError(name, "this process is in a world of that name already; leave it first")
             outer: Operation[World] = Operation()
             self._joining[name] = outer
+        try:
+            self._supervise(*self._formation(request, channel_class, old), outer)
+        except BaseException as error:  # an interrupt, say: the name is free again, and nothing goes on under it
+            outer.cancel(JoinRefusedError(name, f"it was interrupted by {type(error).__name__}"))
+            with self._lock:
+                if self._joining.get(name) is outer:
+                    del self._joining[name]
+            raise
+        return outer
+
+    def _formation(
+        self, request: JoinRequest, channel_class: type[DataChannel], old: World | None
+    ) -> tuple[JoinRequest, Formation]:
         if old is not None:
             request = after(request, old)
-        elif request.follows_launcher and name in self._requests:  # on another store, perhaps, since it was left
-            left = self._requests[name]
+        elif request.follows_launcher and request.name in self._requests:  # on another store, perhaps, since it left
+            left = self._requests[request.name]
             request = replace(request, min_generation=max(request.min_generation, left.min_generation))
         formation = Formation(
             request,
@@ -93,8 +110,7 @@ class Joining:
             owner=self._owner,
             report_lost=self._report_lost,
         )
-        self._supervise(request, formation, outer)
-        return outer
+        return request, formation
 
     def start_again(self, name: str, timeout_s: float) -> Operation[World]:
         """Form the next generation of a world; the present one breaks, if it stands."""
@@ -113,13 +129,18 @@ class Joining:
 
     def cancel_all(self) -> None:
         """The manager closes."""
-        for name, joining in list(self._joining.items()):
-            joining.cancel(JoinRefusedError(name, "the manager was closed meanwhile"))
+        with self._lock:
+            self._closed = True
+            joining = list(self._joining.items())
+        for name, each in joining:
+            each.cancel(JoinRefusedError(name, CLOSED))
 
     def _supervise(self, request: JoinRequest, formation: Formation, outer: Operation[World]) -> None:
         """Run the formation within its time: it is asked to stop shortly before, and given up at the end."""
         steps = drive(self._run(request, formation, time.monotonic()))
         outer.on_cancel = partial(_cancel, steps)
+        if outer.done:  # the manager was closed meanwhile
+            _cancel(steps)
         margin = min(MAX_MARGIN_S, MARGIN_SHARE * request.timeout_s)
         soft = self._loop.call_later(request.timeout_s - margin, partial(_ask_to_stop, steps))
         hard = self._loop.call_later(request.timeout_s, lambda: self._give_up(outer, formation))

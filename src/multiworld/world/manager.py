@@ -365,10 +365,12 @@ class WorldManager(ForerunnerManager):
         was_active = world.state is WorldState.ACTIVE
         gone: Operation[None] = Operation()
         if not world.change(WorldChange.LEFT):
-            if world.state is WorldState.LEFT:  # somebody else is just leaving it
-                world.on_broken(settler(gone))
-                await gone
             try:
+                if world.state is WorldState.LEFT:  # somebody else is just leaving it, and may take longer than we may
+                    world.on_broken(settler(gone))
+                    timer = self._loop.call_later(timeout_s, settler(gone))
+                    gone.add_callback(lambda _: timer.cancel())
+                    await gone
                 if world.state is WorldState.BROKEN:
                     await self._parted(world, timeout_s)
             finally:
@@ -476,13 +478,14 @@ class WorldManager(ForerunnerManager):
 
     def _peer_lost(self, link: Link, lost: Lost[str]) -> None:
         for entry in self._membership.shared_with(link.peer.id):
-            world = entry.world
+            world, rank = entry.world, entry.rank_of(link.peer.id)
             if lost.cause is Cause.LEFT:
-                rank = entry.rank_of(link.peer.id)
                 self._peer_left(entry, rank, rank, 0)
-            else:
+            elif (
+                rank not in entry.leaving
+            ):  # else what it took part in may still end well, for as long as a leave lasts
                 error = BY_CAUSE[lost.cause]
-                world.break_with(error(world.name, world.generation, entry.rank_of(link.peer.id), lost.detail))
+                world.break_with(error(world.name, world.generation, rank, lost.detail))
         for world, entry in list(self._parting.items()):
             if lost.cause is not Cause.LEFT and entry.rank_of(link.peer.id) >= 0:
                 world.parted.succeed(None)  # it takes nothing any more

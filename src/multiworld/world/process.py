@@ -12,6 +12,7 @@ from typing import Protocol
 from ..channel.errands import forget_reapers, join_reapers
 from ..channel.mpi_job import finalize_mpi, forget_mpi
 from ..wire.waiting import blocked_threads
+from ..wire.watch import forget_waker
 
 __all__ = ["ProcessBound", "unwatch_process", "watch_process"]
 
@@ -70,6 +71,7 @@ def _forked() -> None:
     global _lock
     _lock = threading.Lock()  # another thread of the parent may have held it
     forget_reapers()
+    forget_waker()
     forget_mpi()
     for bound in list(_bound):
         bound.on_fork()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import weakref
 from collections import deque
 from typing import Generic, TypeVar
 
 __all__ = ["Broadcaster", "Subscription"]
 
 E = TypeVar("E")
+Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 MAX_UNREAD = 10_000
 
 
@@ -23,7 +26,7 @@ class Subscription(Generic[E]):
         self._broadcaster = broadcaster
         self._unread: deque[E] = deque(maxlen=MAX_UNREAD)
         self._closed = False
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._waiters: list[Waiter] = []
         self._lock = threading.Lock()
 
     def __aiter__(self) -> Subscription[E]:
@@ -37,9 +40,20 @@ class Subscription(Generic[E]):
                 if self._closed:
                     raise StopAsyncIteration
                 loop = asyncio.get_running_loop()
-                future: asyncio.Future[None] = loop.create_future()
-                self._waiter = (loop, future)
-            await future
+                waiter = (loop, loop.create_future())
+                self._waiters.append(waiter)
+                self._broadcaster.keep(self)  # a task that waits is held by what will wake it alone
+            try:
+                await waiter[1]
+            finally:
+                self._stop_waiting(waiter)
+
+    def _stop_waiting(self, waiter: Waiter) -> None:
+        with self._lock:
+            if waiter in self._waiters:  # it was cancelled
+                self._waiters.remove(waiter)
+            if not self._waiters:
+                self._broadcaster.keep(self, keep=False)
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -49,36 +63,47 @@ class Subscription(Generic[E]):
     def publish(self, event: E) -> None:
         with self._lock:
             self._unread.append(event)
-            waiter, self._waiter = self._waiter, None
-        _wake(waiter)
+            waiters, self._waiters = self._waiters, []
+        _wake(waiters)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            waiter, self._waiter = self._waiter, None
-        _wake(waiter)
+            waiters, self._waiters = self._waiters, []
+        _wake(waiters)
 
 
 class Broadcaster(Generic[E]):
     """Publishes from any thread."""
 
     def __init__(self) -> None:
-        self._subscriptions: set[Subscription[E]] = set()
+        self._subscriptions: weakref.WeakSet[Subscription[E]] = weakref.WeakSet()  # nobody need close what they drop
+        self._awaited: set[Subscription[E]] = set()
         self._lock = threading.Lock()
         self._closed = False
 
     def subscribe(self) -> Subscription[E]:
         subscription = Subscription(self)
         with self._lock:
-            if self._closed:
-                subscription.close()
-            else:
+            is_late = self._closed
+            if not is_late:
                 self._subscriptions.add(subscription)
+        if is_late:
+            subscription.close()
         return subscription
 
     def remove(self, subscription: Subscription[E]) -> None:
         with self._lock:
             self._subscriptions.discard(subscription)
+            self._awaited.discard(subscription)
+
+    def keep(self, subscription: Subscription[E], *, keep: bool = True) -> None:
+        """Hold it, or only as long as others do."""
+        with self._lock:
+            if keep and not self._closed:
+                self._awaited.add(subscription)
+            else:
+                self._awaited.discard(subscription)
 
     def publish(self, event: E) -> None:
         with self._lock:
@@ -89,19 +114,17 @@ class Broadcaster(Generic[E]):
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            subscriptions, self._subscriptions = self._subscriptions, set()
+            subscriptions = list(self._subscriptions)
+            self._subscriptions.clear()
+            self._awaited.clear()
         for subscription in subscriptions:
             subscription.close()
 
 
-def _wake(waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None) -> None:
-    if waiter is None:
-        return
-    loop, future = waiter
-    try:
-        loop.call_soon_threadsafe(_set, future)
-    except RuntimeError:
-        return  # the loop was closed with its readers
+def _wake(waiters: list[Waiter]) -> None:
+    for loop, future in waiters:
+        with contextlib.suppress(RuntimeError):  # the loop was closed with its readers
+            loop.call_soon_threadsafe(_set, future)
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -77,6 +77,11 @@ class Conversation:
             fields = {"say": "ask", "number": number, "question": question}
             connection.send(pack_frame(Kind.AGENT_NOTE, encode_fields(fields)))
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the agent has ended the connection, or cannot be reached any more."""
+        return self._lost is not None
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.abort()
@@ -128,7 +133,7 @@ class Session:
 
     def connect_here(self, job: str | None) -> Conversation:
         """Connect to an agent of this host and user; of ``job``, or of the only job there is. Raises ControlError."""
-        found = find_names(SOCKETS.read_text(), os.geteuid())
+        found = find_names(SOCKETS.read_text(errors="replace"), os.geteuid())
         if job is not None:
             names = found.get(short_job(job), [])
             found = {job: names} if names else {}

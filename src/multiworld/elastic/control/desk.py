@@ -132,7 +132,8 @@ class Desk:
         self._closed = True
         self._listener.close()
         for number in list(self._open):
-            self._reply(number, {"answer": {}})
+            follows = self._open[number].question.get("follow")  # whose answer ends with the agent
+            self._reply(number, {"answer": {}} if follows else {"error": questions.ENDING})
         for visitor in list(self._visitors):
             visitor.finish()
 

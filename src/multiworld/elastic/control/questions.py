@@ -14,10 +14,22 @@ from ..job import Job
 from ..layout import AgentInfo
 from .history import Event, History
 
-__all__ = ["DEEDS", "again", "choose_agent", "choose_events", "list_agents", "number_of", "status_of", "text_of"]
+__all__ = [
+    "DEEDS",
+    "ENDING",
+    "again",
+    "choose_agent",
+    "choose_events",
+    "list_agents",
+    "number_of",
+    "status_of",
+    "text_of",
+]
 
 DEEDS = frozenset({"drain", "kill", "scale"})
 """What changes something: not to be asked twice because an answer was lost."""
+ENDING = "this agent is ending"
+"""Why a question is not answered any more."""
 
 
 def status_of(job: Job, *, run_id: str, term: int, coordinator: str, page: str | None) -> dict[str, Any]:

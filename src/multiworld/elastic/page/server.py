@@ -27,6 +27,9 @@ BACKLOG = 64
 IDLE_S = 10.0  # for a request to come, or a reader to read
 LOOK_S = 1.0  # what changes without an event, such as worlds, is seen after that
 KEEPALIVE_S = 15.0
+PAUSE_S = 0.1
+MAX_REQUEST_BYTES = 65536
+MAX_DIGITS = 18  # of a number of events
 BUSY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n"
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -41,7 +44,7 @@ class PageServer:
         """Bind, listen, and serve; raises OSError."""
         self.token, self.snapshots = token, snapshots
         self.is_open = not is_loopback(host)
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, bool] = {}  # in the order of their coming; whether they were let in
         self._lock = threading.Lock()
         self._closed = False
         self._sock = listen_at(host, port, BACKLOG)
@@ -81,15 +84,17 @@ class PageServer:
                     if self._closed:
                         return
                     logger.debug("the page's socket: %s", error)
+                    time.sleep(PAUSE_S)  # there may be no descriptor left
                     continue
                 self._admit(sock, address)
 
     def _admit(self, sock: socket.socket, address: Any) -> None:
         self._threads = {thread for thread in self._threads if thread.is_alive()}
         with self._lock:
+            self._make_room()
             has_room = len(self._connections) < MAX_CONNECTIONS and not self._closed
             if has_room:
-                self._connections.add(sock)
+                self._connections[sock] = False
         if has_room:
             thread = threading.Thread(target=self._answer, args=(sock, address), name="multiworld-page", daemon=True)
             self._start(thread)
@@ -97,6 +102,22 @@ class PageServer:
             with sock, suppress(OSError):
                 sock.settimeout(0)
                 sock.send(BUSY)
+                sock.recv(MAX_REQUEST_BYTES)  # what is left unread when it is closed would take the answer back
+
+    def _make_room(self) -> None:
+        """With the lock held: whoever is longest about a request keeps nobody else from theirs."""
+        strangers = (each for each, let_in in self._connections.items() if not let_in)
+        oldest = next(strangers, None) if len(self._connections) >= MAX_CONNECTIONS else None
+        if oldest is not None:
+            del self._connections[oldest]
+            with suppress(OSError):  # it has just ended by itself
+                oldest.shutdown(socket.SHUT_RDWR)
+
+    def let_in(self, sock: socket.socket) -> None:
+        """It has asked for something, and may have that."""
+        with self._lock:
+            if sock in self._connections:
+                self._connections[sock] = True
 
     def _answer(self, sock: socket.socket, address: Any) -> None:
         try:
@@ -104,7 +125,7 @@ class PageServer:
                 _Handler(sock, address, self)  # type: ignore[arg-type] # it wants no more of a server than we have
         finally:
             with self._lock:
-                self._connections.discard(sock)
+                self._connections.pop(sock, None)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -120,12 +141,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError as error:
+            self.send_error(400, str(error))
+            return
         if url.path == "/healthz":  # for probes, and tells nothing else
             self._send("text/plain; charset=utf-8", "ok\n")
             return
         if not self._is_allowed(parse_qs(url.query)):
             return
+        self.server.let_in(self.connection)
         if url.path == "/":
             self._send("text/html; charset=utf-8", document(self.server.snapshots.latest()))
             return
@@ -178,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         last_id = self.headers.get("Last-Event-ID", "")
-        number, shown = int(last_id) if last_id.isdecimal() else 0, ""
+        number, shown = int(last_id) if last_id.isdecimal() and len(last_id) <= MAX_DIGITS else 0, ""
         silent_since = time.monotonic()
         while (snapshot := self.server.snapshots.latest()) is not None:
             messages = []

@@ -49,7 +49,9 @@ class Snapshots:
     def latest(self) -> Snapshot | None:
         """Return one that is hardly old; None if there is none any more. Any thread but the progress thread."""
         with self._lock:
-            if time.monotonic() - self._taken_at < MAX_AGE_S or self._closed:
+            if self._closed:
+                return None
+            if time.monotonic() - self._taken_at < MAX_AGE_S:
                 return self._last
             taken: list[Snapshot | None] = []
             version = self._num_changes
@@ -68,7 +70,7 @@ class Snapshots:
                     text = json.dumps(snapshot.status, separators=(",", ":"))
                     snapshot = replace(snapshot, status_json=text, version=version)
                 self._last, self._taken_at = snapshot, time.monotonic()
-            return self._last
+            return None if self._closed else self._last  # closed while this one was taken, perhaps
 
     def wait_for_change(self, version: int, timeout_s: float) -> None:
         """Wait until more has happened than a snapshot of that version shows, or for so long; then look again."""

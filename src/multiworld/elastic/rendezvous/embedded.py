@@ -44,7 +44,7 @@ class EmbeddedRendezvous(Rendezvous):
 
 def from_options(options: JobOptions) -> tuple[Rendezvous, str]:
     """Return the rendezvous, and this host's address. Raises ValueError for an endpoint that means nothing."""
-    endpoints = find_endpoints(options.rdzv_endpoint, is_host=_is_host(options))
+    endpoints = find_endpoints(options.meeting_place, is_host=_is_host(options))
     return EmbeddedRendezvous(endpoints), local_address(endpoints[0], options.local_addr)
 
 

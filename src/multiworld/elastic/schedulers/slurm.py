@@ -85,6 +85,11 @@ def with_slurm_defaults(namespace: argparse.Namespace, environ: Mapping[str, str
     """
     if namespace.standalone or namespace.nnodes == "1":
         return namespace  # each task is a job of its own
+    is_master_given = namespace.master_port is not None or namespace.master_addr != NO_MASTER
+    is_place_given = bool(namespace.rdzv_endpoint) or is_master_given
+    is_number_given = namespace.nnodes != NO_NNODES and namespace.rdzv_id != NO_RUN_ID
+    if is_place_given and is_number_given and namespace.rdzv_backend != "static":
+        return namespace  # nothing is open, whatever the variables say
     step = slurm_step(environ)
     if step is None:
         return namespace
@@ -98,12 +103,12 @@ def with_slurm_defaults(namespace: argparse.Namespace, environ: Mapping[str, str
         filled.nnodes = str(len(step.hosts))
     if namespace.rdzv_id == NO_RUN_ID:
         filled.rdzv_id = step.run_id
-    is_place_given = namespace.rdzv_endpoint or namespace.master_port is not None or namespace.master_addr != NO_MASTER
-    if is_place_given or namespace.rdzv_backend not in MEETING:
+    if namespace.rdzv_backend not in MEETING:
         return filled
-    filled.rdzv_endpoint = step.endpoint
+    if not is_place_given:
+        filled.rdzv_endpoint = step.endpoint
     if namespace.rdzv_backend == "static":
-        if filled.nnodes.isdecimal():
+        if filled.nnodes.isdecimal() or is_master_given:
             filled.node_rank = namespace.node_rank or (step.host_index if step.has_one_task_per_host else step.task)
         else:
             filled.rdzv_backend = "c10d"  # hosts come and go, or wait as spares: they have no fixed ranks

@@ -53,7 +53,8 @@ class Autoscaling:
                 is_active=counts.open > 0,
                 busy=counts.busy,
             )
-        self._before = {key: counts for key, counts in self._before.items() if key[0] in fleet.members}
+        there = {(member.id, member.pid) for member in fleet.members.values()}
+        self._before = {key: counts for key, counts in self._before.items() if key in there}
         for name, plan in fleet.plans.items():
             if plan.desired != self._desired[name]:  # somebody ordered it
                 self._desired[name] = plan.desired

@@ -35,11 +35,12 @@ from .actions import (
     UpdateRolledBack,
 )
 from .autoscale import Autoscaling
-from .fleet import Fleet
+from .fleet import RETURN_S, Fleet
 from .history import History
 from .lines import AttachedLine, WorldLine
 from .ports import HostPort, LinePort
 from .requests import answer
+from .rollout import check_settle
 from .spec import DeploymentSpec
 from .state_file import StateFile
 from .status import describe
@@ -86,6 +87,7 @@ class Controller:
             gateways=spec.gateways,
             hosts=spec.hosts,
             local_addresses=local,
+            wakes=spec.scaling is not None,
         )
         self._state = StateFile(spec.folder / STATE_FILE) if keeps_state else None
         self._weights = WeightsStore(spec.folder)
@@ -102,6 +104,8 @@ class Controller:
         self._stepped = asyncio.Event()
         self._looked_at = time.monotonic()
         self._away_until = 0.0
+        self._has_begun = False
+        """Whether all has come up once: before that nothing is idle."""
         self._closed = False
 
     async def start(self) -> None:
@@ -110,12 +114,22 @@ class Controller:
         saved = None if self._state is None else self._state.read()
         if saved is not None:
             self._fleet.restore(saved, time.monotonic())
+            self._has_begun = bool(saved.get("begun"))
             logger.info("taking over %d members", len(self._fleet.members))
         port = await self._reception.start(self.spec.address)
         self.address = (self.spec.address[0], port)
         self._follow_members()
         self._looked_at = time.monotonic()
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        if saved is not None and saved.get("stopping"):
+            self._spawn(self._stop_again())
+
+    async def _stop_again(self) -> None:
+        """The one before was told to end the deployment; what it had told members already, they go on with."""
+        hosts = {member.host for member in self._fleet.members.values() if member.host}
+        time_s = self.spec.lease_s + RETURN_S
+        await self._until(lambda: not self._fleet.resuming and hosts <= self._hosts.keys(), time_s)
+        self.stop_asked.set()
 
     async def stop(self, grace_s: float = 15.0) -> None:
         """End the deployment: gateways, which answer what they hold, then replicas, then the host processes.
@@ -193,11 +207,12 @@ class Controller:
     ) -> int:
         """Bring new weights (a dict of tensors, or a file of ``torch.save``) in, and return the version's number.
 
-        Returns when all replicas have them, or with ``timeout_s=None`` at once. Raises UnknownStageError,
+        Returns when all replicas have them, or with ``timeout_s=None`` at once. Raises ValueError, UnknownStageError,
         DeploymentError: if they are no weights, if they did not prove themselves (the old ones serve on), or if it is
         not over in time.
         """
         fleet = self._fleet
+        check_settle(settle_s)
         async with self._bringing_weights:  # one at a time: the next version's number is that of its file
             version, plan = fleet.next_version(stage), fleet.plans[stage]
             path = await self._weights.put(stage, version, weights, over=plan.weights.get(plan.version))
@@ -346,15 +361,14 @@ class Controller:
 
     async def _tick(self) -> None:
         idle_s = min(IDLE_TICK_S, self.spec.lease_s / 4)
-        began = False  # before all has come up once, nothing is idle
         scale_at = 0.0
         while True:
             await asyncio.sleep(idle_s if self._fleet.settled else BUSY_TICK_S)
             try:
                 now = self._now()
                 self._do(self._fleet.tick(now))
-                began = began or not self._fleet.missing()
-                if began and self._scaling is not None and now >= scale_at and not self._fleet.stopping:
+                self._has_begun = self._has_begun or self._fleet.has_come_up
+                if self._has_begun and self._scaling is not None and now >= scale_at and not self._fleet.stopping:
                     scale_at = now + SCALE_EVERY_S
                     for wish in self._scaling.decide(self._fleet, now):
                         self._do(self._fleet.scale(wish.stage, wish.new, now, reason=wish.reason))
@@ -381,10 +395,11 @@ class Controller:
         self._stepped.set()
 
     def _save(self) -> None:
-        if self._state is None or self._fleet.stopping:
+        if self._state is None:
             return
+        more = {"begun": self._has_begun, "stopping": self._fleet.stopping}
         try:
-            self._state.write(self._fleet.to_json())
+            self._state.write({**self._fleet.to_json(), **more})
         except OSError as error:  # a full disk must not end what serves well
             logger.error("the state cannot be written, so no other controller can take over: %s", error)
 
@@ -456,6 +471,8 @@ class Controller:
             logger.warning("%d of %d hosts came within %g s: replicas are placed on those", *came)
         if isinstance(event, UpdateFinished):
             self._weights.keep_only(event.stage, event.version)
+        if isinstance(event, UpdateRolledBack):
+            self._weights.keep_only(event.stage, event.previous)
         if isinstance(event, ReplicaLost) and self._scaling is not None:
             self._scaling.lost(event.stage, time.monotonic())
         if self.on_event is not None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ...world.manager import WorldManager
 from .controller import Controller
 from .spec import DeploymentSpec
 
 __all__ = ["main"]
+
+ENDED_BY_A_SIGNAL: Final = 143  # as a shell shows SIGTERM
 
 
 def main(arguments: Mapping[str, Any]) -> None:
@@ -22,11 +24,15 @@ def main(arguments: Mapping[str, Any]) -> None:
     """
     fields = dict(arguments)
     grace_s = float(fields.pop("grace_s", 15.0))
-    asyncio.run(_run(DeploymentSpec.from_json(fields), grace_s))
+    if not asyncio.run(_run(DeploymentSpec.from_json(fields), grace_s)):
+        raise SystemExit(ENDED_BY_A_SIGNAL)  # its host starts it again, unless that ends too
 
 
-async def _run(spec: DeploymentSpec, grace_s: float) -> None:
-    """A signal ends the controller alone: whoever sends it to all members of a host needs no help with the others."""
+async def _run(spec: DeploymentSpec, grace_s: float) -> bool:
+    """A signal ends the controller alone: whoever sends it to all members of a host needs no help with the others.
+
+    Return whether the deployment has ended.
+    """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
@@ -43,3 +49,4 @@ async def _run(spec: DeploymentSpec, grace_s: float) -> None:
             await asyncio.gather(stopping, return_exceptions=True)
         told.cancel()
         await controller.aclose()
+        return controller.stop_asked.is_set()

@@ -36,7 +36,7 @@ from .actions import (
 )
 from .members import CONTROLLER, Member, MemberState, parse_member
 from .placement import HostInfo
-from .rollout import Rollout
+from .rollout import Rollout, check_settle
 from .roster import GATHER_S
 from .staffing import Staffing
 
@@ -224,6 +224,8 @@ class Fleet(Staffing):
         plan.causes.extend([f"{reason}: from {plan.desired} to {replicas}"] * max(0, replicas - plan.desired))
         plan.desired = replicas
         plan.crash.forgive()
+        for host in self.hosts.values():
+            host.failures.pop(stage, None)
         return [Emit(event=event), *self._step(now)]
 
     def drain(self, member: str, now: float, *, scale_down: bool = False) -> list[Action]:
@@ -255,8 +257,11 @@ class Fleet(Staffing):
         settle_s: float = 1.0,
         needs_verdict: bool = False,
     ) -> list[Action]:
-        """Bring new weights in, from a file, replica by replica. Raises UnknownStageError, DeploymentError."""
+        """Bring new weights in, from a file, replica by replica. Raises UnknownStageError, DeploymentError,
+        ValueError.
+        """
         self.next_version(stage)
+        check_settle(settle_s)
         plan = self.plans[stage]
         plan.last_version += 1
         plan.weights[plan.last_version] = weights
@@ -319,7 +324,7 @@ class Fleet(Staffing):
             if member.is_ready:
                 member.go(MemberState.DRAINING, now)
                 actions.append(Send(member=member.id, message={"do": "drain"}))
-            else:
+            elif member.state is not MemberState.DRAINING:
                 actions += self._dismiss(member, now)
         return actions + self._step(now)
 
@@ -345,34 +350,44 @@ class Fleet(Staffing):
         self.wiring.adopt(member.id, message.get("edges") or (), self.members, now)
         state = message.get("state")
         member.told_ready = None
+        missed = self._missed_losses(member)
+        if member.is_gateway and state == "draining":
+            member.keep = False  # its host starts it again, but nobody wants it any more
+            member.go(MemberState.DRAINING, now)
+            return [*missed, Send(member=member.id, message={"do": "drain"})]
         if member.is_gateway:
             member.go(MemberState.READY, now)
-            return []  # whether all is ready it is told at the end of the step
+            return missed  # whether all is ready it is told at the end of the step
         if state == "starting":
             member.go(MemberState.LOADING, now)
-            return self._load(member)
+            return missed + self._load(member)
         member.version = int(message.get("version") or member.version)
         if state == "draining":
             member.go(MemberState.DRAINING, now)
-            return [*self._missed(member), Send(member=member.id, message={"do": "drain"})]
+            return [*missed, *self._missed(member), Send(member=member.id, message={"do": "drain"})]
         member.go(MemberState.READY if state == "ready" or member.was_ready else MemberState.CONNECTING, now)
-        return self._missed(member)
+        return missed + self._missed(member)
 
     def _back(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         """It was here before, and we were away; some of what it said meanwhile is lost."""
         member.attached, member.awaited = True, False
         self.wiring.adopt(member.id, message.get("edges") or (), self.members, now)
+        missed = self._missed_losses(member)
         if member.state is MemberState.LOADING:
             if message.get("state") == "starting":
-                return self._load(member)
-            member.donor = None
+                return missed + self._load(member)
+            member.donor, member.load_waits = None, False
             member.go(MemberState.CONNECTING, now)
         member.told_ready = None
-        if member.is_gateway:
-            return [Send(member=member.id, message={"do": "drain"})] if member.state is MemberState.DRAINING else []
+        if not member.is_gateway:
+            missed += self._missed(member)
         if member.state is MemberState.DRAINING:
-            return [*self._missed(member), Send(member=member.id, message={"do": "drain"})]
-        return self._missed(member)
+            missed.append(Send(member=member.id, message={"do": "drain"}))
+        return missed
+
+    def _missed_losses(self, member: Member) -> list[Action]:
+        peers, member.missed = member.missed, []
+        return [self._lost_to(member, peer) for peer in peers]
 
     def _missed(self, member: Member) -> list[Action]:
         """Return what a replica may have missed: that gateways are gone for which it has answers, and its tuning."""
@@ -387,7 +402,7 @@ class Fleet(Staffing):
     def _loaded(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         if member.state is not MemberState.LOADING:
             return []
-        member.donor = None
+        member.donor, member.load_waits = None, False
         member.go(MemberState.CONNECTING, now)
         plan = self.plans[member.stage]
         actions = self._tuning(member)
@@ -465,6 +480,9 @@ class Fleet(Staffing):
         actions = self._expire(now)
         if self.stopping:
             return actions + self._stop_replicas(now)
+        for member in [member for member in self.members.values() if member.load_waits]:
+            if member.attached and member.state is MemberState.LOADING:
+                actions += self._load(member)
         for name, reason in self.wiring.cut_off(self.members).items():
             actions += self._give_up(self.members[name], reason, now)
         actions += self.wiring.step(self.members, now)
@@ -473,7 +491,11 @@ class Fleet(Staffing):
             if member.state is MemberState.CONNECTING and self.wiring.is_wired(member, self.members, now, asleep):
                 actions += self._serve(member, now)
         actions += self.wiring.route(self.members, now)
-        if not self.resuming and (len(self.hosts) >= self._first_hosts or now >= self._gather_by):
+        if (
+            not self.resuming
+            and not self._will_stop
+            and (len(self.hosts) >= self._first_hosts or now >= self._gather_by)
+        ):
             actions += self._end_gathering()
             actions += self._want_gateways(now)
             for plan in self.plans.values():

@@ -81,6 +81,8 @@ class Member:
     """It ran when the last controller ended, and has not been heard of since."""
     was_ready: bool = False
     """It was ready then."""
+    load_waits: bool = False
+    """It is told to load only once all of its stage have come back, of whom some may have what it needs."""
     donor: str | None = None
     tried: set[str] = field(default_factory=set)
     retiring: str = ""
@@ -88,6 +90,8 @@ class Member:
     stats: dict[str, Any] = field(default_factory=dict)
     heard_at: float = 0.0
     """When it said something last."""
+    missed: list[str] = field(default_factory=list)
+    """Whose loss it has not been told yet, as it was awaited."""
     told_ready: bool | None = None
     """Of a gateway: what it was told last of whether all is ready."""
 

@@ -25,12 +25,16 @@ class HostInfo:
     leaving: bool = False
     serves: bool = False
     unfit: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    """By stage, how many of its members have ended there in a row before they served."""
 
 
 def place(
     stage: str, allowed: Collection[str], hosts: Iterable[HostInfo], members: Iterable[Member]
 ) -> HostInfo | None:
     """Return the live, fit host with the fewest of this stage, then with the lowest load; None if there is none.
+
+    Each that failed there counts as two that are there.
 
     ``allowed``: names or addresses of hosts; empty: any.
     """
@@ -39,7 +43,7 @@ def place(
     def burden(host: HostInfo) -> tuple[int, float, str]:
         there = [member for member in running if member.host == host.name]
         same = sum(member.stage == stage for member in there)
-        return same, len(there) / max(host.capacity, 1), host.name
+        return same + 2 * host.failures.get(stage, 0), len(there) / max(host.capacity, 1), host.name
 
     there = [host for host in hosts if host.live and not host.leaving and stage not in host.unfit]
     fitting = [host for host in there if not allowed or host.name in allowed or host.address in allowed]

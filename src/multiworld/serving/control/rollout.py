@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from .members import Member
 
-__all__ = ["Rollout", "RolloutStep"]
+__all__ = ["Rollout", "RolloutStep", "check_settle"]
+
+MOST_SETTLE_S = 86_400.0
+
+
+def check_settle(settle_s: float) -> None:
+    """Raise ValueError for a time after which nothing would ever have proved itself."""
+    if not 0 <= settle_s <= MOST_SETTLE_S:
+        raise ValueError(f"settle_s={settle_s!r}: expected seconds from 0 to {MOST_SETTLE_S:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

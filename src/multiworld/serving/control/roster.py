@@ -21,7 +21,8 @@ class Roster:
     """All members of one deployment.
 
     ``gateways``: how many to start; ``hosts``: how many to wait for at first, for a while, so that the first one does
-    not get all. ``local_addresses``: of hosts that can read files which the controller writes.
+    not get all. ``local_addresses``: of hosts that can read files which the controller writes. ``wakes``: there is an
+    autoscaler, so a request gets a replica for a stage that sleeps.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class Roster:
         gateways: int = 0,
         hosts: int = 1,
         local_addresses: Iterable[str] = ("127.0.0.1", "::1", ""),
+        wakes: bool = True,
     ) -> None:
         self.graph = graph
+        self._wakes = wakes
         self.members: dict[str, Member] = {}
         self.hosts: dict[str, HostInfo] = {}
         self.plans = {stage.name: StagePlan(name=stage.name, desired=stage.replicas) for stage in graph}
@@ -44,6 +47,7 @@ class Roster:
         self.numbers: dict[str, int] = {}
         self.wiring = Wiring(graph)
         self.stopping = False
+        self._will_stop = False  # the controller before was told to: nobody new is started until it is said again
         self.unready_since: float | None = now
         self._lease_s = lease_s
         self._local = frozenset(local_addresses)
@@ -81,6 +85,7 @@ class Roster:
         self.numbers = {str(stage): int(number) for stage, number in saved["numbers"].items()}
         self.wiring.epoch = int(saved["epoch"])
         self.unready_since = None if saved["ready"] else now
+        self._will_stop = bool(saved.get("stopping"))
         for name in self.plans.keys() & saved["stages"].keys():
             self.plans[name] = StagePlan.from_json(name, saved["stages"][name], now)
         for fields in saved["members"]:
@@ -122,13 +127,18 @@ class Roster:
         """Return which stages have no replica that takes requests, and what is known of why; empty if all have."""
         parts = []
         for name, plan in self.plans.items():
-            sleeps = not plan.desired and not self.graph.stages[name].fewest  # a request wakes it
+            sleeps = self._wakes and not plan.desired and not self.graph.stages[name].fewest
             if self.num_open(name) or sleeps:
                 continue
             states = ", ".join(f"{member.id} is {member.state.value}" for member in self.of_stage(name))
             reason = plan.waits_for or states or ("it is scaled to 0" if not plan.desired else "none is started yet")
             parts.append(f"stage {name!r} has no replica that takes requests ({reason})")
         return "; ".join(parts)
+
+    @property
+    def has_come_up(self) -> bool:
+        """Whether every stage that is to have replicas has one that takes requests."""
+        return all(self.num_open(name) or not plan.desired for name, plan in self.plans.items())
 
     def scaling_suspended(self, stage: str, now: float, *, wakes: bool = False) -> str:
         """Return why an autoscaler's wish is not to be followed now; empty if it is.

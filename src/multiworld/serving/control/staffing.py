@@ -32,7 +32,8 @@ __all__ = ["Staffing"]
 
 REST_S = 0.25  # after one has begun to end, before the next begins or ends
 AT_ONCE = 16  # so many times as many as may end at once are to go: 200 in some seconds
-SERVING = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, MemberState.READY)
+COMING = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING)
+SERVING = (*COMING, MemberState.READY)
 
 
 class Staffing(Roster):
@@ -103,6 +104,7 @@ class Staffing(Roster):
     def _roll_back(self, plan: StagePlan, reason: str) -> list[Action]:
         assert plan.rollout is not None
         version, plan.rollout = plan.rollout.version, None
+        plan.weights.pop(version, None)
         for member in self.of_stage(plan.name):
             if member.version == version and not member.retiring:
                 member.retiring = f"version {version} was rolled back"
@@ -185,6 +187,8 @@ class Staffing(Roster):
     def _serve(self, member: Member, now: float) -> list[Action]:
         member.go(MemberState.READY, now)
         self.plans[member.stage].waits_for = ""
+        if member.host in self.hosts:
+            self.hosts[member.host].failures.pop(member.stage, None)
         took_s = now - member.born
         event = ReplicaReady(member=member.id, stage=member.stage, version=member.version, took_s=took_s)
         return [Emit(event=event)]
@@ -194,11 +198,14 @@ class Staffing(Roster):
     def _load(self, member: Member) -> list[Action]:
         """Tell a replica to make its work, with the weights of a live one if there is one."""
         plan = self.plans[member.stage]
+        member.load_waits = any(other.awaited for other in self.of_stage(member.stage))
+        if member.load_waits:
+            return []
         takers = [other.donor for other in self.members.values()]
         donors = [
             other
             for other in self.of_stage(member.stage)
-            if other.is_ready and other.version == member.version and other.id not in member.tried
+            if other.is_ready and other.attached and other.version == member.version and other.id not in member.tried
         ]
         path = plan.weights.get(member.version)
         load: dict[str, Any] = {"do": "load", "version": member.version, "donor": None, "weights": path}
@@ -229,7 +236,7 @@ class Staffing(Roster):
         old = [
             other.id
             for other in self.of_stage(plan.name)
-            if other.is_ready and other.version == plan.version and other.id not in member.tried
+            if other.is_ready and other.attached and other.version == plan.version and other.id not in member.tried
         ]
         return old[0] if old else None
 
@@ -274,6 +281,10 @@ class Staffing(Roster):
         young, counted = blame and member.died_young(now), member.counts
         was_known = member.attached or member.awaited or member.state is not MemberState.STARTING
         rollout = self.plans[member.stage].rollout if member.stage in self.plans else None
+        is_new = rollout is not None and member.version == rollout.version  # then the weights may be to blame
+        if blame and not (member.is_gateway or is_new) and member.host in self.hosts and member.state in COMING:
+            failures = self.hosts[member.host].failures
+            failures[member.stage] = failures.get(member.stage, 0) + 1
         was_settled = rollout is not None and rollout.has_settled(member, now)
         lost = ReplicaLost(member=member.id, stage=member.stage, why=why)
         actions: list[Action] = [Emit(event=ReplicaLeft(member=member.id, stage=member.stage) if leaves else lost)]
@@ -299,8 +310,14 @@ class Staffing(Roster):
         return actions
 
     def _tell_lost(self, member: Member) -> list[Action]:
-        others = [other for other in self.members.values() if other.attached and other is not member]
-        return [Send(member=other.id, message={"do": "lost", "peer": member.id}) for other in others]
+        others = [other for other in self.members.values() if other is not member]
+        for other in others:
+            if other.awaited:
+                other.missed.append(member.id)
+        return [self._lost_to(other, member.id) for other in others if other.attached]
+
+    def _lost_to(self, member: Member, peer: str) -> Send:
+        return Send(member=member.id, message={"do": "lost", "peer": peer})
 
     def _mourn(self, member: Member, was_settled: bool, why: str) -> list[Action]:
         plan = self.plans[member.stage]

@@ -16,6 +16,7 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._last = ""
+        self._removed = False
 
     def read(self) -> dict[str, Any] | None:
         """Return what was written last; None if nothing was. Raises ValueError for a file that is not ours."""
@@ -31,7 +32,7 @@ class StateFile:
     def write(self, state: dict[str, Any]) -> None:
         """Replace the file at once, if that changes anything. Raises OSError."""
         text = json.dumps(state, separators=(",", ":"))
-        if text == self._last:
+        if text == self._last or self._removed:
             return
         fresh = self.path.with_suffix(".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -42,5 +43,5 @@ class StateFile:
 
     def remove(self) -> None:
         """The deployment has ended; there is nothing to take over."""
+        self._removed = True
         self.path.unlink(missing_ok=True)
-        self._last = ""

@@ -20,6 +20,7 @@ __all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deploy
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOCK = ".lock"
+EVERYWHERE = {"0.0.0.0", "::"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class DeploymentRecord:
     start_time: int
     started: float
     """Seconds since the epoch."""
+    http: tuple[str, int] | None = None
+    """Where its gateways answer: another deployment of this user could listen there too, and would get requests."""
 
     @property
     def is_running(self) -> bool:
@@ -46,9 +49,17 @@ class DeploymentFile:
         self.path, self.record = path, record
 
     @classmethod
-    def claim(cls, name: str, address: tuple[str, int], token: str, *, folder: Path | None = None) -> DeploymentFile:
-        """Write the file, for this process. Raises DeploymentError if a deployment of that name runs, or the folder
-        cannot be trusted; ValueError for a name that is no file's.
+    def claim(
+        cls,
+        name: str,
+        address: tuple[str, int],
+        token: str,
+        *,
+        http: tuple[str, int] | None = None,
+        folder: Path | None = None,
+    ) -> DeploymentFile:
+        """Write the file, for this process. Raises DeploymentError if a deployment of that name runs, or one that
+        answers at that address of HTTP, or the folder cannot be trusted; ValueError for a name that is no file's.
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"a deployment's name has letters, digits, '_', '.' and '-' only, got {name!r}")
@@ -61,6 +72,7 @@ class DeploymentFile:
             pid=pid,
             start_time=process_start_time(pid) or 0,
             started=time.time(),
+            http=http,
         )
         path = folder / f"{name}.json"
         with _locked(folder):
@@ -70,6 +82,8 @@ class DeploymentFile:
                     f"a deployment {name!r} runs already, as process {before.pid}. "
                     "Stop it, or give this one another name."
                 )
+            if http is not None:
+                _check_free(http, [each for each in map(_read, folder.glob("*.json")) if each is not None])
             _write(path, record)
         return cls(path, record)
 
@@ -116,6 +130,17 @@ def find_deployment(name: str | None = None, *, folder: Path | None = None) -> D
     raise DeploymentError(f"no deployment {name!r} runs on this machine; there are: {names}")
 
 
+def _check_free(http: tuple[str, int], others: list[DeploymentRecord]) -> None:
+    for other in others:
+        if other.http is None or other.http[1] != http[1] or not other.is_running:
+            continue
+        if other.http[0] == http[0] or {other.http[0], http[0]} & EVERYWHERE:
+            raise DeploymentError(
+                f"the deployment {other.name!r}, process {other.pid}, answers at {http[0]}:{http[1]} already. "
+                "Stop it, or choose another --port."
+            )
+
+
 def _make_private(folder: Path) -> Path:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -151,7 +176,9 @@ def _read(path: Path) -> DeploymentRecord | None:
     try:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         host, port = fields.pop("address")
-        return DeploymentRecord(address=(str(host), int(port)), **fields)
+        http = fields.pop("http", None)
+        at = None if http is None else (str(http[0]), int(http[1]))
+        return DeploymentRecord(address=(str(host), int(port)), http=at, **fields)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

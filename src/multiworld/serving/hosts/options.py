@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...wire.names import is_address
 from .order import Order
 
 __all__ = ["HostOptions"]
@@ -39,6 +40,8 @@ class HostOptions:
             raise ValueError(f"a host needs a name of printable characters, got {self.name!r}")
         if not 0 < self.address[1] < 65536:
             raise ValueError(f"the controller's port must lie between 1 and 65535, got {self.address[1]}")
+        if self.own_address and not is_address(self.own_address):
+            raise ValueError(f"--address {self.own_address}: expected a numeric address of this host, as 10.0.0.2")
         if not 0 <= self.grace_s <= 86400:
             raise ValueError(f"grace_s must lie between 0 and 86400 seconds, got {self.grace_s!r}")
 

@@ -62,8 +62,8 @@ def _waiting_for_all(stage: Stage) -> list[tuple[str, Issue, Issue]]:
     def gather(numel: int) -> Issue:
         return lambda world: world.all_gather([stage.full(numel, 0) for _ in stage.ranks], stage.full(numel, 1))
 
-    def exchange(numel: int) -> Issue:
-        outputs, inputs = ([stage.full(numel, value) for _ in stage.ranks] for value in range(2))
+    def exchange(numel: int, dtype: torch.dtype = torch.float32) -> Issue:
+        outputs, inputs = ([stage.full(numel, value).to(dtype) for _ in stage.ranks] for value in range(2))
         return lambda world: world.all_to_all(outputs, inputs)
 
     return [
@@ -76,6 +76,7 @@ def _waiting_for_all(stage: Stage) -> list[tuple[str, Issue, Issue]]:
         ("barrier and all_reduce", lambda world: world.barrier(), reduce(1)),
         ("all_gather of 4 and of 6 elements", gather(4), gather(6)),
         ("all_to_all of 4 and of 300000 elements", exchange(4), exchange(300_000)),
+        ("all_to_all of float32 and of int32", exchange(4), exchange(4, torch.int32)),
         ("all_to_all and barrier", exchange(4), lambda world: world.barrier()),
     ]
 

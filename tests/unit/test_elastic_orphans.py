@@ -1,0 +1,60 @@
+"""What workers leave behind is reaped by the agent, and nothing that somebody waits for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from multiworld.elastic.forking import WAITED_FOR, adopt_orphans
+from multiworld.elastic.orphans import OrphanReaper
+from multiworld.testing import wait_until
+from multiworld.wire.progress import ProgressThread
+
+EVERY_S, WAIT_S = 0.05, 10.0
+LEAVES_ONE = "import subprocess as s; print(s.Popen(['sleep', '0.1'], start_new_session=True, stdout=2).pid)"
+
+
+@pytest.fixture
+def left() -> Iterator[int]:
+    """The pid of a process whose parent has ended, of a session of its own; this process is its parent now."""
+    adopt_orphans(True)
+    try:
+        told = subprocess.run([sys.executable, "-c", LEAVES_ONE], capture_output=True, text=True, check=True)
+        yield int(told.stdout)
+    finally:
+        adopt_orphans(False)
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def test_a_process_that_a_worker_left_behind_is_reaped_when_it_has_ended(left: int) -> None:
+    loop = ProgressThread("test-orphans")
+    try:
+        OrphanReaper(loop, EVERY_S)
+        assert wait_until(lambda: not state_of(left), WAIT_S)
+    finally:
+        loop.stop()
+
+
+def test_what_somebody_waits_for_is_left_to_them(left: int) -> None:
+    loop = ProgressThread("test-orphans")
+    WAITED_FOR.add(left)
+    try:
+        reaper = OrphanReaper(loop, EVERY_S)
+        assert wait_until(lambda: state_of(left) == "Z", WAIT_S)
+        assert not wait_until(lambda: not state_of(left), 6 * EVERY_S)
+        assert reaper is not None
+    finally:
+        WAITED_FOR.discard(left)
+        loop.stop()
+    assert os.waitpid(left, 0)[0] == left

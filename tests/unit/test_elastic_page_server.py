@@ -1,0 +1,89 @@
+"""The page's server: what strangers send it, and how many of them there are, troubles nobody else."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from multiworld.elastic.page import server as server_module
+from multiworld.elastic.page.server import PageServer
+from multiworld.elastic.page.snapshots import Snapshot, Snapshots
+from multiworld.testing import wait_until
+from multiworld.wire.progress import ProgressThread
+
+LOCAL, WAIT_S = "127.0.0.1", 10.0
+
+
+def take() -> Snapshot:
+    return Snapshot(status={"job": "x"}, events=(), last_number=0, counts={})
+
+
+@pytest.fixture
+def page() -> Iterator[PageServer]:
+    loop = ProgressThread("test-page")
+    page = PageServer(LOCAL, 0, token="", snapshots=Snapshots(loop, take))
+    try:
+        yield page
+    finally:
+        page.close()
+        page.join(WAIT_S)
+        loop.stop()
+
+
+def answer_to(page: PageServer, request: bytes) -> bytes:
+    with socket.create_connection((LOCAL, page.port), WAIT_S) as sock:
+        sock.sendall(request)
+        answer = b""
+        with suppress(ConnectionResetError):  # one that is sent away at once was not read
+            while part := sock.recv(65536):
+                answer += part
+    return answer
+
+
+def test_an_address_that_means_nothing_is_a_bad_request(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    defects: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", defects.append)
+    assert answer_to(page, b"GET http://[ HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 400 ")
+    assert answer_to(page, b"GET /status HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 ")
+    assert not defects
+
+
+def test_whoever_asks_for_nothing_keeps_nobody_out(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 4)
+    with ExitStack() as idle:
+        for _ in range(6):
+            idle.enter_context(socket.create_connection((LOCAL, page.port), WAIT_S))
+        assert wait_until(lambda: len(page._connections) == 4, WAIT_S)
+        assert answer_to(page, b"GET /healthz HTTP/1.0\r\n\r\n").endswith(b"ok\n")
+
+
+def test_readers_of_events_are_not_sent_away_for_others(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+    with socket.create_connection((LOCAL, page.port), WAIT_S) as reader:
+        reader.sendall(b"GET /events HTTP/1.0\r\n\r\n")
+        told = reader.recv(65536)
+        assert told.startswith(b"HTTP/1.0 200 ")
+        assert answer_to(page, b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 503 ")
+        while b"data:" not in told:
+            told += reader.recv(65536)
+
+
+def test_there_is_nothing_to_show_once_it_is_closed() -> None:
+    loop = ProgressThread("test-page")
+    try:
+        closing: list[Snapshots] = []
+
+        def take_late() -> Snapshot:
+            loop.call_soon(closing[0].close)
+            return take()
+
+        snapshots = Snapshots(loop, take_late)
+        closing.append(snapshots)
+        snapshots.latest()
+        assert wait_until(lambda: snapshots.latest() is None, WAIT_S)
+    finally:
+        loop.stop()
