@@ -155,12 +155,12 @@ def test_an_open_page_needs_the_token() -> None:
         assert get(server, "/healthz")[0] == 200
 
 
-def test_readers_that_say_nothing_do_not_keep_others_out_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(server_module._Handler, "timeout", 0.2)
     with page_of(three()) as (server, _), ExitStack() as idle:
         silent = [idle.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(3)]
-        assert get(server, "/status")[0] == 503, "busy"
+        assert get(server, "/status")[0] == 200
         for sock in silent:
             sock.settimeout(TIMEOUT_S)
             assert sock.recv(1) == b"", "it was too slow"
