@@ -202,6 +202,14 @@ async def test_a_peer_that_is_lost_is_not_waited_for() -> None:
         await asyncio.wait_for(world.leave(), scaled(2))
 
 
+async def assert_ended(leaving: asyncio.Task[None], sending: asyncio.Task[None]) -> None:
+    await asyncio.wait({leaving, sending}, timeout=scaled(2))
+    assert leaving.done()
+    with pytest.raises(mw.WorldClosedError):
+        await sending
+    await asyncio.gather(leaving, return_exceptions=True)
+
+
 async def test_a_leave_amid_another_takes_no_longer_than_it_may() -> None:
     async with pair() as (_, worlds, _):
         sending = await send_large(worlds[0])
@@ -209,11 +217,7 @@ async def test_a_leave_amid_another_takes_no_longer_than_it_may() -> None:
         await asyncio.sleep(0.01)
         await asyncio.wait_for(worlds[0].leave(timeout_s=0.1), scaled(2))
         assert worlds[0].state is mw.WorldState.CLOSED
-        await asyncio.wait({first, sending}, timeout=scaled(2))
-        assert first.done()
-        with pytest.raises(mw.WorldClosedError):
-            await sending
-        await asyncio.gather(first, return_exceptions=True)
+        await assert_ended(first, sending)
 
 
 async def test_a_cancelled_close_ends_a_leave_that_is_under_way() -> None:
@@ -223,11 +227,7 @@ async def test_a_cancelled_close_ends_a_leave_that_is_under_way() -> None:
         await asyncio.sleep(0.01)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(managers[0].aclose(), 0.05)
-        await asyncio.wait({leaving, sending}, timeout=scaled(2))
-        assert leaving.done()
-        with pytest.raises(mw.WorldClosedError):
-            await sending
-        await asyncio.gather(leaving, return_exceptions=True)
+        await assert_ended(leaving, sending)
 
 
 async def test_a_peer_that_ends_hard_after_it_has_left_breaks_no_collective_that_can_end() -> None:

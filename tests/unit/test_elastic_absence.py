@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.elastic.job import free_port
 from multiworld.elastic.absence import Absence
-from multiworld.elastic.assignment import Assignment
 from multiworld.elastic.failure import FailureCause
 from multiworld.elastic.held_worker import HeldWorker
 from multiworld.elastic.job import JobPlan
@@ -23,6 +22,7 @@ from multiworld.testing.deadlines import wait_until
 from multiworld.wire.progress import ProgressThread
 
 from .simulated_agents import HANG_S, LEASE_S, SimulatedAgent, disorder
+from .test_elastic_environment import PLACE
 
 SETTLE_S = 15.0
 GIVEN_UP_S = 2 * LEASE_S  # with a margin for a machine that is busy
@@ -157,24 +157,10 @@ def test_a_coordinator_that_was_busy_while_one_of_many_died_stays_the_coordinato
 def test_a_worker_is_not_hung_for_what_it_said_while_its_agent_was_away(
     away_s: float, verdict: FailureCause | None
 ) -> None:
-    place = Assignment(
-        generation=1,
-        restarts=0,
-        rank=0,
-        local_rank=0,
-        node_rank=0,
-        role_rank=0,
-        world_size=1,
-        local_world_size=1,
-        num_nodes=1,
-        role_world_size=1,
-        master_addr="127.0.0.1",
-        master_port=1,
-    )
     loop = ProgressThread("test-held")
     sleeping = subprocess.Popen(["sleep", "60"])
     try:
-        held = HeldWorker(loop, "worker", place, on_exit=lambda _: None, agent_was_away=lambda: away_s)
+        held = HeldWorker(loop, "worker", PLACE, on_exit=lambda _: None, agent_was_away=lambda: away_s)
         process = SimpleNamespace(pid=sleeping.pid, returncode=None, kill=sleeping.kill, dump_stacks=lambda: False)
         held.process = cast(WorkerProcess, process)
         held.progressed_at = 100.0

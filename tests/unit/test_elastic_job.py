@@ -802,9 +802,8 @@ def test_a_signal_while_nothing_had_formed_yet_ends_the_resumed_job() -> None:
     assert (after.outcome.status, after.outcome.signum) == (143, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("max_restarts", [0, 1])
-def test_a_worker_that_failed_while_nobody_coordinated_counts_against_its_budget(max_restarts: int) -> None:
-    some = hosts(1, 3, greets=True, budget=RestartBudget(max_restarts=max_restarts), resume_s=3.0)
+def failed_meanwhile(some: Hosts) -> Hosts:
+    """Let the host that coordinates be lost, and a worker of another fail before all are with the next coordinator."""
     for name in "abc":
         some.attach(agent(name, num_workers=1))
     failed = some.at(1)
@@ -813,6 +812,12 @@ def test_a_worker_that_failed_while_nobody_coordinated_counts_against_its_budget
     after.exit(failed, 1)
     assert after.job.phase is Phase.RESUMING
     after.attach(agent("c", num_workers=1), *reports_of(after, "c"))
+    return after
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_a_worker_that_failed_while_nobody_coordinated_counts_against_its_budget(max_restarts: int) -> None:
+    after = failed_meanwhile(hosts(1, 3, greets=True, budget=RestartBudget(max_restarts=max_restarts), resume_s=3.0))
     if max_restarts:
         assert after.outcome is None
         assert [place.restarts for place in after.places] == [1, 0]
@@ -837,14 +842,7 @@ def test_workers_that_share_a_world_with_one_that_failed_meanwhile_are_started_a
 
 
 def test_what_failed_with_a_host_of_a_plain_program_is_not_its_own_fault() -> None:
-    some = hosts(1, 3, budget=RestartBudget(max_restarts=0), resume_s=3.0)
-    for name in "abc":
-        some.attach(agent(name, num_workers=1))
-    failed = some.at(1)
-    after = take_over(some, "a", expected=["b", "c"])
-    after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
-    after.exit(failed, 1)
-    after.attach(agent("c", num_workers=1), *reports_of(after, "c"))
+    after = failed_meanwhile(hosts(1, 3, budget=RestartBudget(max_restarts=0), resume_s=3.0))
     after.pass_time(3.0)
     assert after.outcome is None
     assert after.ranks == {0: "b", 1: "c"}

@@ -268,9 +268,8 @@ class MpiPump:
                 if not route.sending[0].request.Test():
                     break
             except Exception:
-                route.sources.append(
-                    route.sending.popleft().source
-                )  # which is told, though it may have no more to send
+                source = route.sending.popleft().source
+                route.sources.append(source)  # which is told, though it may have no more to send
                 raise
             self._pool.give(route.sending.popleft().buffer)
             ended = True

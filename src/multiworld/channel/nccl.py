@@ -46,7 +46,6 @@ from .parting import Parting
 from .stream import MessageStream
 from .stream_owner import StreamOwner
 from .streamed import Collective, Steps, StreamChannel
-from .tensors import describe, describe_text
 
 __all__ = ["NcclChannel"]
 
@@ -297,7 +296,3 @@ def _why_not() -> str:
 
 def _cancel(operation: Operation[Any], error: Exception) -> None:
     operation.cancel(error)
-
-
-def _text(tensor: Tensor) -> str:
-    return describe_text(describe(tensor))

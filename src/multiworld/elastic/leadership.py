@@ -208,6 +208,11 @@ class Leadership:
         if self._signum is not None:
             self.report({"say": "interrupted", "signum": self._signum, "why": self._why})
 
+    def _interrupt_here(self) -> None:
+        """Cut off: nobody is there to pass it on to."""
+        if self._signum is not None:
+            self.interrupt(self._signum, self._why)
+
     def end(self, outcome: Outcome, *, of_job: bool = True) -> None:
         """The job is over, or is for this host."""
         if self.role is Role.OVER:
@@ -424,8 +429,7 @@ class Leadership:
         self._fence(set())
         assert self._roster is not None
         self._look_for(self._succeed(self._roster, set()))
-        if self._signum is not None:  # nobody is there to pass it on to
-            self.interrupt(self._signum, self._why)
+        self._interrupt_here()
 
     # ---- losing the coordinator
 
@@ -474,8 +478,7 @@ class Leadership:
                     dead.add(heir.id)
             if not self._is_fenced and time.monotonic() - began > FENCE_S:
                 self._fence(dead)
-                if self._signum is not None:  # nobody is there to pass it on to
-                    self.interrupt(self._signum, self._why)
+                self._interrupt_here()
             if self._is_fenced and lost is not None and lost.id not in {self._info.id, *dead}:  # it may be back
                 called = await self._follow(lost.host, lost.port, is_known=True)
                 if called is Call.FOLLOWED:

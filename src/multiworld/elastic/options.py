@@ -142,7 +142,7 @@ class JobOptions:
     @property
     def is_alone(self) -> bool:
         """Whether no other host can take part: nobody else knows where the job meets."""
-        return self.max_nodes == 1 and not self.spare_nodes and self.meeting_place.endswith(":0")
+        return self._is_for_one_host and self.meeting_place.endswith(":0")
 
     @property
     def meeting_place(self) -> str:
@@ -150,8 +150,12 @@ class JobOptions:
 
         As nobody else comes, it needs no number that others know, by which jobs of one host would meet each other.
         """
-        is_for_one = self.rdzv_backend in EMBEDDED and self.max_nodes == 1 and not self.spare_nodes
-        return self.rdzv_endpoint or (ANY_PORT_HERE if is_for_one else "")
+        needs_none = self.rdzv_backend in EMBEDDED and self._is_for_one_host
+        return self.rdzv_endpoint or (ANY_PORT_HERE if needs_none else "")
+
+    @property
+    def _is_for_one_host(self) -> bool:
+        return self.max_nodes == 1 and not self.spare_nodes
 
     def __post_init__(self) -> None:
         if not 0 < self.min_nodes <= self.max_nodes:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection
-from pathlib import Path
 
 from ..wire.progress import ProgressThread
+from ..world.procfs import EXITED, child_pids, process_start_time, process_state
 from .forking import WAITED_FOR
 
 __all__ = ["OrphanReaper"]
@@ -36,25 +35,13 @@ class OrphanReaper:
         before, self._looked_at = self._looked_at, time.monotonic()
         if self._looked_at - before > 2 * self._every_s:  # this process did not run: nobody could wait for anything
             self._ended_before.clear()
-        ended = {pid for pid in _children() if _has_ended(pid)} - WAITED_FOR
+        ended = {pid for pid in child_pids() if _has_ended(pid)} - WAITED_FOR
         for pid in ended & self._ended_before:
             with contextlib.suppress(ChildProcessError):  # somebody has waited for it just now
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
         self._ended_before = ended
 
 
-def _children() -> Collection[int]:
-    """Return the processes whose parent this one is; none where the kernel does not tell."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            found.update(map(int, (task / "children").read_text().split()))
-    return found
-
-
 def _has_ended(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] == "Z"
+    start_time = process_start_time(pid)
+    return start_time is not None and process_state(pid, start_time) == EXITED

@@ -207,7 +207,7 @@ class Replica:
         if request.taken and is_original and item.id in self._doubtful:
             del self._doubtful[item.id]
             request.taken = False
-            request.inputs.pop(_source_of(item), None)
+            request.inputs.pop(_input_from(item.source), None)
         if not request.taken:
             self._add_input(request, item)
         elif self._suspect is not None and self._suspect.id == item.id and _is_final(item):
@@ -220,7 +220,7 @@ class Replica:
             request.taken = True
             self._pass_on(request, item)
             return
-        request.inputs.setdefault(_source_of(item), item)
+        request.inputs.setdefault(_input_from(item.source), item)
         if len(request.inputs) < len(self._sources):
             return
         request.taken = True
@@ -305,7 +305,7 @@ class Replica:
             if request is not None and not request.taken and edge in request.senders:
                 returned.append(id_)
                 request.senders = [sender for sender in request.senders if sender is not edge]
-                request.inputs.pop(INPUT if edge.stage == GATEWAY else edge.stage, None)
+                request.inputs.pop(_input_from(edge.stage), None)
                 if not request.senders:
                     del self._open[id_]
         return returned
@@ -499,8 +499,9 @@ def _is_final(item: Item) -> bool:
     return item.kind == Kind.ERROR and not item.error.get(DOUBTFUL)
 
 
-def _source_of(item: Item) -> str:
-    return INPUT if item.source == GATEWAY else item.source
+def _input_from(stage: str) -> str:
+    """Return what the graph calls the input that comes from there."""
+    return INPUT if stage == GATEWAY else stage
 
 
 def _copy(item: Item) -> Item:

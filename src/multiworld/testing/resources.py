@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import MultiworldError
+from ..world.procfs import child_pids
 from .deadlines import Deadline, wait_until
 
 __all__ = ["LeakError", "Resources", "check_returned", "check_returned_async", "measure", "trim"]
@@ -52,7 +53,7 @@ def measure() -> Resources:
         threads=len(os.listdir("/proc/self/task")),
         thread_names=tuple(sorted(thread.name for thread in threading.enumerate())),
         descriptors=tuple(sorted(_descriptors())),
-        children=tuple(sorted(_children())),
+        children=tuple(sorted(child_pids())),
         shared_memory=tuple(sorted(_shared_memory())),
         resident_bytes=int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
     )
@@ -122,16 +123,6 @@ def _descriptors() -> list[str]:
         except FileNotFoundError:  # the descriptor of this very listing
             continue
     return targets
-
-
-def _children() -> list[int]:
-    children: list[int] = []
-    for task in os.listdir("/proc/self/task"):
-        try:
-            children += map(int, Path(f"/proc/self/task/{task}/children").read_text().split())
-        except FileNotFoundError:  # the thread ended meanwhile
-            continue
-    return children
 
 
 def _shared_memory() -> list[str]:

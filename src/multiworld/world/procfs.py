@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["EXITED", "RUNNING", "STOPPED", "UNKNOWN", "process_start_time", "process_state"]
+__all__ = ["EXITED", "RUNNING", "STOPPED", "UNKNOWN", "child_pids", "process_start_time", "process_state"]
 
 RUNNING, STOPPED, EXITED, UNKNOWN = "running", "stopped", "exited", "unknown"
 
@@ -32,6 +32,15 @@ def process_state(pid: int, start_time: int) -> str:
         # A main thread that ended before its process shows as a zombie while other threads go on.
         return RUNNING if num_threads > 1 else EXITED
     return STOPPED if _is_frozen(pid) else RUNNING
+
+
+def child_pids() -> list[int]:
+    """Return the children of this process, whichever thread has them; none where the kernel does not tell."""
+    try:
+        tasks = os.listdir("/proc/self/task")
+    except OSError:
+        return []
+    return [int(pid) for task in tasks for pid in _read(f"/proc/self/task/{task}/children").split()]
 
 
 def _stat_fields(pid: int) -> list[str] | None:
