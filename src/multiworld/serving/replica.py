@@ -210,10 +210,18 @@ class Replica:
             request.inputs.pop(_input_from(item.source), None)
         if not request.taken:
             self._add_input(request, item)
-        elif self._suspect is not None and self._suspect.id == item.id and _is_final(item):
-            self._suspect.is_off = True  # another sender has seen it kill once more, and had nobody to tell until now
-            self._suspect = None
-            self._pass_on(request, item)
+        elif _is_final(item) and self._calls_off(request, item.id):
+            self._pass_on(request, item)  # another sender has seen it kill once more, and had nobody to tell until now
+
+    def _calls_off(self, request: _Open, id_: bytes) -> bool:
+        """Whether it was to be executed alone, and has not been begun: now it will not be."""
+        if not any(part.deaths for part in request.inputs.values()):
+            return False
+        if self._suspect is None or self._suspect.id != id_:
+            return not self.executor.is_executing(id_) and self.executor.drop(id_)
+        self._suspect.is_off = True
+        self._suspect = None
+        return True
 
     def _add_input(self, request: _Open, item: Item) -> None:
         if item.kind == Kind.ERROR:
