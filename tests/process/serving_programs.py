@@ -59,6 +59,14 @@ class Moody:
         return x * 2
 
 
+class Slow:
+    """Doubles, in 50 ms."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return x * 2
+
+
 class AsyncMoody:
     """The same for coroutines: what it awaits may be cancelled, or take long."""
 

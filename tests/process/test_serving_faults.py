@@ -74,7 +74,7 @@ async def assert_idle(served: Deployment) -> None:
         return all(
             not stage["items"] and not any(replica["in_flight"] for replica in stage["replicas"].values())
             for stage in custody
-        ) and all(not replica.get("in_flight") and not replica.get("held_bytes") for replica in served.replicas)
+        ) and all(not any(map(replica["stats"].get, ("in_flight", "held_bytes"))) for replica in served.replicas)
 
     await until(is_idle, 5)
 
@@ -188,6 +188,21 @@ async def test_poison_is_refused_and_everything_beside_it_answered() -> None:
         await healed(served, set(), b=2)
         ids = {replica["id"] for replica in of(served, "b")} | before
         assert len(ids - before) <= 2, "poison killed more replicas than it may"
+        await assert_idle(served)
+
+
+async def test_only_what_a_killed_replica_was_executing_is_suspected() -> None:
+    pipeline = Pipeline([Stage("a", works.add_zero), Stage("b", works.Slow)], lease_s=LEASE_S)
+    async with pipeline.deploy() as served:
+        await served.infer(torch.zeros(1))
+        asking = [asyncio.ensure_future(served.infer(torch.full((1,), float(n)), timeout_s=30)) for n in range(40)]
+        await until(lambda: of(served, "b")[0]["stats"].get("in_flight", 0) >= 6, 5)
+        lost = {kill(of(served, "b")[0])}
+        answers = await asyncio.gather(*asking)
+        assert [float(answer) for answer in answers] == [2.0 * number for number in range(40)]  # type: ignore[arg-type]
+        await healed(served, lost, b=1)
+        await until(lambda: of(served, "b")[0]["stats"].get("done", 0) >= 20, 5)
+        assert of(served, "b")[0]["stats"]["alone"] <= 2, "what the thread had, and the one that it was given ahead"
         await assert_idle(served)
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import torch
 
+from multiworld.serving.black_box import carried
 from multiworld.serving.errors import DeploymentError
-from multiworld.serving.exit_status import IN_VAIN
+from multiworld.serving.exit_status import IN_VAIN, Ending
 from multiworld.serving.hosts import Host, HostHandle, Order, Reception, ask, start_host
 from multiworld.serving.hosts.greeting import DialerGreeting
 from multiworld.serving.hosts.lines import to_line
@@ -54,6 +55,16 @@ def describe(arguments: dict[str, Any]) -> None:
         "random": torch.rand(1).item(),
     }
     Path(arguments["path"]).write_text(json.dumps(told), encoding="utf-8")
+
+
+def die_executing(arguments: dict[str, Any]) -> None:
+    box = carried()
+    assert box is not None
+    for number in range(arguments["number"]):
+        box.begin(number.to_bytes(16, "big"))
+        if number % 2:
+            box.end(number.to_bytes(16, "big"))
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def flood(arguments: dict[str, Any]) -> None:
@@ -149,7 +160,7 @@ class Desk:
         return await asyncio.wait_for(self.exits.get(), scaled(5))
 
     def _arrived(self, host: Host) -> None:
-        host.on_exit = lambda *told: self.exits.put_nowait(told)
+        host.on_exit = lambda member, end: self.exits.put_nowait((member, end.returncode, end.last_lines))
         host.on_started = lambda *told: self.restarts.put_nowait(told)
         host.on_lost = lambda: self.lost.put_nowait(host)
         self.hosts.put_nowait(host)
@@ -249,6 +260,18 @@ async def test_member_starts_as_ordered_at_once(desk: Desk, tmp_path: Path) -> N
     assert (other["threads"], other["kernel_threads"], other["variable"]) == (1, 1, None)
     assert other["random"] != told["random"]
     assert host.members == {}
+
+
+async def test_what_a_member_was_executing_outlives_it(desk: Desk) -> None:
+    host = await desk.host()
+    told: asyncio.Queue[tuple[str, Ending]] = asyncio.Queue()
+    host.on_exit = lambda *end: told.put_nowait(end)
+    for number, expected in ((6, ["2", "4"]), (0, []), (1200, None)):
+        await host.start(order("b-1", die_executing, number=number))
+        member, ending = await asyncio.wait_for(told.get(), scaled(5))
+        assert (member, ending.returncode) == ("b-1", -9)
+        executing = ending.executing
+        assert (executing if executing is None else [text.lstrip("0") for text in executing]) == expected
 
 
 async def test_kept_member_is_back_at_once_under_its_name(desk: Desk, tmp_path: Path) -> None:

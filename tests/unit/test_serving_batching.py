@@ -114,3 +114,28 @@ def test_a_request_cannot_wait_twice() -> None:
     waiting.put("a", 1, "k", now=0.0)
     with pytest.raises(ValueError, match="waits already"):
         waiting.put("a", 1, "k", now=0.0)
+
+
+def test_what_is_suspected_no_more_goes_with_others_in_its_turn() -> None:
+    waiting = queue()
+    for name in "abc":
+        waiting.put(name, 1, "k", now=0.0, alone=name != "c")
+    waiting.accompany("a")
+    waiting.accompany("a")
+    waiting.accompany("unknown")
+    assert waiting.take(now=0.0) == ["a"], "b goes alone"
+    waiting.accompany("b")
+    assert waiting.take(now=0.0) == []
+    assert waiting.due() == 1.0
+    assert waiting.take(now=1.0) == ["b", "c"]
+
+
+def test_what_is_suspected_no_more_stays_urgent() -> None:
+    waiting = queue()
+    waiting.put("a", 1, "k", now=0.0, urgent=True, alone=True)
+    waiting.accompany("a")
+    assert waiting.take(now=0.0) == ["a"]
+    singly: BatchQueue[str] = BatchQueue(None)
+    singly.put("a", 1, "k", now=0.0, alone=True)
+    singly.accompany("a")
+    assert singly.take(now=0.0) == ["a"]

@@ -295,3 +295,69 @@ def test_before_a_stage_that_refuses_what_comes_again_nothing_is_tried_elsewhere
         c = custody(repeatable=repeatable)
         suspect_first(c)
         assert bool(c.num_replayed) == repeatable
+
+
+def killed_with(c: Custody, *numbers: int) -> None:
+    """r-1 is lost with these in hand; r-2 gets them."""
+    c.open("r-1", 8, now=0.0)
+    put(c, *numbers)
+    sent(c)
+    c.down("r-1")
+    c.open("r-2", 8, now=0.0)
+    sent(c)
+
+
+def test_what_a_lost_replica_did_not_execute_is_marked_no_more() -> None:
+    c = custody()
+    killed_with(c, 1, 2, 3)
+    put(c, 4)
+    assert c.learn("r-1", [key(2), key(99)]) == {"r-2": [key(1), key(3)]}
+    assert [c.marked(key(number)) for number in (1, 2, 3, 4)] == [0, 1, 0, 0]
+    c.started("r-2", [key(1)])
+    assert c.down("r-2").refused == (), "it was marked when r-2 began it"
+    assert [c.marked(key(number)) for number in (1, 2, 3, 4)] == [1, 1, 0, 0]
+    assert c.learn("r-2", [key(1)]) == {}
+    assert [c.marked(key(number)) for number in (1, 2)] == [1, 1]
+
+
+def test_what_a_lost_replica_executed_is_refused_after_its_second_death() -> None:
+    c = custody()
+    killed_with(c, 1, 2)
+    c.learn("r-1", [key(2)])
+    c.started("r-2", [key(2)])
+    assert c.down("r-2").refused == (Refusal(key(2), "r-2", 2),)
+    assert c.learn("r-2", []) == {}
+    assert c.marked(key(1)) == 0
+
+
+def test_what_was_executed_may_be_known_before_the_edge_breaks() -> None:
+    c = custody()
+    c.open("r-1", 8, now=0.0)
+    put(c, 1, 2)
+    sent(c)
+    assert c.learn("r-1", [key(2)]) == {}
+    assert c.down("r-1") == Loss()
+    assert [c.marked(key(number)) for number in (1, 2)] == [0, 1]
+    assert c.learn("r-9", [key(2)]) == {}
+
+
+def test_an_item_is_cleared_once_as_it_may_kill_without_being_executed() -> None:
+    c = custody()
+    killed_with(c, 1)
+    put(c, 1)
+    c.learn("r-1", [])
+    assert c.marked(key(1)) == 0
+    sent(c)
+    c.down("r-2")
+    assert c.learn("r-2", []) == {}
+    assert c.marked(key(1)) == 1
+
+
+def test_an_item_that_was_marked_from_the_beginning_stays_so() -> None:
+    c = custody()
+    c.open("r-1", 8, now=0.0)
+    put(c, 1, deaths=1)
+    sent(c)
+    c.down("r-1")
+    assert c.learn("r-1", []) == {}
+    assert c.marked(key(1)) == 1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from multiworld.serving.black_box import BlackBox
 from multiworld.serving.executor import Executor, Job, describe_error
 from multiworld.serving.graph import Batch
 from multiworld.serving.ownership import is_nobodys_else
@@ -27,7 +28,14 @@ def job(number: int, payload: Any, *, alone: bool = False) -> Job:
 class Bench:
     """An executor whose results are collected."""
 
-    def __init__(self, work: Callable[..., Any], batch: Batch | None = None, *, idempotent: bool = True) -> None:
+    def __init__(
+        self,
+        work: Callable[..., Any],
+        batch: Batch | None = None,
+        *,
+        idempotent: bool = True,
+        box: BlackBox | None = None,
+    ) -> None:
         self.results: dict[int, Any] = {}
         self.announced: list[int] = []
         self._came = asyncio.Event()
@@ -38,6 +46,7 @@ class Bench:
             before_alone=self._announce,
             after_alone=lambda: self.announced.append(0),
             on_done=self._done,
+            box=box,
         )
 
     async def _announce(self, job: Job) -> None:
@@ -47,10 +56,10 @@ class Bench:
         self.results[int.from_bytes(job.id, "little")] = result.tensor if isinstance(result, Packed) else result
         self._came.set()
 
-    async def run(self, *jobs: Job) -> list[Any]:
+    async def run(self, *jobs: Job, beside: int = 0) -> list[Any]:
         for one in jobs:
             self.executor.submit(one)
-        while len(self.results) < len(jobs):
+        while len(self.results) < len(jobs) + beside:
             self._came.clear()
             await asyncio.wait_for(self._came.wait(), 5)
         self.executor.close()
@@ -453,3 +462,52 @@ def test_tensors_of_other_kinds_are_refused_or_made_plain(kind: str) -> None:
         return
     result = checked_result(torch.ones(3).as_subclass(Mine), is_ours=False)
     assert type(result) is torch.Tensor
+
+
+def id_of(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+async def test_a_job_that_is_suspected_no_more_is_executed_with_others() -> None:
+    sizes: list[int] = []
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        sizes.append(x.shape[0])
+        return x
+
+    bench = Bench(work, Batch(max_size=8, max_wait_s=0.01))
+    for number in range(1, 5):
+        bench.executor.submit(job(number, torch.ones(1), alone=True))
+    for number in (1, 2, 3, 9):
+        bench.executor.clear(id_of(number))
+    await bench.run(*(job(number, torch.ones(1)) for number in (5, 6)), beside=4)
+    assert sorted(sizes) == [1, 2, 3]
+    assert bench.announced == [4, 0]
+
+
+@pytest.mark.parametrize("kind", ["quick", "slow", "coroutine", "batch", "alone"])
+async def test_the_box_has_what_is_executed_and_nothing_before_or_after(kind: str) -> None:
+    box = BlackBox()
+    seen: list[list[bytes] | None] = []
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        seen.append(box.read())
+        if x[0] < 0:
+            raise ValueError("negative")
+        return x
+
+    async def coroutine(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0.01)
+        return work(x)
+
+    batch = Batch(max_size=4, max_wait_s=0.01) if kind == "batch" else None
+    bench = Bench(coroutine if kind == "coroutine" else work, batch, box=box)
+    bench.executor.call_s = {"quick": 1e-6, "slow": 1.0}.get(kind)
+    numbers = (1, 2) if kind in ("coroutine", "batch") else (1,)
+    await bench.run(*(job(number, torch.ones(1), alone=kind == "alone") for number in numbers))
+    assert seen[0] == [id_of(number) for number in numbers]
+    assert box.read() == []
+    failing = Bench(coroutine if kind == "coroutine" else work, batch, box=box)
+    await failing.run(job(3, -torch.ones(1)))
+    assert seen[-1] == [id_of(3)]
+    assert box.read() == []

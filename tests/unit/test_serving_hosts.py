@@ -17,6 +17,7 @@ from multiworld.elastic.logs.console import open_consoles
 from multiworld.elastic.logs.lines import Labeller
 from multiworld.errors import HandshakeError, ProtocolError
 from multiworld.serving.errors import DeploymentError
+from multiworld.serving.exit_status import Ending
 from multiworld.serving.hosts import (
     DeploymentFile,
     Host,
@@ -166,11 +167,12 @@ async def test_handle_tells_what_became_of_each_order() -> None:
     host.on_exit = lambda *end: told.append(end)
     host.on_started = lambda *start: told.append(start)
     host.on_lost = lambda: told.append("lost")
-    host.take({"event": "exited", "member": "a-1", "pid": 8, "returncode": -9, "last_lines": ["x"]})
+    ending = {"returncode": -9, "last_lines": ["x"], "executing": ["0a"]}
+    host.take({"event": "exited", "member": "a-1", "pid": 8, **ending})
     host.take({"event": "started", "member": "a-1", "pid": 12})
     host.lose()
     host.lose()
-    assert told == [("a-1", -9, ["x"]), ("a-1", 12), "lost"]
+    assert told == [("a-1", Ending(-9, ["x"], ["0a"])), ("a-1", 12), "lost"]
     with pytest.raises(ConnectionError):
         await starts[2]
     host.kill("a-1")

@@ -284,6 +284,64 @@ async def test_of_several_senders_only_those_of_the_poison_lose_anything() -> No
         await p.wait_idle()
 
 
+async def test_what_a_killed_replica_did_not_execute_is_not_executed_alone() -> None:
+    async with plant([Stage("a", double), Stage("b", double)], "a-1") as p:
+        free = threading.Event()
+
+        def stuck(x: torch.Tensor) -> torch.Tensor:
+            free.wait(30)
+            return x * 2
+
+        await p.add("b-1", stuck)
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in range(8)]
+        replica = p.replicas["b-1"]
+        await until(lambda: len(replica._open) == 8)
+        executing = list(replica.executor._began)
+        assert len(executing) == 1
+        p.kill("b-1")
+        custody = p.replicas["a-1"].node.custody["b"]
+        free.set()
+        await until(lambda: sum(custody.marked(id_) for id_ in replica._open) == 8)
+        said: list[bytes] = []
+        replacement = await p.add("b-2", opened=False)
+        ask = replacement.executor._before_alone
+
+        async def note(job: Any) -> None:
+            said.append(job.id)
+            await ask(job)
+
+        replacement.executor._before_alone = note
+        p.replicas["a-1"].node.learn("b-1", executing)
+        assert [id_ for id_ in replica._open if custody.marked(id_)] == executing
+        p.open("b-2")
+        assert [value(answer) for answer in await asyncio.gather(*asking)] == [4.0 * number for number in range(8)]
+        assert said == executing
+        await p.wait_idle()
+
+
+async def test_what_waits_to_be_executed_alone_is_cleared_where_it_waits() -> None:
+    async with plant([Stage("a", double), Stage("b", double)], "a-1") as p:
+        free = asyncio.Event()
+
+        async def stuck(x: torch.Tensor) -> torch.Tensor:
+            await free.wait()
+            return x * 2
+
+        await p.add("b-1", stuck)
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in range(8)]
+        await until(lambda: p.replicas["b-1"].executor.num_executing == 8)
+        p.kill("b-1")
+        replacement = await p.add("b-2", stuck)
+        await until(lambda: replacement.executor.num_executing + replacement.executor.num_waiting == 8)
+        assert replacement.executor.num_executing == 1, "the others wait until each is alone"
+        p.replicas["a-1"].node.learn("b-1", [])
+        await asyncio.sleep(0.05)
+        assert not any(job.alone for job in replacement.executor._jobs.values())
+        free.set()
+        assert [value(answer) for answer in await asyncio.gather(*asking)] == [4.0 * number for number in range(8)]
+        await p.wait_idle()
+
+
 async def test_innocents_survive_any_number_of_deaths_that_are_not_their_doing() -> None:
     async with plant([Stage("a", double), Stage("b", double)], "a-1") as p:
 

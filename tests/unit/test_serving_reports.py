@@ -9,7 +9,7 @@ import pytest
 
 from multiworld.errors import PeerDiedError
 from multiworld.serving import Pipeline, Stage
-from multiworld.serving.control.actions import Action, EdgeLost, Emit, FleetEvent, ProcessEnded
+from multiworld.serving.control.actions import Action, EdgeLost, Emit, FleetEvent, ProcessEnded, Send
 from multiworld.serving.errors import MemberLostError
 from multiworld.serving.member import what_happened
 from multiworld.serving.page.stories import tell
@@ -109,3 +109,20 @@ def test_the_channel_of_the_edges_is_known_to_every_member() -> None:
     pipeline = Pipeline([Stage("a", len)], backend="tcp")
     assert pipeline.blueprint(in_main=False).options["backend"] == "tcp"
     assert pipeline.altered(name="other").backend == "tcp"
+
+
+def test_what_a_replica_executed_when_it_died_is_told_to_those_who_sent_to_it() -> None:
+    simulation = settled()
+    fleet, now = simulation.fleet, simulation.now
+    replica = next(member for member in fleet.members.values() if member.stage == "b")
+    told = [
+        (action.member, action.message["executing"])
+        for action in fleet.exited(replica.id, replica.pid, -9, now, "", ["ab"])
+        if isinstance(action, Send) and action.message["do"] == "died"
+    ]
+    senders = {id_ for id_, member in fleet.members.items() if member.stage in fleet.graph.upstream("b")}
+    assert senders
+    assert told == [(sender, ["ab"]) for sender in sorted(senders)]
+    again = fleet.exited(replica.id, replica.pid, -9, now, "", [])  # it has been given up before its end
+    assert {action.member for action in again if isinstance(action, Send)} == senders
+    assert not any(isinstance(action, Send) for action in fleet.exited(replica.id, replica.pid, -9, now))

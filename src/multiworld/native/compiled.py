@@ -53,6 +53,7 @@ MODULES = (
     "channel.stream_sending",
     "channel.tensors",
     "serving.batching",
+    "serving.black_box",
     "serving.call_thread",
     "serving.custody",
     "serving.edge",

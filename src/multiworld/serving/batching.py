@@ -111,6 +111,17 @@ class BatchQueue(Generic[T]):
         self._remove(item)
         return True
 
+    def accompany(self, item: T) -> None:
+        """It need not be executed alone any more."""
+        entry = self._all.get(item)
+        if entry is None or not entry.alone:
+            return
+        entry.alone = False
+        if self._batch is not None and not entry.urgent:
+            lane = self._lanes[entry.kind]
+            lane.urgent -= 1
+            self._mark(entry.kind, lane)
+
     def tune(self, batch: Batch | None) -> None:
         """Form batches by other bounds from now on, also of what waits already."""
         self._batch = batch

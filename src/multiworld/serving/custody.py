@@ -45,12 +45,18 @@ class Loss:
 
 
 class _Item:
-    __slots__ = ("deaths", "holders", "is_waiting", "replayed", "route", "size_bytes", "target", "waits_since")
+    __slots__ = (
+        "deaths", "holders", "is_waiting", "marked_by", "replayed", "route", "size_bytes", "target", "waits_since",
+        "was_cleared",
+    )  # fmt: skip
 
     def __init__(self, size_bytes: int, route: bytes, target: str | None, now: float) -> None:
         self.size_bytes, self.route, self.target = size_bytes, route, target
         self.holders: set[str] = set()
         self.deaths = 0
+        self.marked_by = ""
+        """Whose death it was marked for because it was there, among others."""
+        self.was_cleared = False
         self.replayed = False
         self.is_waiting = True
         self.waits_since = now
@@ -82,6 +88,8 @@ class Custody:
         self._items: dict[bytes, _Item] = {}
         self._waiting: deque[bytes] = deque()
         self._bound: dict[str, deque[bytes]] = {}  # waiting for one replica only
+        self._executing: dict[str, frozenset[bytes]] = {}
+        """Of replicas that are lost, as is known, while their edges stand."""
         self._suspicion = Suspicion()
         self._now = 0.0  # when it was asked last
         self.held_bytes = 0
@@ -186,15 +194,42 @@ class Custody:
             self._queue_of(item).appendleft(key)
         for key in (*ended, *(refusal.key for refusal in refused)):
             self._forget(key)
+        executing = self._executing.pop(peer, None)
+        if executing is not None:
+            self._clear(peer, executing)
         return Loss(tuple(refused), tuple(ended))
 
     def _judge(self, lost: Holder, key: bytes, item: _Item) -> Refusal | None:
         if not self._idempotent:
             return Refusal(key, lost.name, 0)
         # What is marked says so before it is executed: without that it had no part in this death.
-        if key in lost.started or not (lost.started or item.deaths):
+        if key in lost.started:
             item.deaths += 1
+            item.marked_by = ""
+        elif not (lost.started or item.deaths):
+            item.deaths, item.marked_by = 1, lost.name
         return Refusal(key, lost.name, item.deaths) if item.deaths >= self._max_deaths else None
+
+    def learn(self, peer: str, executing: Iterable[bytes]) -> dict[str, list[bytes]]:
+        """The replica was lost, or will be, and this is what it executed then: what else it held is marked no more.
+
+        Return for each replica what it need not execute alone any more. Each item is cleared once only: it may be the
+        cause of a death without being executed, as by its size.
+        """
+        known = frozenset(executing)
+        if peer in self._peers:  # the edge has not broken yet
+            self._executing[peer] = known
+            return {}
+        return self._clear(peer, known)
+
+    def _clear(self, peer: str, executing: frozenset[bytes]) -> dict[str, list[bytes]]:
+        cleared: dict[str, list[bytes]] = {}
+        for key, item in self._items.items():
+            if item.marked_by == peer and key not in executing and not item.was_cleared:
+                item.deaths, item.marked_by, item.was_cleared = 0, "", True
+                for holder in item.holders:
+                    cleared.setdefault(holder, []).append(key)
+        return cleared
 
     # ---- items
 
@@ -238,6 +273,7 @@ class Custody:
         if former is not None:
             item.replayed = replayed or former.replayed or bool(former.holders)
             item.deaths = max(deaths, former.deaths)
+            item.marked_by, item.was_cleared = "" if deaths else former.marked_by, former.was_cleared
         self.held_bytes += size_bytes
         self._queue_of(item).append(key)
 

@@ -16,6 +16,7 @@ import torch
 
 from ..channel.base import Payload
 from .batching import BatchQueue
+from .black_box import BlackBox
 from .call_thread import CallThread
 from .graph import Batch
 from .ownership import is_nobodys_else
@@ -74,12 +75,14 @@ class Executor:
         after_alone: Callable[[], None] = lambda: None,
         on_done: Callable[[Job, Result], None],
         turn: Turn | None = None,
+        box: BlackBox | None = None,
     ) -> None:
         """``idempotent``: whether what is left undone by a batch that failed may be executed again, one by one.
 
         ``before_alone``: a coroutine function that is awaited before a suspected job is executed.
 
-        ``after_alone`` is called when that is over. ``turn``: at the end of which ``go_on`` is called.
+        ``after_alone`` is called when that is over. ``turn``: at the end of which ``go_on`` is called. ``box``: where
+        what is being executed is written down.
         """
         self.work = work
         self._idempotent = idempotent
@@ -98,6 +101,7 @@ class Executor:
         self._running: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
         self._delivery = turn or Turn()
+        self._box = box
         self._is_due = False
         self._calls: dict[bytes, tuple[asyncio.Task[None], Job]] = {}
         """Of coroutines that execute one job."""
@@ -111,6 +115,8 @@ class Executor:
         self.service_s = 0.0
         """How long one request takes lately, the batch's time shared out."""
         self.num_arrived = self.num_done = self.num_failed = 0
+        self.num_alone = 0
+        """Of those that were executed without others, because they were suspected of killing who executes them."""
         self.busy_s = 0.0
         self.last_call = (0.0, 0)
         """How long the call took whose results are given to ``on_done``, and of how many requests."""
@@ -157,6 +163,14 @@ class Executor:
             return False
         del self._jobs[id_]
         return True
+
+    def clear(self, id_: bytes) -> None:
+        """A job is suspected no more. Whether it waits is not known to who says so."""
+        job = self._jobs.get(id_)
+        if job is not None and job.alone:
+            job.alone = False
+            self._queue.accompany(job)
+            self._go_on_soon()
 
     def is_executing(self, id_: bytes) -> bool:
         return id_ in self._began
@@ -251,7 +265,7 @@ class Executor:
         for job in jobs:
             self._jobs.pop(job.id, None)
         if not jobs[0].alone and self._is_quick():
-            self._finish(jobs, *self._call(jobs))
+            self._finish(jobs, *self._call_here(jobs))
             return
         self._executing += 1
         self._note_begin(jobs)
@@ -275,6 +289,7 @@ class Executor:
                 self._quiet.clear()
                 await self._quiet.wait()
             if alone:
+                self.num_alone += 1
                 self._note_begin(jobs)  # only now
                 await self._before_alone(first)
                 self._note_begin(jobs)
@@ -298,10 +313,23 @@ class Executor:
         if outcome is not None and not first.is_off:
             self._finish(jobs, outcome[0], outcome[1])
 
+    def _call_here(self, jobs: list[Job]) -> Outcome:
+        box = self._box
+        if box is None:
+            return self._call(jobs)
+        for job in jobs:
+            box.begin(job.id)
+        outcome = self._call(jobs)
+        for job in jobs:
+            box.end(job.id)
+        return outcome
+
     def _note_begin(self, jobs: list[Job]) -> None:
         now = time.monotonic()
         for job in jobs:
             self._began[job.id] = now, job
+            if self._box is not None:
+                self._box.begin(job.id)
 
     def _was_called(self, jobs: list[Job], outcome: Outcome) -> None:
         """The thread made a call."""
@@ -319,6 +347,8 @@ class Executor:
             began = self._began.get(job.id)
             if began is not None and began[1] is job:
                 del self._began[job.id]
+                if self._box is not None:
+                    self._box.end(job.id)
         if self._began and not self._is_async:  # what the thread was given ahead begins only now
             now = time.monotonic()
             for id_, (_, waiting) in list(self._began.items()):

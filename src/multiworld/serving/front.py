@@ -357,6 +357,9 @@ class Front:
     def dropped(self, ids: Iterable[bytes]) -> None:
         """Of replicas only."""
 
+    def cleared(self, edge: Edge, ids: Iterable[bytes]) -> None:
+        """Of replicas only."""
+
     def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
         """Of replicas only."""
         return []

@@ -57,6 +57,7 @@ class Member:
             "open": lambda order: self._with_node(lambda node: node.open(order["peer"])),
             "close": lambda order: self._with_node(lambda node: node.close(order["peer"])),
             "lost": self._lost,
+            "died": self._learn,
             "leave": lambda order: self._start(self._leave()),
         }
         self._start(self._tell_statistics())
@@ -159,6 +160,10 @@ class Member:
         for key in [key for key in self._connecting if key[0] == order["peer"]]:
             self._connecting.pop(key).cancel()
         self._with_node(lambda node: node.lost(order["peer"]))
+
+    def _learn(self, order: Message) -> None:
+        executing = [bytes.fromhex(id_) for id_ in order["executing"]]
+        self._with_node(lambda node: node.learn(order["peer"], executing))
 
     async def _leave(self) -> None:
         self.state = "leaving"

@@ -47,6 +47,9 @@ class NodeOwner(Protocol):
     def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
         """Give up what that edge brought of these, unless it was begun; return what was given up."""
 
+    def cleared(self, edge: Edge, ids: Iterable[bytes]) -> None:
+        """That sender suspects these no more of having killed a replica."""
+
     def asked(self, ids: Iterable[bytes]) -> None:
         """Further down, parts of these wait for their other parts: does anybody wait for the answers?"""
 
@@ -182,6 +185,19 @@ class Node:
         if peer.rpartition("-")[0] == GATEWAY and GATEWAY in self.custody:
             self._gone.add(peer)  # until one of that name is connected again, no answer for it finds a taker
             self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
+
+    def learn(self, peer: str, executing: Iterable[bytes]) -> None:
+        """The controller says what a replica executed when it died: nothing else that it held is suspected any more."""
+        stage = peer.rpartition("-")[0]
+        custody = self.custody.get(stage)
+        if custody is None:
+            return
+        for holder, keys in custody.learn(peer, executing).items():
+            for key in keys:
+                self._items[stage][key].deaths = 0  # it may not have left yet
+            edge = self.edges.get((holder, True))
+            if edge is not None:
+                edge.say(Kind.CLEARED, keys)
 
     def only(self, gateways: Iterable[str]) -> None:
         """The controller says which gateways there are: for others, answers need not be kept."""
@@ -362,6 +378,8 @@ class Node:
             self._owner.asked(ids)
         elif kind == Kind.DROP:
             self._owner.dropped(ids)
+        elif kind == Kind.CLEARED:
+            self._owner.cleared(edge, ids)
         elif kind == Kind.RECALL:
             returned = self._owner.recalled(edge, ids)
             if returned:

@@ -44,9 +44,9 @@ class Kind:
     """What a record says.
 
     Downstream go ITEM, ERROR, CANCEL (nobody wants it any more, here and further down), DROP (another replica has done
-    it), RECALL (give it back unless it was begun), GO, PROMPT (say at once what was EXECUTED, or not any more) and OPEN
-    (more may come, or nothing new until it is said again). The others come back; ASK goes up to the gateways: does
-    anybody wait for these?
+    it), CLEARED (it need not be executed alone), RECALL (give it back unless it was begun), GO, PROMPT (say at once
+    what was EXECUTED, or not any more) and OPEN (more may come, or nothing new until it is said again). The others come
+    back; ASK goes up to the gateways: does anybody wait for these?
     """
 
     ITEM: Final = 1
@@ -64,6 +64,7 @@ class Kind:
     EXECUTED: Final = 13
     PROMPT: Final = 14
     OPEN: Final = 15
+    CLEARED: Final = 16
 
 
 class Note(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..world.manager import WorldManager
 from .answers import DOUBTFUL, fields_of
+from .black_box import carried
 from .canary import CanaryKeeper
 from .custody import Refusal
 from .edge import Edge
@@ -97,6 +98,7 @@ class Replica:
             after_alone=self._say_over,
             on_done=self._done,
             turn=self.node.turn,
+            box=carried(),
         )
         self.canary = CanaryKeeper(self.stage, work)
         self._sources = place.graph.inputs(place.stage)
@@ -157,6 +159,7 @@ class Replica:
             "arrived": executor.num_arrived,
             "done": executor.num_done,
             "failed": executor.num_failed,
+            "alone": executor.num_alone,
             "busy_s": executor.busy_s,
             "service_s": executor.service_s,
             "held_bytes": sum(custody.held_bytes for custody in self.node.custody.values()),
@@ -305,6 +308,17 @@ class Replica:
         for id_ in ids:
             if self.executor.drop(id_):
                 self._release(id_)
+
+    def cleared(self, edge: Edge, ids: Iterable[bytes]) -> None:
+        source = _input_from(edge.stage)
+        for id_ in ids:
+            request = self._open.get(id_)
+            part = None if request is None else request.inputs.get(source)
+            if request is None or part is None:
+                continue
+            part.deaths = 0
+            if request.taken and not any(other.deaths for other in request.inputs.values()):
+                self.executor.clear(id_)
 
     def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
         returned = []

@@ -16,6 +16,7 @@ from torch import Tensor
 from ...errors import MultiworldError
 from ...world.manager import WorldManager
 from ..errors import DeploymentError
+from ..exit_status import Ending
 from ..graph import GATEWAY
 from ..hosts.orphans import end_orphans, process_space
 from ..hosts.reception import Reception
@@ -312,9 +313,10 @@ class Controller:
         self._pids[member] = pid
         self._do(self._fleet.started(member, pid, self._now()))
 
-    def _process_ended(self, member: str, returncode: int, last_lines: list[str]) -> None:
+    def _process_ended(self, member: str, ending: Ending) -> None:
         pid = self._pids.pop(member, None)
-        self._do(self._fleet.exited(member, pid, returncode, self._now(), "\n".join(last_lines)))
+        last_lines = "\n".join(ending.last_lines)
+        self._do(self._fleet.exited(member, pid, ending.returncode, self._now(), last_lines, ending.executing))
 
     def _host_stops(self, host: HostPort) -> None:
         ends_all = CONTROLLER in host.members and not self._fleet.stopping

@@ -7,7 +7,7 @@ order. Nothing is remembered of what was ordered but what is wanted and what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import PeerLeftError
@@ -139,12 +139,21 @@ class Fleet(Staffing):
         return self._lose(found, f"it could not be started: {error}", now) + self._step(now)
 
     def exited(
-        self, member: str, pid: int | None, returncode: int | None, now: float, last_lines: str = ""
+        self,
+        member: str,
+        pid: int | None,
+        returncode: int | None,
+        now: float,
+        last_lines: str = "",
+        executing: Sequence[str] | None = None,
     ) -> list[Action]:
-        """A process ended. Late news of one whose name another process has by now changes nothing."""
+        """A process ended. Late news of one whose name another process has by now changes nothing.
+
+        ``executing``: the ids of the requests that it was executing then, if that is known.
+        """
         found = self.members.get(member)
         if found is None:
-            return self._ended(member, returncode, last_lines)
+            return [*self._tell_executing(member, executing), *self._ended(member, returncode, last_lines)]
         if pid is not None and found.pid is not None and pid != found.pid:
             return []
         if found.state is MemberState.LEAVING:
@@ -156,7 +165,18 @@ class Fleet(Staffing):
         why = f"its process ended with {returncode}"
         self._note_error(found, f"{found.id}: {why}\n{last_lines}".rstrip())
         ended = self._ended(member, returncode, last_lines)
-        return ended + self._lose(found, why, now, died=True) + self._step(now)
+        told = self._tell_executing(member, executing)
+        return [*told, *ended, *self._lose(found, why, now, died=True), *self._step(now)]
+
+    def _tell_executing(self, member: str, executing: Sequence[str] | None) -> list[Action]:
+        """Tell all who may have sent to a replica what it was executing: else they suspect all that it held."""
+        parsed = parse_member(member)
+        if executing is None or parsed is None or parsed[0] == GATEWAY or parsed[0] not in self.plans:
+            return []
+        message = {"do": "died", "peer": member, "executing": list(executing)}
+        upstream = self.graph.upstream(parsed[0])
+        senders = [other for other in self.members.values() if other.stage in upstream and other.attached]
+        return [Send(member=sender.id, message=message) for sender in senders]
 
     def _ended(self, member: str, returncode: int | None, last_lines: str) -> list[Action]:
         """Return the record of an end that nobody ordered, or that was forced."""

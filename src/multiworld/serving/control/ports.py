@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from ..exit_status import Ending
 from ..messages import Message
 
 __all__ = ["HostPort", "LinePort"]
@@ -20,7 +21,7 @@ class HostPort(Protocol):
     is_stopping: bool
     process_space: str
     members: dict[str, int]
-    on_exit: Callable[[str, int, list[str]], None] | None
+    on_exit: Callable[[str, Ending], None] | None
     on_started: Callable[[str, int], None] | None
     on_stopping: Callable[[], None] | None
     on_lost: Callable[[], None] | None

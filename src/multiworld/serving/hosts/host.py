@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import DeploymentError
+from ..exit_status import Ending
 from .lines import to_line
 from .order import Order
 
@@ -39,8 +40,8 @@ class Host:
         self.process_space = str(hello.get("process_space", ""))
         """Where its pids mean something."""
         self.is_lost = False
-        self.on_exit: Callable[[str, int, list[str]], None] | None = None
-        """Called with the member, its return code (negative: the signal) and its last lines."""
+        self.on_exit: Callable[[str, Ending], None] | None = None
+        """Called with the member, and how it ended."""
         self.on_started: Callable[[str, int], None] | None = None
         """Called with the member and its pid when a kept member was started again."""
         self.on_stopping: Callable[[], None] | None = None
@@ -108,7 +109,8 @@ class Host:
         elif kind == "exited":
             self.members.pop(event["member"], None)
             if self.on_exit is not None:
-                self.on_exit(event["member"], event["returncode"], list(event["last_lines"]))
+                ending = Ending(event["returncode"], list(event["last_lines"]), event.get("executing"))
+                self.on_exit(event["member"], ending)
 
     def lose(self) -> None:
         """Of the reception only. Idempotent."""

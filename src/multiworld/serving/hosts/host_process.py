@@ -9,12 +9,14 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...elastic.worker_program import Inheritance
 from ...wire.progress import Timer
+from ..exit_status import Ending
 from .controller_link import ControllerLink
 from .host_log import logging_to
 from .loop import HostLoop
@@ -154,9 +156,8 @@ class HostProcess:
     def _restarted(self, member: str, pid: int) -> None:
         self._link.send({"event": "started", "member": member, "pid": pid})
 
-    def _exited(self, member: str, pid: int, returncode: int, last_lines: list[str]) -> None:
-        event = {"event": "exited", "member": member, "pid": pid, "returncode": returncode, "last_lines": last_lines}
-        self._link.send(event)
+    def _exited(self, member: str, pid: int, ending: Ending) -> None:
+        self._link.send({"event": "exited", "member": member, "pid": pid, **asdict(ending)})
         if self._phase is not None:
             self._end_next()
 

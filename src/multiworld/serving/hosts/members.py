@@ -17,7 +17,8 @@ from typing import NoReturn
 from ...elastic.forking import fork
 from ...elastic.worker_program import Inheritance
 from ...wire.progress import Timer
-from ..exit_status import IN_VAIN, starts_again
+from ..black_box import BlackBox, carry
+from ..exit_status import IN_VAIN, Ending, starts_again
 from .hatching import Hatching
 from .loop import HostLoop
 from .member_process import become_member
@@ -46,7 +47,7 @@ class Members:
         *,
         abandon: Callable[[], None],
         on_started: Callable[[str, int], None],
-        on_exit: Callable[[str, int, int, list[str]], None],
+        on_exit: Callable[[str, int, Ending], None],
     ) -> None:
         self._loop, self._outputs, self._inheritance, self._abandon = loop, outputs, inheritance, abandon
         self._on_started, self._on_exit = on_started, on_exit
@@ -117,6 +118,7 @@ class Members:
     def _fork(self, order: Order, on_up: Callable[[int], None]) -> None:
         output = self._outputs.open(order.member)
         try:
+            box = BlackBox()
             up = Hatching(self._loop)
         except OSError:
             output.started()
@@ -127,24 +129,27 @@ class Members:
         try:
             pid = fork()
             if pid == 0:
-                self._become(order, output, up)
+                self._become(order, output, up, box)
         except OSError:
             up.give_up()
             output.finish()
+            box.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             output.started()
         up.forked(partial(on_up, pid))
-        member = _Member(order, pid, output, up)
+        member = _Member(order, pid, output, up, box)
         self._running[order.member] = member
         self._loop.register(member.pidfd, select.EPOLLIN, _Ending(member, self._ended))
 
-    def _become(self, order: Order, output: MemberOutput, up: Hatching) -> NoReturn:
+    def _become(self, order: Order, output: MemberOutput, up: Hatching, box: BlackBox) -> NoReturn:
         """In the child. Nothing must go back to the loop, which is not its own."""
         try:
             for member in self._running.values():
                 member.output.close_file_descriptor()
+                member.box.close()
+            carry(box)
             output.close_file_descriptor()
             self._abandon()
             become_member(order, self._inheritance, output.stdout_fd, output.stderr_fd, up.announce)
@@ -156,7 +161,8 @@ class Members:
     def _ended(self, member: _Member) -> None:
         self._loop.unregister(member.pidfd)
         member.up.finish()  # that it was started is told before its end
-        returncode, last_lines = member.reap()
+        ending = member.reap()
+        returncode, last_lines = ending.returncode, ending.last_lines
         name = member.order.member
         del self._running[name]
         if member.is_kept and returncode == IN_VAIN:
@@ -167,7 +173,7 @@ class Members:
             delay_s = restarts.ended(time.monotonic() - member.started_at)
             logger.warning("%s ended with %d; it is started again in %.1f s", name, returncode, delay_s)
             self._waiting[name] = self._loop.call_later(delay_s, partial(self._start_again, member.order))
-        self._on_exit(name, member.pid, returncode, last_lines)
+        self._on_exit(name, member.pid, ending)
 
     def _start_again(self, order: Order) -> None:
         del self._waiting[order.member]
@@ -182,8 +188,8 @@ class Members:
 class _Member:
     """One process that runs."""
 
-    def __init__(self, order: Order, pid: int, output: MemberOutput, up: Hatching) -> None:
-        self.order, self.pid, self.output, self.up = order, pid, output, up
+    def __init__(self, order: Order, pid: int, output: MemberOutput, up: Hatching, box: BlackBox) -> None:
+        self.order, self.pid, self.output, self.up, self.box = order, pid, output, up, box
         self.is_kept = order.keep
         self.pidfd = os.pidfd_open(pid)  # not reaped yet, so it is the process
         self.started_at = time.monotonic()
@@ -197,13 +203,15 @@ class _Member:
         with suppress(ProcessLookupError, PermissionError):  # it leads no group yet
             os.killpg(self.pid, signal.SIGKILL)
 
-    def reap(self) -> tuple[int, list[str]]:
-        """Return its return code, negative for a signal, and its last lines."""
+    def reap(self) -> Ending:
         self.kill_group()
         last_lines = self.output.finish()
         _, status = os.waitpid(self.pid, 0)
         os.close(self.pidfd)
-        return os.waitstatus_to_exitcode(status), last_lines
+        executing = self.box.read()
+        self.box.close()
+        known = None if executing is None else [id_.hex() for id_ in executing]
+        return Ending(os.waitstatus_to_exitcode(status), last_lines, known)
 
 
 class _Ending:
