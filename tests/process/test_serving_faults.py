@@ -195,11 +195,11 @@ async def test_only_what_a_killed_replica_was_executing_is_suspected() -> None:
     pipeline = Pipeline([Stage("a", works.add_zero), Stage("b", works.Slow)], lease_s=LEASE_S)
     async with pipeline.deploy() as served:
         await served.infer(torch.zeros(1))
-        asking = [asyncio.ensure_future(served.infer(torch.full((1,), float(n)), timeout_s=30)) for n in range(40)]
+        asking = [asyncio.ensure_future(served.infer(torch.full((1,), float(n)), timeout_s=30)) for n in range(60)]
         await until(lambda: of(served, "b")[0]["stats"].get("in_flight", 0) >= 6, 5)
         lost = {kill(of(served, "b")[0])}
         answers = await asyncio.gather(*asking)
-        assert [float(answer) for answer in answers] == [2.0 * number for number in range(40)]  # type: ignore[arg-type]
+        assert [float(answer) for answer in answers] == [2.0 * number for number in range(60)]  # type: ignore[arg-type]
         await healed(served, lost, b=1)
         await until(lambda: of(served, "b")[0]["stats"].get("done", 0) >= 20, 5)
         assert of(served, "b")[0]["stats"]["alone"] <= 2, "what the thread had, and the one that it was given ahead"

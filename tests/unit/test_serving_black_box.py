@@ -27,7 +27,9 @@ def test_more_than_there_is_room_for_is_not_known_until_it_has_ended() -> None:
     for id_ in many:
         box.begin(id_)
     assert box.read() is None
-    for id_ in many[:-1]:
+    box.end(many[0])
+    box.begin(many[-2])  # again, and now there is a place
+    for id_ in many[1:-1]:
         box.end(id_)
     assert box.read() is None, "one that has no place is executed"
     box.end(many[-1])

@@ -341,16 +341,40 @@ def test_what_was_executed_may_be_known_before_the_edge_breaks() -> None:
     assert c.learn("r-9", [key(2)]) == {}
 
 
-def test_an_item_is_cleared_once_as_it_may_kill_without_being_executed() -> None:
+def test_what_another_replica_has_since_an_edge_broke_is_cleared_when_the_next_one_breaks() -> None:
+    c = custody()
+    killed_with(c, 1, 2)  # its edge alone broke
+    c.open("r-1", 8, now=0.0)
+    assert c.learn("r-1", [key(1)]) == {}
+    assert c.down("r-1").cleared == {"r-2": [key(2)]}
+
+
+def test_an_item_is_cleared_once_so_what_kills_as_its_result_is_taken_over_costs_three_replicas() -> None:
     c = custody()
     killed_with(c, 1)
     put(c, 1)
     c.learn("r-1", [])
     assert c.marked(key(1)) == 0
     sent(c)
-    c.down("r-2")
+    assert c.down("r-2").refused == ()
     assert c.learn("r-2", []) == {}
     assert c.marked(key(1)) == 1
+    c.open("r-3", 8, now=0.0)
+    sent(c)
+    c.started("r-3", [key(1)])  # that it is over has not left yet
+    assert c.down("r-3").refused == (Refusal(key(1), "r-3", 2),)
+
+
+def test_who_has_an_item_knows_better_than_who_sends_it_again() -> None:
+    c = custody()
+    killed_with(c, 1, 2)
+    put(c, 2, deaths=1)
+    c.learn("r-1", [])
+    put(c, 1, deaths=1)
+    assert [c.marked(key(number)) for number in (1, 2)] == [0, 0]
+    c.drop(key(1))
+    put(c, 1, deaths=1)
+    assert c.marked(key(1)) == 1, "it is not here any more, and comes from elsewhere"
 
 
 def test_an_item_that_was_marked_from_the_beginning_stays_so() -> None:

@@ -342,6 +342,43 @@ async def test_what_waits_to_be_executed_alone_is_cleared_where_it_waits() -> No
         await p.wait_idle()
 
 
+async def test_of_two_parts_or_copies_that_are_marked_each_sender_clears_its_own() -> None:
+    async with plant(MERGING, "b-1", "a-1") as p:
+        free = threading.Event()
+
+        def stuck(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            free.wait(30)
+            return x + y
+
+        await p.add("m-1", stuck)
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in range(4)]
+        await until(lambda: sum(request.taken for request in p.replicas["m-1"]._open.values()) == 4)
+        p.kill("m-1")
+        free.set()
+        held = threading.Event()
+
+        def waiting(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            held.wait(30)
+            return x + y
+
+        replacement = await p.add("m-2", waiting)
+        await until(lambda: replacement.executor.num_executing + replacement.executor.num_waiting == 4)
+        jobs = list(replacement.executor._jobs.values())
+        assert len(jobs) == 3
+        p.replicas["b-1"].node.learn("m-1", [])
+        await asyncio.sleep(0.05)
+        assert all(job.alone for job in jobs), "the gateway suspects them still"
+        copied = replacement._open[jobs[0].id]
+        copied.senders.append(next(sender for sender in copied.senders if sender.stage == "gateway"))
+        p.front.node.learn("m-1", [])
+        await asyncio.sleep(0.05)
+        assert [job.alone for job in jobs] == [True, False, False], "of the first there is another copy"
+        copied.senders.pop()
+        held.set()
+        assert [value(answer) for answer in await asyncio.gather(*asking)] == [5.0 * number for number in range(4)]
+        await p.wait_idle()
+
+
 async def test_innocents_survive_any_number_of_deaths_that_are_not_their_doing() -> None:
     async with plant([Stage("a", double), Stage("b", double)], "a-1") as p:
 

@@ -10,6 +10,7 @@ import pytest
 from multiworld.errors import PeerDiedError
 from multiworld.serving import Pipeline, Stage
 from multiworld.serving.control.actions import Action, EdgeLost, Emit, FleetEvent, ProcessEnded, Send
+from multiworld.serving.control.members import MemberState
 from multiworld.serving.errors import MemberLostError
 from multiworld.serving.member import what_happened
 from multiworld.serving.page.stories import tell
@@ -126,3 +127,20 @@ def test_what_a_replica_executed_when_it_died_is_told_to_those_who_sent_to_it() 
     again = fleet.exited(replica.id, replica.pid, -9, now, "", [])  # it has been given up before its end
     assert {action.member for action in again if isinstance(action, Send)} == senders
     assert not any(isinstance(action, Send) for action in fleet.exited(replica.id, replica.pid, -9, now))
+
+
+def test_who_is_away_or_gave_a_replica_up_hears_what_it_executed() -> None:
+    simulation = settled()
+    fleet, now = simulation.fleet, simulation.now
+    fleet.await_back("a-1", now)
+    pid = fleet.members["b-1"].pid
+    told = [action for action in fleet.exited("b-1", pid, -9, now, "", ["ab"]) if isinstance(action, Send)]
+    assert "a-1" not in {action.member for action in told}
+    assert [message["do"] for message in fleet.members["a-1"].missed] == ["died", "lost"]
+    simulation.run_until_settled()
+    (leaving,) = [member for member in fleet.members.values() if member.stage == "b"]
+    leaving.go(MemberState.LEAVING, now)
+    fleet.members["a-1"].attached, fleet.members["a-1"].awaited = True, False
+    actions = fleet.exited(leaving.id, leaving.pid, 0, now, "", ["cd"])
+    died = [action.member for action in actions if isinstance(action, Send) and action.message["do"] == "died"]
+    assert died == ["a-1"]

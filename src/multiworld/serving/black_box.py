@@ -30,7 +30,7 @@ class BlackBox:
 
     def begin(self, id_: bytes) -> None:
         """It is about to be executed. Once is enough."""
-        if id_ in self._places:
+        if id_ in self._places or id_ in self._without_place:
             return
         if self._free:
             place = self._places[id_] = self._free.pop()

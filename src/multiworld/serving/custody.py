@@ -7,7 +7,8 @@ finds none waits here.
 Two things keep one failure from becoming many. A replica that answers no more while others do is *suspect*
 (``suspicion``): it is offered nothing and its items are tried elsewhere, within a budget, until it answers. An item
 that was at a replica when that died is *marked*: the next replica executes it alone, and says so first to all that send
-to it, so that a second death is blamed on it and on nothing beside it. At ``max_deaths`` it is refused.
+to it, so that a second death is blamed on it and on nothing beside it. At ``max_deaths`` it is refused. Once it is
+known what the replica was executing, all else that was there is *cleared*.
 
 All senders of a stage that joins several inputs choose the same replica for a request, by its id. When replicas come or
 go they choose anew at different moments, and parts of one request lie at different replicas: those are *recalled*, and
@@ -17,8 +18,8 @@ whatever has not been joined comes back and goes to where it now belongs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .holder import Holder
 from .routing import Policy, rendezvous
@@ -38,10 +39,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Loss:
-    """What the loss of a replica ends here: ``refused`` may not go to another one, ``ended`` was for it alone."""
+    """What the loss of a replica ends here: ``refused`` may not go to another one, ``ended`` was for it alone.
+
+    ``cleared``: what replicas need not execute alone any more.
+    """
 
     refused: tuple[Refusal, ...] = ()
     ended: tuple[bytes, ...] = ()
+    cleared: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
 
 class _Item:
@@ -195,9 +200,8 @@ class Custody:
         for key in (*ended, *(refusal.key for refusal in refused)):
             self._forget(key)
         executing = self._executing.pop(peer, None)
-        if executing is not None:
-            self._clear(peer, executing)
-        return Loss(tuple(refused), tuple(ended))
+        cleared = {} if executing is None else self._clear(peer, executing)
+        return Loss(tuple(refused), tuple(ended), cleared)
 
     def _judge(self, lost: Holder, key: bytes, item: _Item) -> Refusal | None:
         if not self._idempotent:
@@ -213,8 +217,8 @@ class Custody:
     def learn(self, peer: str, executing: Iterable[bytes]) -> dict[str, list[bytes]]:
         """The replica was lost, or will be, and this is what it executed then: what else it held is marked no more.
 
-        Return for each replica what it need not execute alone any more. Each item is cleared once only: it may be the
-        cause of a death without being executed, as by its size.
+        Return for each replica what it need not execute alone any more. Each item is cleared once only: it may have
+        been the cause all the same, as where a replica dies when it takes the result over.
         """
         known = frozenset(executing)
         if peer in self._peers:  # the edge has not broken yet
@@ -272,8 +276,9 @@ class Custody:
         item.replayed, item.deaths = replayed, deaths
         if former is not None:
             item.replayed = replayed or former.replayed or bool(former.holders)
-            item.deaths = max(deaths, former.deaths)
-            item.marked_by, item.was_cleared = "" if deaths else former.marked_by, former.was_cleared
+            item.marked_by, item.was_cleared = former.marked_by, former.was_cleared
+            is_known = bool(former.marked_by) or former.was_cleared  # here, better than by whoever sends it again
+            item.deaths = former.deaths if is_known else max(deaths, former.deaths)
         self.held_bytes += size_bytes
         self._queue_of(item).append(key)
 
@@ -298,7 +303,7 @@ class Custody:
             yield self._hold(key, item, peer, now)
 
     def marked(self, key: bytes) -> int:
-        """Return how many replicas died while they held the item: above 0, it is executed alone."""
+        """Return how many deaths the item is suspected of: above 0, it is executed alone."""
         item = self._items.get(key)
         return 0 if item is None else item.deaths
 

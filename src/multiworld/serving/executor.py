@@ -289,10 +289,11 @@ class Executor:
                 self._quiet.clear()
                 await self._quiet.wait()
             if alone:
-                self.num_alone += 1
                 self._note_begin(jobs)  # only now
                 await self._before_alone(first)
                 self._note_begin(jobs)
+            if alone and not first.is_off:
+                self.num_alone += 1
             if first.is_off:
                 pass  # given up before it began
             elif not self._is_async:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from ..errors import MultiworldError, WorldClosedError
@@ -192,7 +192,10 @@ class Node:
         custody = self.custody.get(stage)
         if custody is None:
             return
-        for holder, keys in custody.learn(peer, executing).items():
+        self._say_cleared(stage, custody.learn(peer, executing))
+
+    def _say_cleared(self, stage: str, cleared: Mapping[str, Sequence[bytes]]) -> None:
+        for holder, keys in cleared.items():
             for key in keys:
                 self._items[stage][key].deaths = 0  # it may not have left yet
             edge = self.edges.get((holder, True))
@@ -426,6 +429,7 @@ class Node:
             item = items.pop(refusal.key, None)
             if item is not None:
                 self._owner.refused(stage, item, refusal)
+        self._say_cleared(stage, loss.cleared)
         ended = [key for key in loss.ended if items.pop(key, None) is not None]
         if ended:
             self._owner.accepted(stage, ended)

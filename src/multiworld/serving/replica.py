@@ -218,10 +218,9 @@ class Replica:
 
     def _calls_off(self, request: _Open, id_: bytes) -> bool:
         """Whether it was to be executed alone, and has not been begun: now it will not be."""
-        if not any(part.deaths for part in request.inputs.values()):
-            return False
         if self._suspect is None or self._suspect.id != id_:
-            return not self.executor.is_executing(id_) and self.executor.drop(id_)
+            is_marked = any(part.deaths for part in request.inputs.values())
+            return is_marked and not self.executor.is_executing(id_) and self.executor.drop(id_)
         self._suspect.is_off = True
         self._suspect = None
         return True
@@ -314,11 +313,12 @@ class Replica:
         for id_ in ids:
             request = self._open.get(id_)
             part = None if request is None else request.inputs.get(source)
-            if request is None or part is None:
-                continue
+            if request is None or part is None or sum(sender.stage == edge.stage for sender in request.senders) > 1:
+                continue  # another sender may have marked its copy for another death
             part.deaths = 0
             if request.taken and not any(other.deaths for other in request.inputs.values()):
                 self.executor.clear(id_)
+        self.executor.go_on()
 
     def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
         returned = []

@@ -158,7 +158,8 @@ class Fleet(Staffing):
             return []
         if found.state is MemberState.LEAVING:
             forgets = self._kill(found) if found.keep else []  # else its host would start it again
-            return [*forgets, *self._left(found), *self._step(now)]
+            # It may have been given up with requests in hand, long before it left.
+            return [*self._tell_executing(member, executing), *forgets, *self._left(found), *self._step(now)]
         found.keep = found.keep and starts_again(returncode)  # by its host
         if returncode == IN_VAIN and found.host in self.hosts:
             self.hosts[found.host].unfit[found.stage] = last_lines.rpartition("\n")[2]
@@ -175,8 +176,7 @@ class Fleet(Staffing):
             return []
         message = {"do": "died", "peer": member, "executing": list(executing)}
         upstream = self.graph.upstream(parsed[0])
-        senders = [other for other in self.members.values() if other.stage in upstream and other.attached]
-        return [Send(member=sender.id, message=message) for sender in senders]
+        return self._tell_of_end([other for other in self.members.values() if other.stage in upstream], message)
 
     def _ended(self, member: str, returncode: int | None, last_lines: str) -> list[Action]:
         """Return the record of an end that nobody ordered, or that was forced."""
@@ -406,8 +406,8 @@ class Fleet(Staffing):
         return missed
 
     def _missed_losses(self, member: Member) -> list[Action]:
-        peers, member.missed = member.missed, []
-        return [self._lost_to(member, peer) for peer in peers]
+        messages, member.missed = member.missed, []
+        return [Send(member=member.id, message=message) for message in messages]
 
     def _missed(self, member: Member) -> list[Action]:
         """Return what a replica may have missed: that gateways are gone for which it has answers, and its tuning."""

@@ -90,8 +90,8 @@ class Member:
     stats: dict[str, Any] = field(default_factory=dict)
     heard_at: float = 0.0
     """When it said something last."""
-    missed: list[str] = field(default_factory=list)
-    """Whose loss it has not been told yet, as it was awaited."""
+    missed: list[dict[str, Any]] = field(default_factory=list)
+    """What it has not been told yet of the end of others, as it was awaited."""
     told_ready: bool | None = None
     """Of a gateway: what it was told last of whether all is ready."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..graph import GATEWAY
@@ -311,13 +312,17 @@ class Staffing(Roster):
 
     def _tell_lost(self, member: Member) -> list[Action]:
         others = [other for other in self.members.values() if other is not member]
-        for other in others:
-            if other.awaited:
-                other.missed.append(member.id)
-        return [self._lost_to(other, member.id) for other in others if other.attached]
+        return self._tell_of_end(others, {"do": "lost", "peer": member.id})
 
-    def _lost_to(self, member: Member, peer: str) -> Send:
-        return Send(member=member.id, message={"do": "lost", "peer": peer})
+    def _tell_of_end(self, members: Iterable[Member], message: dict[str, Any]) -> list[Action]:
+        """Those that are away hear of it when they are back."""
+        actions: list[Action] = []
+        for member in members:
+            if member.awaited:
+                member.missed.append(message)
+            elif member.attached:
+                actions.append(Send(member=member.id, message=message))
+        return actions
 
     def _mourn(self, member: Member, was_settled: bool, why: str) -> list[Action]:
         plan = self.plans[member.stage]
