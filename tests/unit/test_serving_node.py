@@ -22,6 +22,7 @@ from multiworld.serving.errors import (
     ServingError,
     StageFailedError,
 )
+from multiworld.serving.front import Front
 from multiworld.serving.graph import Stage
 from multiworld.serving.replica import Replica
 from multiworld.testing import scaled
@@ -571,6 +572,32 @@ async def test_a_gateway_that_stops_says_so() -> None:
         with pytest.raises(GatewayClosedError, match="gateway-1 stops") as caught:
             await p.front.infer(tensor(1))
         assert caught.value.http_status == 503
+
+
+async def test_parts_of_requests_of_a_gateway_that_died_are_called_off_by_its_successor() -> None:
+    never = asyncio.Event()
+
+    async def stuck(x: torch.Tensor) -> torch.Tensor:
+        await never.wait()
+        return x
+
+    async with plant(MERGING, "m-1", "a-1") as p:
+        await p.add("b-1", stuck)
+        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=60)) for number in range(3)]
+        joining = p.replicas["m-1"]
+        await until(lambda: len(joining._open) == 3 and p.replicas["b-1"].executor.num_executing == 3)
+        former, p.front = p.front, Front(p.wires, p._place("gateway-1"))  # type: ignore[arg-type]
+        former._tending.cancel()
+        former.node.abort()
+        p.kill("b-1")  # what it had is nowhere now
+        await p.add("b-2", stuck)
+        for upstream, downstream in (("gateway-1", "a-1"), ("gateway-1", "m-1"), ("m-1", "gateway-1")):
+            await p.connect(upstream, downstream)
+        await until(lambda: not joining._open)
+        never.set()
+        for each in asking:
+            each.cancel()
+        await p.wait_idle()
 
 
 async def test_answers_for_a_gateway_that_is_no_more_are_not_kept() -> None:

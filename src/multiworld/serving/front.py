@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import logging
 import math
@@ -76,8 +77,9 @@ class Front:
         self._cancels_chosen = all(stage.idempotent for stage in place.graph.stages.values())
         """Whether what a client may come back for can be given up when it goes: it can be executed anew."""
         self._branches = any(len(place.graph.downstream(name)) > 1 for name in (INPUT, *place.graph.order))
-        self._ids = itertools.count()
-        self._salt = os.urandom(8)
+        # Ids of its own begin with its name, so that its successor knows them, and go on otherwise than those of that.
+        self._salt = hashlib.blake2b(place.member.encode(), digest_size=8).digest()
+        self._ids = itertools.count(int.from_bytes(os.urandom(7), "little"))
         self._loop = asyncio.get_running_loop()
         self._busy = asyncio.Event()
         self._tending = self._loop.create_task(self._tend())
@@ -337,8 +339,9 @@ class Front:
         """Of replicas only."""
 
     def asked(self, ids: Iterable[bytes]) -> None:
-        """A replica waits for the other parts of these requests. Those that have been answered are called off; of those
-        that were under way when a replica was lost, the other part may have been lost with it.
+        """A replica waits for the other parts of these requests. Those that have been answered are called off, as are
+        those of an earlier gateway of this name; of those that were under way when a replica was lost, the other part
+        may have been lost with it.
         """
         now, late = time.monotonic(), []
         for id_ in ids:
