@@ -189,11 +189,14 @@ async def test_where_one_side_cannot_connect_neither_uses_gloo(
     spy: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     construct = gloo_group.GlooGroup._construct
+    other_is_built = threading.Event()
 
     def construct_or_fail(group: gloo_group.GlooGroup, store: Any, device: Any) -> Any:
         built = construct(group, store, device)
         if group._rank == 1:
+            other_is_built.wait(WAIT_S)  # else that one sees its connections end while it makes them
             raise RuntimeError("lost its connections")
+        other_is_built.set()
         return built
 
     monkeypatch.setattr(gloo_group.GlooGroup, "_construct", construct_or_fail)

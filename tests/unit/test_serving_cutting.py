@@ -9,6 +9,7 @@ import torch.nn.functional as functional
 from torch import nn
 
 from multiworld.serving.cutting import LayerCost, cut, partition, profile, stages_of
+from multiworld.serving.errors import BadRequestError
 from multiworld.serving.graph import Batch, Graph
 
 
@@ -377,6 +378,8 @@ def test_where_requests_are_batched_a_cut_goes_along_rows_only() -> None:
     assert len(cut(model, example, 4, repeats=1)) == 4
     with pytest.raises(ValueError, match=r"of \d+ where requests can be batched"):
         stages_of(model, example, 4, batch=Batch(max_size=8))
+    with pytest.raises(ValueError, match=r"of \d+ where requests can be batched"):  # rows are as many as steps
+        stages_of(model, torch.randn(5, 5, 8), 4, batch=Batch(max_size=8))
 
 
 class Scaled(nn.Module):
@@ -410,3 +413,50 @@ class Cropped(nn.Module):
 def test_sizes_beyond_which_a_cut_is_not_known_to_be_right_are_told(caplog: pytest.LogCaptureFixture) -> None:
     cut(Cropped(), torch.randn(2, 5, 8), 2, repeats=1)
     assert "size()[1] <= 16" in caplog.text
+
+
+def test_what_the_example_did_not_have_is_refused() -> None:
+    for payload, wrong, text in (
+        ({"ids": ids(2, 5), "bias": torch.randn(50)}, {"ids": ids(2, 5)}, "expected the tensors ids, bias, got ids"),
+        ([ids(2, 5), torch.randn(50)], [ids(2, 5)] * 3, "expected a list of 2 tensors, got 3"),
+        (ids(2, 5), {"ids": ids(2, 5)}, "expected a tensor, got a dict"),
+    ):
+        part = pickle.loads(pickle.dumps(cut(GPT(), payload, 2, repeats=1)[0]))
+        with pytest.raises(BadRequestError, match=text):
+            part(wrong)
+
+
+class Stepping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.GRUCell(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros_like(x[:, 0])
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state)
+        return self.last(state)  # type: ignore[no-any-return]
+
+
+def test_sizes_that_a_model_was_followed_for_are_the_only_ones_it_takes() -> None:
+    model = Stepping()
+    parts = cut(model, torch.randn(2, 5, 8), 2, repeats=1)
+    payload = torch.randn(3, 5, 8)
+    assert torch.equal(run(parts, payload), model(payload))
+    with pytest.raises(BadRequestError, match=r"cut for shape \[any, 5, 8\], got \[3, 7, 8\]"):
+        run(parts, torch.randn(3, 7, 8))
+
+
+class WithState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        hidden = self.first(x)
+        return self.last(hidden), (hidden, hidden)
+
+
+def test_a_model_whose_answers_cannot_be_served_is_not_cut() -> None:
+    with pytest.raises(ValueError, match="WithState cannot be served as it is: expected a tensor, or a list or dict"):
+        cut(WithState(), torch.randn(2, 8), 2, repeats=1)

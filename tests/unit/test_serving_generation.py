@@ -18,6 +18,7 @@ from multiworld.serving.answers import Report
 from multiworld.serving.errors import (
     BadRequestError,
     DeadlineExceededError,
+    GatewayClosedError,
     OverloadedError,
     RequestLostError,
     ServingError,
@@ -333,6 +334,64 @@ async def test_who_waits_for_a_turn_gives_up_by_its_deadline_and_in_order() -> N
     assert generator.statistics()["running"] == 0
 
 
+async def test_who_may_not_wait_runs_if_there_is_a_turn() -> None:
+    generator = Generator(Stuck([]), max_running=1, max_waiting=0)
+    first = asyncio.create_task(collect(generator))
+    await asyncio.sleep(0)
+    assert generator.statistics()["running"] == 1
+    with pytest.raises(OverloadedError):
+        await collect(generator)
+    first.cancel()
+    await asyncio.wait([first])
+    with pytest.raises(ValueError, match="max_waiting"):
+        Generator(Stuck([]), max_waiting=-1)
+
+
+class Late(Alone):
+    async def infer(self, payload: Payload, **options: Any) -> Payload:
+        raise DeadlineExceededError(0.02, "blocks")
+
+
+async def test_who_is_late_hears_of_the_time_of_the_whole_generation() -> None:
+    with pytest.raises(DeadlineExceededError, match=r"within 7 s \(it was at blocks\)"):
+        await collect(Generator(Late(make_stages())), timeout_s=7.0)
+
+
+async def test_generations_under_way_go_on_while_it_drains() -> None:
+    expected = await collect(Generator(Alone(make_stages())))
+
+    class Slow(Alone):
+        async def infer(self, payload: Payload, **options: Any) -> Payload:
+            await asyncio.sleep(0.005)
+            return await super().infer(payload, **options)
+
+    generator = Generator(Slow(make_stages()), max_running=1)
+    running = [asyncio.create_task(collect(generator)) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    assert not await generator.drain(0.01)
+    draining = asyncio.create_task(generator.drain(30))
+    await asyncio.sleep(0)
+    with pytest.raises(GatewayClosedError):
+        await collect(generator)
+    assert await asyncio.gather(*running) == [expected] * 2
+    assert await draining
+    await generator.aclose()
+
+
+async def test_sequences_of_many_pieces_go_on_through_caches_that_are_too_small() -> None:
+    prompts = [[number + 1] * 40 for number in range(6)]
+    expected = [await collect(Generator(Alone(make_stages())), prompt, max_new_tokens=3) for prompt in prompts]
+
+    class Paced(Alone):
+        async def infer(self, payload: Payload, **options: Any) -> Payload:
+            await asyncio.sleep(0)
+            return await super().infer(payload, **options)
+
+    async with Generator(Paced(make_stages(capacity_tokens=100)), chunk_tokens=4, max_replays=8) as generator:
+        found = await asyncio.gather(*(collect(generator, prompt, max_new_tokens=3) for prompt in prompts))
+    assert found == expected
+
+
 # ---- as what a gateway serves
 
 
@@ -425,6 +484,13 @@ async def test_a_gateway_can_ask_for_all_and_for_a_stream() -> None:
 async def test_questions_that_are_none_are_refused(payload: Payload) -> None:
     with pytest.raises(BadRequestError):
         await Generator(Alone(make_stages())).infer(payload)
+
+
+async def test_an_empty_list_of_stop_tokens_stops_nothing() -> None:
+    asked = {"tokens": torch.tensor([1]), "max_new_tokens": torch.tensor(2), "stop": torch.tensor([])}
+    answer = await Generator(Alone(make_stages())).infer(asked)
+    assert isinstance(answer, dict)
+    assert len(answer["tokens"]) == 2
 
 
 # ---- sampling

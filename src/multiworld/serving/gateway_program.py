@@ -125,6 +125,8 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
         page = PageApp(recorder, token=arguments["token"], is_open=not is_loopback(options_of_http.host))
         service: Served = GatewayService(blueprint.name, member)
         generator = None if options.get("generation") is None else Generator(service, **options["generation"])
+        if generator is not None:
+            member.drain_first = generator.drain
         http = Gateway(generator or service, options_of_http, mounts={PREFIX: page})
         recorder.start()
         stopping = asyncio.Event()

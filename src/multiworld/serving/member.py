@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ __all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of", "what_happene
 
 logger = logging.getLogger(__name__)
 
+DRAIN_S = 60.0  # for a gateway
 FIRST_STATS_S, STATS_S = 0.1, 1.0  # more often at first: whoever dies before it has told of work died young
 
 
@@ -336,6 +337,8 @@ class GatewayMember(Member):
         self.state = "loaded"
         self.ready = False
         self.why = "the controller has not said yet that all stages are up"
+        self.drain_first: Callable[[float], Awaitable[object]] | None = None
+        """What asks the front again and again until it has done with what it has begun."""
         self._orders |= {
             "load": lambda order: self.tell({"event": "loaded", "version": 1, "took_s": 0.0, "from": "init"}),
             "readiness": self._hear_readiness,
@@ -368,7 +371,10 @@ class GatewayMember(Member):
     async def _drain(self) -> None:
         self.state = "draining"
         self.ready, self.why = False, "this gateway stops"
-        await self.front.drain(60.0)
+        until = asyncio.get_running_loop().time() + DRAIN_S
+        if self.drain_first is not None:
+            await self.drain_first(DRAIN_S)
+        await self.front.drain(max(0.0, until - asyncio.get_running_loop().time()))
         self.tell({"event": "drained"})
 
 

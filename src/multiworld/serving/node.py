@@ -324,7 +324,7 @@ class Node:
                 continue
             item.deaths = custody.marked(item.id)
             item.replayed = item.replayed or custody.was_replayed(item.id)
-            if item.extra and HOPS in item.extra and stage != GATEWAY:
+            if item.kind != Kind.ERROR and item.extra and HOPS in item.extra and stage != GATEWAY:
                 item.extra = sent(item.extra, stage, peer, at=time.time(), attempt=item.attempt, holders=custody.peers)
             edge.post(item)
 

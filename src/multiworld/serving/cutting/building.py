@@ -10,8 +10,9 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
+from ..errors import BadRequestError
 from .boundaries import Boundary, Layout
-from .tracing import Traced
+from .tracing import Key, Traced
 
 __all__ = ["build"]
 
@@ -46,6 +47,43 @@ class _Constant(nn.Module):
         return self.value
 
 
+class _Structure(nn.Module):
+    """Refuses a payload of another structure than the example's, of which a part would be ignored."""
+
+    def __init__(self, keys: list[Key]) -> None:
+        super().__init__()
+        self.keys = keys
+
+    def forward(self, payload: Any) -> Any:
+        if self.keys == [None]:
+            if not isinstance(payload, torch.Tensor):
+                raise BadRequestError("", f"expected a tensor, got a {type(payload).__name__}")
+        elif isinstance(self.keys[0], str):
+            if not isinstance(payload, dict) or payload.keys() != set(self.keys):
+                got = ", ".join(payload) if isinstance(payload, dict) else f"a {type(payload).__name__}"
+                raise BadRequestError("", f"expected the tensors {', '.join(map(str, self.keys))}, got {got}")
+        elif not isinstance(payload, (list, tuple)) or len(payload) != len(self.keys):
+            got = str(len(payload)) if isinstance(payload, (list, tuple)) else f"a {type(payload).__name__}"
+            raise BadRequestError("", f"expected a list of {len(self.keys)} tensors, got {got}")
+        return payload
+
+
+class _Sizes(nn.Module):
+    """Refuses sizes for which the model was not followed; None stands for any."""
+
+    def __init__(self, name: str, sizes: tuple[int | None, ...]) -> None:
+        super().__init__()
+        self.name, self.sizes = name, sizes
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        sizes, shape = self.sizes, tensor.shape
+        if len(sizes) != len(shape) or any(want not in (None, have) for want, have in zip(sizes, shape, strict=True)):
+            wanted = ", ".join("any" if size is None else str(size) for size in sizes)
+            what = f"{self.name} of shape" if self.name else "shape"
+            raise BadRequestError("", f"the model was cut for {what} [{wanted}], got {list(shape)}")
+        return tensor
+
+
 class _Part:
     def __init__(
         self,
@@ -75,10 +113,16 @@ class _Part:
         payload = self._graph.placeholder("payload")
         if self._before is None:
             example = self._traced.example
+            payload = self._checked(payload, "structure", _Structure([example.keys[name] for name in example.values]))
             for node in self._layout.nodes:
                 if node.op == "placeholder":
                     key = example.keys[str(node.target)]
-                    self._made[node] = payload if key is None else self._item(payload, key)
+                    tensor = payload if key is None else self._item(payload, key)
+                    fixed = _fixed_sizes(node)
+                    if fixed is not None:
+                        sizes = _Sizes("" if key is None else str(key), fixed)
+                        tensor = self._checked(tensor, f"sizes_{node.name}", sizes)
+                    self._made[node] = tensor
             return
         several = len(self._before.tensors) > 1
         for node in self._before.tensors:
@@ -91,6 +135,11 @@ class _Part:
             return fx.map_arg(self._layout.nodes[-1].args[0], self._make)
         made = {node.name: self._make(node) for node in self._after.tensors}
         return made if len(made) > 1 else next(iter(made.values()))
+
+    def _checked(self, value: fx.Node, name: str, check: nn.Module) -> fx.Node:
+        """Have a module look at what comes in; what else is called by a part is followed when it is unpickled."""
+        self._traced.module.add_submodule(f"checked_{name}", check)
+        return self._graph.call_module(f"checked_{name}", (value,))
 
     def _item(self, payload: fx.Node, key: str | int) -> fx.Node:
         return self._graph.call_function(operator.getitem, (payload, key))
@@ -122,6 +171,14 @@ class _Part:
         if self._before is not None:
             return self._made[self._before.tensors[0]]
         return self._made[next(node for node in self._layout.nodes if node.op == "placeholder")]
+
+
+def _fixed_sizes(placeholder: fx.Node) -> tuple[int | None, ...] | None:
+    """Return for each dimension of an input the size that torch.export followed the model for, if that is fixed."""
+    value = placeholder.meta.get("val")
+    if not isinstance(value, torch.Tensor):  # fx follows it for no size
+        return None
+    return tuple(size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size for size in value.shape)
 
 
 def _constant_name(node: fx.Node) -> str:

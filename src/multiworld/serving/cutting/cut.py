@@ -10,9 +10,10 @@ import torch
 from torch import fx, nn
 
 from ..graph import Stage
+from ..results import checked_result
 from .boundaries import Boundary, Layout
 from .building import build
-from .measuring import Measured, measure
+from .measuring import Measured, measure, shapes_of_twice_the_rows
 from .partition import LayerCost, partition
 from .tracing import Example, Traced, trace_by_export, trace_by_fx
 
@@ -82,7 +83,8 @@ def stages_of(
     max_param_bytes: int | None = None,
     **options: Any,
 ) -> list[Stage]:
-    """Return a model as a chain of stages ``part0``, ``part1``, ...; ``options`` go to each ``Stage``.
+    """Return a model as a chain of stages ``part0``, ``part1``, ...; ``options`` go to each ``Stage``; its device is by
+    default the one on which the model is.
 
     ``replicas``: of each stage, or one number per stage. Raises as ``cut`` does.
     """
@@ -91,6 +93,7 @@ def stages_of(
         raise ValueError(f"replicas={counts} has {len(counts)} numbers for {num_stages} stages")
     by_rows = options.get("batch") is not None
     parts = cut(module, example, num_stages, max_param_bytes=max_param_bytes, by_rows=by_rows)
+    options.setdefault("device", str(next((value.device for value in module.parameters()), "cpu")))
     return [
         Stage(f"{name}{number}", part, replicas=count, **options)
         for number, (part, count) in enumerate(zip(parts, counts, strict=True))
@@ -112,7 +115,7 @@ class _Cuttable:
             except Exception as error:  # this runs the model's own code, which may raise anything
                 problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
                 continue
-            found = self.layout.boundaries(self.measured, bound.num_rows)
+            found = self.layout.boundaries(self.measured, shapes_of_twice_the_rows(self.traced))
             self.boundaries = _usable(found, at_least, by_rows=by_rows)
             if len(self.boundaries) + 1 >= at_least:
                 return
@@ -175,6 +178,10 @@ def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.M
         payload = _copied(example)
         for part in parts:
             payload = _copied(part(payload))
+    try:
+        checked_result(payload, is_ours=False)
+    except TypeError as error:
+        raise ValueError(f"{type(module).__name__} cannot be served as it is: {error}") from None
     pieces = _leaves(payload)
     if len(whole) != len(pieces) or not all(map(_same, whole, pieces)):
         raise ValueError(

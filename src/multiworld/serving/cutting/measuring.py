@@ -12,7 +12,7 @@ from torch import fx
 
 from .tracing import Traced
 
-__all__ = ["Measured", "measure"]
+__all__ = ["Measured", "measure", "shapes_of_twice_the_rows"]
 
 
 @dataclass(frozen=True)
@@ -59,3 +59,18 @@ def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
                 watch.seconds.clear()
             watch.run(*(value.clone() for value in inputs), enable_io_processing=False)
     return {node: Measured(min(watch.seconds[node]), *watch.values[node]) for node in traced.module.graph.nodes}
+
+
+def shapes_of_twice_the_rows(traced: Traced) -> dict[fx.Node, tuple[int, ...] | None]:
+    """Return the shape of what each operation returns for twice as many rows; none if the model does not take them."""
+    num_rows = traced.example.num_rows
+    watch = _Stopwatch(traced.module, on_gpu=False)
+    places = [node for node in traced.module.graph.nodes if node.op == "placeholder"]
+    inputs = [traced.example.values[str(node.target)] for node in places]
+    try:
+        with torch.no_grad():
+            twice = [torch.cat((value, value)) if value.shape[:1] == (num_rows,) else value.clone() for value in inputs]
+            watch.run(*twice, enable_io_processing=False)
+    except Exception:  # the model's own code may raise anything
+        return {}
+    return {node: shape for node, (shape, _) in watch.values.items()}

@@ -114,8 +114,10 @@ class _Clock:
         if self._loop.time() < self._due():
             self._timer = self._loop.call_at(self._due(), self._look)
             return
-        took_s = self._loop.time() - self._began
-        message = f"the body has not come within {took_s:.1f} s, and nothing of it for too long"
+        now = self._loop.time()
+        silent_s = now - self._heard
+        silent = f", and nothing of it for {silent_s:.1f} s" if silent_s >= self._options.body_timeout_s else ""
+        message = f"the body has not come within {now - self._began:.1f} s{silent}"
         self._interruption(Refusal(408, "RequestTimeoutError", message))
 
 

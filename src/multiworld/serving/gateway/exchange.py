@@ -21,6 +21,7 @@ __all__ = ["LOSABLE", "Answer", "Exchange", "Losable"]
 LOSABLE = "multiworld.connection"
 """Where a server that can leaves a Losable in the state of its scopes. Others are asked by a task."""
 JOINED_BYTES = 1 << 16  # up to here one write of a copy is cheaper than two writes
+SLICE_BYTES = 1 << 20  # what is written at once is copied, and waits in memory for a client that does not read
 SKIPPED_BYTES = 1 << 16  # so much of an unwanted body is read for the sake of the connection
 SKIP_S = 0.2
 LINGER_S = 2.0
@@ -100,8 +101,9 @@ class Exchange:
         elif sum(map(len, answer.pieces)) <= JOINED_BYTES:
             await self._send_body(b"".join(answer.pieces), has_more=lingers)
         else:
-            for index, piece in enumerate(answer.pieces, 1):
-                await self._send_body(piece, has_more=lingers or index < len(answer.pieces))
+            slices = [slice_ for piece in answer.pieces for slice_ in _slices(piece)]
+            for index, slice_ in enumerate(slices, 1):  # none before the client has taken most of those before it
+                await self._send_body(slice_, has_more=lingers or index < len(slices))
         if lingers:
             await self._linger()
         if lingers or answer.events is not None:
@@ -145,6 +147,13 @@ class Exchange:
 
     async def _send_body(self, piece: Buffer, *, has_more: bool) -> None:
         await self._send({"type": "http.response.body", "body": piece, "more_body": has_more})
+
+
+def _slices(piece: Buffer) -> list[Buffer]:
+    if len(piece) <= SLICE_BYTES:
+        return [piece]
+    view = memoryview(piece)
+    return [view[at : at + SLICE_BYTES] for at in range(0, len(view), SLICE_BYTES)]
 
 
 class _Dates:

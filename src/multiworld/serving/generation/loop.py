@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Generator"]
 
 CLOSE_S = 1.0
+LOOK_S = 0.5
 RETRY_AFTER_S = 1.0
 
 
@@ -56,11 +57,15 @@ class Generator:
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value!r}")
         self._served = served
+        if max_waiting < 0:
+            raise ValueError(f"max_waiting must be at least 0, got {max_waiting!r}")
         self._turns = Turns(max_running)
+        self._one_by_one = asyncio.Lock()
         self._max_waiting, self._chunk_tokens, self._max_replays = max_waiting, chunk_tokens, max_replays
         self._timeout_s = timeout_s
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        self._is_draining = self._is_closed = False
+        self._ended = asyncio.Event()
         self.num_tokens = self.num_replays = 0
         self.num_done = self.num_failed = 0
 
@@ -71,6 +76,20 @@ class Generator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Start no more generations and wait for those under way, which go on; return whether all have ended."""
+        self._is_draining = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        while self._turns.num_running + self._turns.num_waiting:
+            self._ended.clear()
+            try:
+                await asyncio.wait_for(self._ended.wait(), min(until - loop.time(), LOOK_S))  # who waits may give up
+            except asyncio.TimeoutError:
+                if loop.time() >= until:
+                    return False
+        return True
 
     async def aclose(self) -> None:
         """Start no more generations, and give the last states a moment to be freed."""
@@ -115,6 +134,7 @@ class Generator:
             chunk_tokens=self._chunk_tokens,
             max_replays=self._max_replays,
             on_replay=self._count_replay,
+            one_by_one=self._one_by_one,
             report=report,
         )
         await self._enter(run)
@@ -132,6 +152,7 @@ class Generator:
             raise
         finally:
             self._turns.leave()
+            self._ended.set()
             self._forget(run)
 
     # ---- as what a gateway serves
@@ -220,9 +241,9 @@ class Generator:
         )
 
     async def _enter(self, run: Run) -> None:
-        if self._is_closed:
+        if self._is_draining or self._is_closed:
             raise GatewayClosedError("this generator")
-        if self._turns.num_waiting >= self._max_waiting:
+        if not self._turns.is_free and self._turns.num_waiting >= self._max_waiting:
             raise OverloadedError(self._turns.num_waiting, RETRY_AFTER_S)
         try:
             await self._turns.enter(run.remaining_s())

@@ -69,6 +69,8 @@ def _number(fields: Mapping[str, Tensor], name: str, default: Any) -> Any:
 
 
 def _tokens(tensor: Tensor, name: str) -> list[int]:
+    if not tensor.numel():
+        return []  # of whatever type: an empty list in JSON has none
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() > 1:
         raise BadRequestError("", f"{name} must be whole numbers [n], got {tensor.dtype} {list(tensor.shape)}")
     tokens = [int(token) for token in tensor.reshape(-1).tolist()]

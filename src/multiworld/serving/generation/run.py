@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Infers", "Run"]
 
 FREE_S = 5.0
+PATIENT_LOSSES = 2  # of one token: then others that are sent again are the cause, rather than a lost replica
 
 
 class Infers(Protocol):
@@ -53,9 +54,11 @@ class Run:
         chunk_tokens: int,
         max_replays: int,
         on_replay: Callable[[], None],
+        one_by_one: asyncio.Lock,
         report: Report | None = None,
     ) -> None:
         """``timeout_s``: from now on. ``on_replay`` is called each time when the sequence is sent again.
+        ``one_by_one``: whose states are lost again and again, as caches are too small, is sent while no other such is.
 
         ``report``: of all steps together, if ``served`` reports; each continues the trace that it names.
         """
@@ -63,7 +66,7 @@ class Run:
         self.timeout_s = timeout_s
         self.is_begun = False
         self._served, self._chunk_tokens, self._max_replays = served, chunk_tokens, max_replays
-        self._on_replay = on_replay
+        self._on_replay, self._one_by_one = on_replay, one_by_one
         self._report = report if getattr(served, "reports", False) else None
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_s
@@ -83,7 +86,10 @@ class Run:
         num_lost = 0
         while True:
             try:
-                return await self._advance()
+                if num_lost < PATIENT_LOSSES:
+                    return await self._advance()
+                async with self._one_by_one:
+                    return await self._advance()
             except (StateLostError, RequestLostError):  # a step may be taken twice, whatever the stages are declared
                 num_lost += 1
                 if num_lost > self._max_replays:
@@ -121,6 +127,13 @@ class Run:
                 return _rows_of(answer)
 
     async def _ask(self, payload: Payload, timeout_s: float) -> Payload:
+        try:
+            return await self._ask_once(payload, timeout_s)
+        except DeadlineExceededError as error:  # which knows of this step alone
+            where = error.where
+        raise DeadlineExceededError(self.timeout_s, where)
+
+    async def _ask_once(self, payload: Payload, timeout_s: float) -> Payload:
         whole = self._report
         if whole is None:
             return await self._served.infer(payload, timeout_s=timeout_s, key=self._key)

@@ -44,7 +44,7 @@ class Sampling:
         if not math.isfinite(best):  # the maximum is NaN if any of them is
             raise ServingError(f"the last stage's logits of token {position} have the maximum {best}")
         if self.temperature:
-            scores = self._cut(scores) / self.temperature + self._noise(scores.numel(), position)
+            scores = (self._cut(scores) - best) / self.temperature + self._noise(scores.numel(), position)
         return int(scores.argmax())
 
     def _cut(self, scores: Tensor) -> Tensor:

@@ -20,9 +20,14 @@ class Turns:
     def num_waiting(self) -> int:
         return sum(not waiter.done() for waiter in self._waiting)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether who enters now has a turn at once."""
+        return self._free > 0 and not self.num_waiting
+
     async def enter(self, timeout_s: float) -> None:
         """Wait for a turn; asyncio.TimeoutError if none comes in time. Cancelled, the turn goes to the next one."""
-        if self._free and not self.num_waiting:
+        if self.is_free:
             self._free -= 1
         else:
             loop = asyncio.get_running_loop()
