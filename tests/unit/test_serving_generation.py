@@ -347,6 +347,29 @@ async def test_who_may_not_wait_runs_if_there_is_a_turn() -> None:
         Generator(Stuck([]), max_waiting=-1)
 
 
+async def test_who_waits_to_be_sent_again_gives_up_by_its_deadline() -> None:
+    sent = 0
+
+    class Lost(Alone):
+        async def infer(self, payload: Payload, **options: Any) -> Payload:
+            nonlocal sent
+            await asyncio.sleep(0)  # the others' turn
+            sent += 1
+            if sent <= 4:
+                raise StateLostError("blocks", "x")
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    generator = Generator(Lost(make_stages()))
+    first = asyncio.create_task(collect(generator, timeout_s=30))
+    second = asyncio.create_task(collect(generator, timeout_s=0.2))
+    with pytest.raises(DeadlineExceededError, match="whose states were lost"):
+        await second
+    assert sent == 5
+    first.cancel()
+    await asyncio.wait([first])
+
+
 class Late(Alone):
     async def infer(self, payload: Payload, **options: Any) -> Payload:
         raise DeadlineExceededError(0.02, "blocks")

@@ -60,7 +60,7 @@ class Generator:
         if max_waiting < 0:
             raise ValueError(f"max_waiting must be at least 0, got {max_waiting!r}")
         self._turns = Turns(max_running)
-        self._one_by_one = asyncio.Lock()
+        self._one_by_one = Turns(1)
         self._max_waiting, self._chunk_tokens, self._max_replays = max_waiting, chunk_tokens, max_replays
         self._timeout_s = timeout_s
         self._forgetting: set[asyncio.Task[None]] = set()

@@ -24,6 +24,7 @@ from ..errors import (
 from ..versions import joined
 from .cache import Step
 from .message import SEQUENCE_BYTES, pack
+from .turns import Turns
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,7 +55,7 @@ class Run:
         chunk_tokens: int,
         max_replays: int,
         on_replay: Callable[[], None],
-        one_by_one: asyncio.Lock,
+        one_by_one: Turns,
         report: Report | None = None,
     ) -> None:
         """``timeout_s``: from now on. ``on_replay`` is called each time when the sequence is sent again.
@@ -88,8 +89,7 @@ class Run:
             try:
                 if num_lost < PATIENT_LOSSES:
                     return await self._advance()
-                async with self._one_by_one:
-                    return await self._advance()
+                return await self._advance_alone()
             except (StateLostError, RequestLostError):  # a step may be taken twice, whatever the stages are declared
                 num_lost += 1
                 if num_lost > self._max_replays:
@@ -99,6 +99,16 @@ class Run:
                 self._num_known = 0
             except OverloadedError as error:  # what was begun goes before what is new, so it is only a matter of time
                 await asyncio.sleep(min(error.retry_after_s, self.remaining_s()))
+
+    async def _advance_alone(self) -> Tensor:
+        try:
+            await self._one_by_one.enter(self.remaining_s())
+        except asyncio.TimeoutError:
+            raise DeadlineExceededError(self.timeout_s, "the queue of those whose states were lost") from None
+        try:
+            return await self._advance()
+        finally:
+            self._one_by_one.leave()
 
     async def free(self) -> None:
         """Tell the stages that it is over; one that does not hear it frees the state when it has been idle for long."""
