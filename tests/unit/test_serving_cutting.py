@@ -447,6 +447,39 @@ def test_sizes_that_a_model_was_followed_for_are_the_only_ones_it_takes() -> Non
         run(parts, torch.randn(3, 7, 8))
 
 
+def test_a_model_that_was_followed_for_one_row_takes_more() -> None:
+    model = Stepping()
+    parts = cut(model, torch.randn(1, 5, 8), 2, repeats=1)
+    payload = torch.randn(3, 5, 8)
+    assert torch.equal(run(parts, payload), model(payload))
+
+
+class Flattened(nn.Module):
+    def __init__(self, steps_first: bool) -> None:
+        super().__init__()
+        self.steps_first = steps_first
+        self.first, self.middle, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.steps_first:
+            flat: torch.Tensor = self.last(self.middle(self.first(x.transpose(0, 1).flatten(0, 1))))
+            return flat.view(5, -1, 8).transpose(0, 1)
+        return self.last(self.middle(self.first(x.flatten(0, 1)))).view(-1, 5, 8)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("steps_first", [False, True])
+def test_what_is_made_of_rows_and_steps_is_not_rows(steps_first: bool) -> None:
+    model, example = Flattened(steps_first), torch.randn(2, 5, 8)
+    assert len(cut(model, example, 2, repeats=1)) == 2
+    with pytest.raises(ValueError, match=r"where requests can be batched"):
+        stages_of(model, example, 2, batch=Batch(max_size=8))
+
+
+def test_an_example_of_more_tensors_than_a_model_takes_is_refused() -> None:
+    with pytest.raises(TypeError, match="cannot take an example"):
+        cut(Stepping(), [torch.randn(2, 5, 8), torch.randn(2)], 2, repeats=1)
+
+
 class WithState(nn.Module):
     def __init__(self) -> None:
         super().__init__()

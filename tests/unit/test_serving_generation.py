@@ -388,7 +388,8 @@ async def test_generations_under_way_go_on_while_it_drains() -> None:
             await asyncio.sleep(0.005)
             return await super().infer(payload, **options)
 
-    generator = Generator(Slow(make_stages()), max_running=1)
+    stages = make_stages()
+    generator = Generator(Slow(stages), max_running=1)
     running = [asyncio.create_task(collect(generator)) for _ in range(2)]
     await asyncio.sleep(0.01)
     assert not await generator.drain(0.01)
@@ -398,6 +399,7 @@ async def test_generations_under_way_go_on_while_it_drains() -> None:
         await collect(generator)
     assert await asyncio.gather(*running) == [expected] * 2
     assert await draining
+    assert not any(stage._states for stage in stages)
     await generator.aclose()
 
 

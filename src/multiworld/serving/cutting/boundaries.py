@@ -52,16 +52,20 @@ class Layout:
                 self.remade.add(node)
 
     def boundaries(
-        self, measured: Mapping[fx.Node, Measured], doubled: Mapping[fx.Node, tuple[int, ...] | None]
+        self,
+        measured: Mapping[fx.Node, Measured],
+        num_rows: int | None,
+        doubled: Mapping[fx.Node, tuple[int, ...] | None],
     ) -> list[Boundary]:
         """Return where the graph can be cut, each place once (of equal ones the first), the very end not among them.
 
-        ``doubled``: the shapes for twice as many rows, so that these are not taken for another dimension of that size.
+        ``doubled``: the shapes for twice as many rows, so that these are not taken for another dimension of that size,
+        nor what is made of rows and others, as by ``flatten``, for rows.
         """
         last_use = self._last_uses()
         found: list[Boundary] = []
         for end in range(1, len(self.nodes) - 1):
-            boundary = self._boundary(end, last_use, measured, doubled)
+            boundary = self._boundary(end, last_use, measured, num_rows, doubled)
             if boundary is not None and not (found and found[-1].tensors == boundary.tensors):
                 found.append(boundary)
         return found
@@ -85,6 +89,7 @@ class Layout:
         end: int,
         last_use: Mapping[fx.Node, int],
         measured: Mapping[fx.Node, Measured],
+        num_rows: int | None,
         doubled: Mapping[fx.Node, tuple[int, ...] | None],
     ) -> Boundary | None:
         live = [node for node in self.nodes[:end] if last_use.get(node, -1) >= end]
@@ -97,7 +102,7 @@ class Layout:
         readable = {node: place for node, place in sizes.items() if place is not None}
         if len(readable) < len(sizes):
             return None
-        by_rows = all(_has_rows(measured[node].shape, doubled.get(node)) for node in tensors)
+        by_rows = all(_has_rows(measured[node].shape, num_rows, doubled.get(node)) for node in tensors)
         return Boundary(end, tensors, readable, by_rows)
 
     def _last_uses(self) -> dict[fx.Node, int]:
@@ -114,8 +119,8 @@ class Layout:
         return all(source in self.remade or source in self.sizes for source in node.all_input_nodes)
 
 
-def _has_rows(shape: tuple[int, ...] | None, doubled: tuple[int, ...] | None) -> bool:
-    return shape is not None and len(shape) > 0 and doubled == (2 * shape[0], *shape[1:])
+def _has_rows(shape: tuple[int, ...] | None, num_rows: int | None, doubled: tuple[int, ...] | None) -> bool:
+    return shape is not None and shape[:1] == (num_rows,) and doubled == (2 * shape[0], *shape[1:])
 
 
 def _is_pure_call(node: fx.Node) -> bool:

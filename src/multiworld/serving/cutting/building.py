@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,8 +59,8 @@ class _Structure(nn.Module):
             if not isinstance(payload, torch.Tensor):
                 raise BadRequestError("", f"expected a tensor, got a {type(payload).__name__}")
         elif isinstance(self.keys[0], str):
-            if not isinstance(payload, dict) or payload.keys() != set(self.keys):
-                got = ", ".join(payload) if isinstance(payload, dict) else f"a {type(payload).__name__}"
+            if not isinstance(payload, Mapping) or payload.keys() != set(self.keys):
+                got = ", ".join(payload) if isinstance(payload, Mapping) else f"a {type(payload).__name__}"
                 raise BadRequestError("", f"expected the tensors {', '.join(map(str, self.keys))}, got {got}")
         elif not isinstance(payload, (list, tuple)) or len(payload) != len(self.keys):
             got = str(len(payload)) if isinstance(payload, (list, tuple)) else f"a {type(payload).__name__}"
@@ -118,7 +118,7 @@ class _Part:
                 if node.op == "placeholder":
                     key = example.keys[str(node.target)]
                     tensor = payload if key is None else self._item(payload, key)
-                    fixed = _fixed_sizes(node)
+                    fixed = _fixed_sizes(node, example.num_rows)
                     if fixed is not None:
                         sizes = _Sizes("" if key is None else str(key), fixed)
                         tensor = self._checked(tensor, f"sizes_{node.name}", sizes)
@@ -138,8 +138,11 @@ class _Part:
 
     def _checked(self, value: fx.Node, name: str, check: nn.Module) -> fx.Node:
         """Have a module look at what comes in; what else is called by a part is followed when it is unpickled."""
-        self._traced.module.add_submodule(f"checked_{name}", check)
-        return self._graph.call_module(f"checked_{name}", (value,))
+        name = f"checked_{name}"
+        while hasattr(self._traced.module, name):
+            name += "_"
+        self._traced.module.add_submodule(name, check)
+        return self._graph.call_module(name, (value,))
 
     def _item(self, payload: fx.Node, key: str | int) -> fx.Node:
         return self._graph.call_function(operator.getitem, (payload, key))
@@ -173,12 +176,16 @@ class _Part:
         return self._made[next(node for node in self._layout.nodes if node.op == "placeholder")]
 
 
-def _fixed_sizes(placeholder: fx.Node) -> tuple[int | None, ...] | None:
-    """Return for each dimension of an input the size that torch.export followed the model for, if that is fixed."""
+def _fixed_sizes(placeholder: fx.Node, num_rows: int | None) -> tuple[int | None, ...] | None:
+    """Return for each dimension of an input the size that torch.export followed the model for, if that is fixed.
+
+    It fixes each that is 1, without need: with an example of one row, nothing is known of more rows.
+    """
     value = placeholder.meta.get("val")
     if not isinstance(value, torch.Tensor):  # fx follows it for no size
         return None
-    return tuple(size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size for size in value.shape)
+    sizes = [size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size for size in value.shape]
+    return tuple(None if dim == 0 and size == num_rows == 1 else size for dim, size in enumerate(sizes))
 
 
 def _constant_name(node: fx.Node) -> str:

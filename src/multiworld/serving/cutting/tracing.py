@@ -47,7 +47,8 @@ class Example:
         values = {name: payload if key is None else payload[key] for name, key in keys.items()}  # type: ignore[index]
         absent = {parameter.name: parameter.default for parameter in parameters if parameter.name not in keys}
         missing = [name for name, default in absent.items() if default is inspect.Parameter.empty]
-        if missing or not all(isinstance(value, torch.Tensor) for value in values.values()):
+        is_too_long = isinstance(payload, (list, tuple)) and len(payload) > len(parameters)
+        if missing or is_too_long or not all(isinstance(value, torch.Tensor) for value in values.values()):
             raise TypeError(
                 f"{type(module).__name__}.forward({', '.join(parameter.name for parameter in parameters)}) cannot take "
                 f"an example of {_describe(payload)}"

@@ -101,6 +101,8 @@ class Exchange:
         elif sum(map(len, answer.pieces)) <= JOINED_BYTES:
             await self._send_body(b"".join(answer.pieces), has_more=lingers)
         else:
+            if not lingers:
+                self.body.close()  # what it holds others may have, while the client takes the answer
             slices = [slice_ for piece in answer.pieces for slice_ in _slices(piece)]
             for index, slice_ in enumerate(slices, 1):  # none before the client has taken most of those before it
                 await self._send_body(slice_, has_more=lingers or index < len(slices))

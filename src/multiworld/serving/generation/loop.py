@@ -82,13 +82,15 @@ class Generator:
         self._is_draining = True
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
-        while self._turns.num_running + self._turns.num_waiting:
+        while not self._turns.is_idle:
             self._ended.clear()
             try:
                 await asyncio.wait_for(self._ended.wait(), min(until - loop.time(), LOOK_S))  # who waits may give up
             except asyncio.TimeoutError:
                 if loop.time() >= until:
                     return False
+        if self._forgetting:
+            await asyncio.wait(self._forgetting, timeout=min(CLOSE_S, max(0.0, until - loop.time())))
         return True
 
     async def aclose(self) -> None:

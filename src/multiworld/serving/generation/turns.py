@@ -12,7 +12,7 @@ class Turns:
     """Use it on one event loop. Each ``enter`` that returned is followed by one ``leave``."""
 
     def __init__(self, number: int) -> None:
-        self._free = number
+        self._number = self._free = number
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.num_running = 0
 
@@ -24,6 +24,11 @@ class Turns:
     def is_free(self) -> bool:
         """Whether who enters now has a turn at once."""
         return self._free > 0 and not self.num_waiting
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has a turn, or is about to have one."""
+        return self._free == self._number
 
     async def enter(self, timeout_s: float) -> None:
         """Wait for a turn; asyncio.TimeoutError if none comes in time. Cancelled, the turn goes to the next one."""
