@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -51,21 +51,15 @@ class Layout:
             elif node.op == "get_attr" or (_is_pure_call(node) and self._is_made_of_remade(node)):
                 self.remade.add(node)
 
-    def boundaries(
-        self,
-        measured: Mapping[fx.Node, Measured],
-        num_rows: int | None,
-        doubled: Mapping[fx.Node, tuple[int, ...] | None],
-    ) -> list[Boundary]:
+    def boundaries(self, measured: Mapping[fx.Node, Measured], with_rows: Collection[fx.Node]) -> list[Boundary]:
         """Return where the graph can be cut, each place once (of equal ones the first), the very end not among them.
 
-        ``doubled``: the shapes for twice as many rows, so that these are not taken for another dimension of that size,
-        nor what is made of rows and others, as by ``flatten``, for rows.
+        ``with_rows``: the operations that return a tensor with the requests' rows in front.
         """
         last_use = self._last_uses()
         found: list[Boundary] = []
         for end in range(1, len(self.nodes) - 1):
-            boundary = self._boundary(end, last_use, measured, num_rows, doubled)
+            boundary = self._boundary(end, last_use, measured, with_rows)
             if boundary is not None and not (found and found[-1].tensors == boundary.tensors):
                 found.append(boundary)
         return found
@@ -89,8 +83,7 @@ class Layout:
         end: int,
         last_use: Mapping[fx.Node, int],
         measured: Mapping[fx.Node, Measured],
-        num_rows: int | None,
-        doubled: Mapping[fx.Node, tuple[int, ...] | None],
+        with_rows: Collection[fx.Node],
     ) -> Boundary | None:
         live = [node for node in self.nodes[:end] if last_use.get(node, -1) >= end]
         tensors = tuple(node for node in live if node not in self.remade and node not in self.sizes)
@@ -102,7 +95,7 @@ class Layout:
         readable = {node: place for node, place in sizes.items() if place is not None}
         if len(readable) < len(sizes):
             return None
-        by_rows = all(_has_rows(measured[node].shape, num_rows, doubled.get(node)) for node in tensors)
+        by_rows = all(node in with_rows for node in tensors)
         return Boundary(end, tensors, readable, by_rows)
 
     def _last_uses(self) -> dict[fx.Node, int]:
@@ -117,10 +110,6 @@ class Layout:
 
     def _is_made_of_remade(self, node: fx.Node) -> bool:
         return all(source in self.remade or source in self.sizes for source in node.all_input_nodes)
-
-
-def _has_rows(shape: tuple[int, ...] | None, num_rows: int | None, doubled: tuple[int, ...] | None) -> bool:
-    return shape is not None and shape[:1] == (num_rows,) and doubled == (2 * shape[0], *shape[1:])
 
 
 def _is_pure_call(node: fx.Node) -> bool:

@@ -13,7 +13,7 @@ from ..graph import Stage
 from ..results import checked_result
 from .boundaries import Boundary, Layout
 from .building import build
-from .measuring import Measured, measure, shapes_of_twice_the_rows
+from .measuring import Measured, measure, nodes_with_rows
 from .partition import LayerCost, partition
 from .tracing import Example, Traced, trace_by_export, trace_by_fx
 
@@ -115,7 +115,7 @@ class _Cuttable:
             except Exception as error:  # this runs the model's own code, which may raise anything
                 problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
                 continue
-            found = self.layout.boundaries(self.measured, bound.num_rows, shapes_of_twice_the_rows(self.traced))
+            found = self.layout.boundaries(self.measured, nodes_with_rows(self.traced, self.measured))
             self.boundaries = _usable(found, at_least, by_rows=by_rows)
             if len(self.boundaries) + 1 >= at_least:
                 return
