@@ -336,8 +336,7 @@ async def test_what_waits_to_be_executed_alone_is_cleared_where_it_waits() -> No
         await until(lambda: replacement.executor.num_executing + replacement.executor.num_waiting == 8)
         assert replacement.executor.num_executing == 1, "the others wait until each is alone"
         p.replicas["a-1"].node.learn("b-1", [])
-        await asyncio.sleep(0.05)
-        assert not any(job.alone for job in replacement.executor._jobs.values())
+        await until(lambda: not any(job.alone for job in replacement.executor._jobs.values()))
         free.set()
         assert [value(answer) for answer in await asyncio.gather(*asking)] == [4.0 * number for number in range(8)]
         await p.wait_idle()
@@ -372,8 +371,8 @@ async def test_of_two_parts_or_copies_that_are_marked_each_sender_clears_its_own
         copied = replacement._open[jobs[0].id]
         copied.senders.append(next(sender for sender in copied.senders if sender.stage == "gateway"))
         p.front.node.learn("m-1", [])
-        await asyncio.sleep(0.05)
-        assert [job.alone for job in jobs] == [True, False, False], "of the first there is another copy"
+        await until(lambda: not jobs[1].alone and not jobs[2].alone)
+        assert jobs[0].alone, "there is another copy of it"
         copied.senders.pop()
         held.set()
         assert [value(answer) for answer in await asyncio.gather(*asking)] == [5.0 * number for number in range(4)]
