@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,21 @@ def test_so_does_a_canary(tmp_path: Path) -> None:
     stage = Stage("named", "operator:neg", canary=lambda: None)
     with pytest.raises(DeploymentError, match=r"stage 'named': its canary cannot be sent"):
         Blueprint.of("test", [stage], {}).write(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["/nowhere/<stdin>", None])
+def test_a_work_of_a_program_that_was_typed_in_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    preparation = {"dir": "/", **({} if path is None else {"init_main_from_path": path})}
+    monkeypatch.setattr("multiprocessing.spawn.get_preparation_data", lambda _: dict(preparation))
+    blueprint = Blueprint.of("test", [Stage("function", double)], {})
+    assert blueprint.main == {"dir": "/"}  # what cannot be imported is not tried
+    blueprint.write(tmp_path)
+    monkeypatch.setattr(double, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "double", double, raising=False)
+    with pytest.raises(DeploymentError, match=r"stage 'function': its work .* double is defined in a program that was"):
+        blueprint.write(tmp_path)
 
 
 async def test_another_host_fetches_what_its_stage_needs(

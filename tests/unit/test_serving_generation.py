@@ -21,6 +21,7 @@ from multiworld.serving.errors import (
     GatewayClosedError,
     OverloadedError,
     RequestLostError,
+    SequenceTooLongError,
     ServingError,
     StageFailedError,
     StateLostError,
@@ -48,9 +49,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def make_stages(*, capacity_tokens: int = 1000) -> list[GptStage]:
+def make_stages(num_blocks: Sequence[int] = (1, 1, 1), *, capacity_tokens: int = 1000) -> list[GptStage]:
     torch.manual_seed(0)
-    return Gpt(CONFIG).eval().stages((1, 1, 1), capacity_tokens=capacity_tokens)
+    return Gpt(CONFIG).eval().stages(num_blocks, capacity_tokens=capacity_tokens)
 
 
 def ask(stages: Sequence[GptStage], sequence: int, position: int, tokens: list[int], attempt: int = 0) -> Tensor:
@@ -146,7 +147,8 @@ def test_what_cannot_be_a_sequence_is_refused_alone(tokens: list[int]) -> None:
     good = pack(Step(bytes(16), 0, 0, 5), torch.tensor(PROMPT))
     bad = pack(Step(bytes([1]) * 16, 0, 0, len(tokens)), torch.tensor(tokens))
     results = stage.many([bad, good, torch.ones(3)])
-    assert [type(result) for result in results] == [BadRequestError, dict, BadRequestError]
+    refused = SequenceTooLongError if len(tokens) > CONFIG.context else BadRequestError
+    assert [type(result) for result in results] == [refused, dict, BadRequestError]
 
 
 class Sums(GenerationStage):
@@ -252,6 +254,19 @@ async def test_what_was_begun_waits_out_an_overload() -> None:
 
     async with Generator(Losing(make_stages(), refuse)) as generator:
         assert await collect(generator) == await collect(Generator(Alone(make_stages())))
+
+
+@pytest.mark.parametrize("capacity_tokens", [1000, 40])
+async def test_a_generation_ends_where_a_sequence_is_as_long_as_is_served(capacity_tokens: int) -> None:
+    served = min(CONFIG.context, capacity_tokens)
+    stages = make_stages(capacity_tokens=capacity_tokens)
+    async with Generator(Alone(stages)) as generator:
+        found = await collect(generator, max_new_tokens=1000)
+        assert len(PROMPT) + len(found) == served + 1  # the last one is chosen, but not gone on from
+        assert generator.statistics()["done"] == 1
+        with pytest.raises(SequenceTooLongError, match=f"{served + 1} tokens"):
+            await collect(generator, [1] * (served + 1))
+    assert not any(stage._states for stage in stages)
 
 
 async def test_other_errors_end_it_at_once() -> None:
@@ -415,6 +430,66 @@ async def test_sequences_of_many_pieces_go_on_through_caches_that_are_too_small(
     async with Generator(Paced(make_stages(capacity_tokens=100)), chunk_tokens=4, max_replays=8) as generator:
         found = await asyncio.gather(*(collect(generator, prompt, max_new_tokens=3) for prompt in prompts))
     assert found == expected
+
+
+# ---- new weights amid a sequence
+
+
+class Updating(Alone):
+    """Its first stage, which has no state, has other weights from some steps on: ``version`` of each step."""
+
+    reports = True
+
+    def __init__(self, version: Callable[[int], int]) -> None:
+        super().__init__(make_stages((0, 2, 1)))
+        self.firsts, self.version, self.num_steps = first_stages(), version, 0
+
+    async def infer(self, payload: Payload, *, report: Report | None = None, **_: Any) -> Payload:
+        assert report is not None
+        self.num_steps += 1
+        version = self.version(self.num_steps)
+        report.versions = {"first": (version,), "blocks": (1,)}
+        self.stages[0] = self.firsts[version - 1]
+        await asyncio.sleep(0)
+        return await super().infer(payload)
+
+
+def first_stages() -> list[GptStage]:
+    """Return the first stage with the weights of version 1 and of version 2."""
+    (first, *_), (other, *_) = make_stages((0, 3)), make_stages((0, 3))
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(-1.5)
+    return [first, other]
+
+
+async def of_version(version: int, tokens: Sequence[int], max_new_tokens: int) -> list[int]:
+    stages = make_stages((0, 2, 1))
+    stages[0] = first_stages()[version - 1]
+    return await collect(Generator(Alone(stages)), tokens, max_new_tokens=max_new_tokens)
+
+
+async def test_a_sequence_has_states_of_one_version_of_weights_only() -> None:
+    generator = Generator(Updating(lambda step: 1 if step <= 8 else 2), chunk_tokens=3)  # after two pieces, six tokens
+    async with generator:
+        found = await collect(generator)
+    before = await of_version(1, PROMPT, 7)
+    after = await of_version(2, [*PROMPT, *before], 13)
+    assert after != (await of_version(1, PROMPT, 20))[7:]
+    assert found == [*before, *after]
+    assert generator.num_replays == 1
+
+
+async def test_a_stage_that_has_two_versions_for_long_holds_up_no_sequence() -> None:
+    served = Updating(lambda step: 1 + step % 2)
+    generator = Generator(served, chunk_tokens=2, max_replays=1, timeout_s=60)
+    async with generator:
+        found = await collect(generator, max_new_tokens=6)
+    expected: list[int] = []
+    for number in range(6):  # each is of one version, whichever
+        of_both = [(await of_version(version, [*PROMPT, *expected], 1))[0] for version in (1, 2)]
+        assert found[number] in of_both
+        expected.append(found[number])
 
 
 # ---- as what a gateway serves

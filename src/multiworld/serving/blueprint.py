@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import io
 import multiprocessing.spawn
 import os
 import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from .errors import DeploymentError
@@ -39,7 +41,7 @@ class Blueprint:
     def of(cls, name: str, stages: Iterable[Stage], options: dict[str, Any], *, in_main: bool = True) -> Blueprint:
         """Draw it up in the process that made the pipeline. ``in_main``: its ``__main__`` may define works."""
         main = multiprocessing.spawn.get_preparation_data("serving")
-        if not in_main:
+        if not in_main or not Path(main.get("init_main_from_path", "/")).exists():  # that of standard input is <stdin>
             main = {key: value for key, value in main.items() if not key.startswith("init_main")}
         return cls(
             name=name,
@@ -58,12 +60,25 @@ class Blueprint:
         works.mkdir(mode=MINE, parents=True, exist_ok=True)
         for stage in self.stages:
             if not isinstance(stage.work, str):
-                _write(works / f"{stage.name}.pickle", _pickled(stage, "work", stage.work))
-            _pickled(stage, "canary", stage.canary)
+                _write(works / f"{stage.name}.pickle", self._pickled(stage, "work", stage.work))
+            self._pickled(stage, "canary", stage.canary)
         named = tuple(
             stage if isinstance(stage.work, str) else replace(stage, work=_in_file(stage)) for stage in self.stages
         )
         _write(folder / GRAPH_FILE, pickle.dumps(replace(self, stages=named)))
+
+    def _pickled(self, stage: Stage, name: str, value: Any) -> bytes:
+        has_main = any(key.startswith("init_main") for key in self.main)
+        found = io.BytesIO()
+        try:
+            (pickle.Pickler if has_main else _WithoutMain)(found).dump(value)
+        except Exception as error:
+            raise DeploymentError(
+                f"stage {stage.name!r}: its {name} cannot be sent to another process ({type(error).__name__}: {error})."
+                " Define it at the top level of a module, not inside a function, or name it as "
+                "'package.module:attribute'."
+            ) from error
+        return found.getvalue()
 
     @classmethod
     def read(cls, folder: Path) -> Blueprint:
@@ -72,6 +87,18 @@ class Blueprint:
         if not isinstance(value, cls):
             raise DeploymentError(f"{folder / GRAPH_FILE} holds no pipeline, but a {type(value).__name__}")
         return value
+
+
+class _WithoutMain(pickle.Pickler):
+    """Refuses what is defined in a ``__main__`` that no other process can import."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{value.__qualname__} is defined in a program that was typed in, or read from standard input or "
+                "`python -c`, which no other process can import; put it in a file"
+            )
+        return NotImplemented
 
 
 def is_replaying_main() -> bool:
@@ -129,16 +156,6 @@ def _imported(name: str) -> Any:
     for part in attribute.split("."):
         value = getattr(value, part)
     return value
-
-
-def _pickled(stage: Stage, name: str, value: Any) -> bytes:
-    try:
-        return pickle.dumps(value)
-    except Exception as error:
-        raise DeploymentError(
-            f"stage {stage.name!r}: its {name} cannot be sent to another process ({type(error).__name__}: {error}). "
-            "Define it at the top level of a module, not inside a function, or name it as 'package.module:attribute'."
-        ) from error
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "PoisonedRequestError",
     "RequestIdReusedError",
     "RequestLostError",
+    "SequenceTooLongError",
     "ServingError",
     "StageFailedError",
     "StageUnavailableError",
@@ -54,6 +55,10 @@ class BadRequestError(ServingError):
     def __str__(self) -> str:
         where = f"stage {self.stage!r} refused the request" if self.stage else "bad request"
         return f"{where}: {self.reason}"
+
+
+class SequenceTooLongError(BadRequestError):
+    """A generation asks for more tokens of a sequence than a stage serves. Fields: ``stage``, ``reason``."""
 
 
 class StageFailedError(ServingError):

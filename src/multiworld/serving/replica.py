@@ -20,6 +20,7 @@ from .errors import (
     BadRequestError,
     PoisonedRequestError,
     RequestLostError,
+    SequenceTooLongError,
     ServingError,
     StageFailedError,
     StateLostError,
@@ -402,7 +403,8 @@ class Replica:
 
     def _fail(self, request: _Open, item: Item, error: ServingError) -> None:
         if isinstance(error, BadRequestError) and not error.stage:
-            error = BadRequestError(self.stage.name, error.reason)
+            kind = SequenceTooLongError if isinstance(error, SequenceTooLongError) else BadRequestError
+            error = kind(self.stage.name, error.reason)
         elif isinstance(error, StateLostError):
             error = StateLostError(self.stage.name, error.sequence)
         try:

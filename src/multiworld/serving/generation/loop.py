@@ -12,7 +12,7 @@ import torch
 
 from ...channel.base import Payload
 from ..answers import Asked, Report
-from ..errors import DeadlineExceededError, GatewayClosedError, OverloadedError
+from ..errors import DeadlineExceededError, GatewayClosedError, OverloadedError, SequenceTooLongError
 from .question import Question
 from .run import Infers, Run
 from .sampling import Sampling
@@ -118,7 +118,8 @@ class Generator:
     ) -> AsyncGenerator[int, None]:
         """Yield the tokens that follow ``tokens``, each as soon as it is chosen.
 
-        It ends after ``max_new_tokens``, or before the first one in ``stop``. The same arguments give the same tokens,
+        It ends after ``max_new_tokens``, before the first one in ``stop``, or where the sequence is as long as the
+        stages serve; a SequenceTooLongError says that ``tokens`` are longer. The same arguments give the same tokens,
         whatever replicas are lost on the way. ``timeout_s``: for all of it, waiting for its turn included. ``key``:
         generations with the same key go to the same replicas. ``report``: its trace is continued by each step, and it
         is filled in for all steps so far, if what generates reports.
@@ -141,8 +142,14 @@ class Generator:
         )
         await self._enter(run)
         try:
-            for _ in range(max_new_tokens):
-                token = sampling.choose(await run.logits(), len(run.tokens))
+            for index in range(max_new_tokens):
+                try:
+                    logits = await run.logits()
+                except SequenceTooLongError:
+                    if index == 0:
+                        raise
+                    break
+                token = sampling.choose(logits, len(run.tokens))
                 if token in stop:
                     break
                 run.tokens.append(token)

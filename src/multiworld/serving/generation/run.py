@@ -21,7 +21,7 @@ from ..errors import (
     ServingError,
     StateLostError,
 )
-from ..versions import joined
+from ..versions import Versions, joined
 from .cache import Step
 from .message import SEQUENCE_BYTES, pack
 from .turns import Turns
@@ -40,6 +40,10 @@ class Infers(Protocol):
 
     async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
         """Answer one request; see ``Deployment.infer``."""
+
+
+class _UpdatedError(Exception):
+    """A stage got new weights amid the sequence."""
 
 
 class Run:
@@ -68,12 +72,14 @@ class Run:
         self.is_begun = False
         self._served, self._chunk_tokens, self._max_replays = served, chunk_tokens, max_replays
         self._on_replay, self._one_by_one = on_replay, one_by_one
-        self._report = report if getattr(served, "reports", False) else None
+        self._report = (report or Report()) if getattr(served, "reports", False) else None
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_s
         self._sequence = os.urandom(SEQUENCE_BYTES)
         self._key = key or self._sequence.hex()
         self._attempt = self._num_known = 0
+        self._versions: Versions = {}  # of the weights in the first step of this attempt, and
+        self._latest: Versions = {}  # in the last answer
 
     def remaining_s(self) -> float:
         """Return how much time is left; DeadlineExceededError for none."""
@@ -84,29 +90,36 @@ class Run:
 
     async def logits(self) -> Tensor:
         """Return the logits ``[vocabulary]`` of the next token, whatever it takes. Raises a ServingError."""
-        num_lost = 0
+        num_lost = num_updates = 0
         while True:
+            size = self._chunk_tokens if num_updates < PATIENT_LOSSES else len(self.tokens)
             try:
                 if num_lost < PATIENT_LOSSES:
-                    return await self._advance()
-                return await self._advance_alone()
+                    return await self._advance(size)
+                return await self._advance_alone(size)
             except (StateLostError, RequestLostError):  # a step may be taken twice, whatever the stages are declared
                 num_lost += 1
                 if num_lost > self._max_replays:
                     raise
-                self._on_replay()
-                self._attempt += 1
-                self._num_known = 0
+                self._start_over()
+            except _UpdatedError:
+                num_updates += 1
+                self._start_over()
             except OverloadedError as error:  # what was begun goes before what is new, so it is only a matter of time
                 await asyncio.sleep(min(error.retry_after_s, self.remaining_s()))
 
-    async def _advance_alone(self) -> Tensor:
+    def _start_over(self) -> None:
+        self._on_replay()
+        self._attempt += 1
+        self._num_known = 0
+
+    async def _advance_alone(self, size: int) -> Tensor:
         try:
             await self._one_by_one.enter(self.remaining_s())
         except asyncio.TimeoutError:
             raise DeadlineExceededError(self.timeout_s, "the queue of those whose states were lost") from None
         try:
-            return await self._advance()
+            return await self._advance(size)
         finally:
             self._one_by_one.leave()
 
@@ -124,14 +137,18 @@ class Run:
                 except OverloadedError as error:  # what is over takes room from what begins
                     await asyncio.sleep(min(error.retry_after_s, left_s / 2, 1.0))
 
-    async def _advance(self) -> Tensor:
-        """Send what the stages do not know yet: one token, or all of them in pieces."""
+    async def _advance(self, size: int) -> Tensor:
+        """Send what the stages do not know yet: one token, or all of them in pieces of ``size``."""
         while True:
-            piece = self.tokens[self._num_known : self._num_known + self._chunk_tokens]
+            piece = self.tokens[self._num_known : self._num_known + size]
             step = Step(self._sequence, self._attempt, self._num_known, len(piece))
             left_s = self.remaining_s()
             self.is_begun = True
             answer = await self._ask(pack(step, torch.tensor(piece)), left_s)
+            if self._num_known == 0:
+                self._versions = self._latest
+            elif self._latest != self._versions:  # the states behind a stage are of what it made with other weights
+                raise _UpdatedError
             self._num_known += len(piece)
             if self._num_known == len(self.tokens):
                 return _rows_of(answer)
@@ -150,6 +167,7 @@ class Run:
         report = Report(traceparent=whole.traceparent)
         answer = await self._served.infer(payload, timeout_s=timeout_s, key=self._key, report=report)
         whole.versions, whole.attempts = joined(whole.versions, report.versions), self._attempt + 1
+        self._latest = report.versions
         return answer
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...channel.base import Payload
-from ..errors import BadRequestError, StateLostError
+from ..errors import BadRequestError, SequenceTooLongError, StateLostError
 from .cache import Fate, Plan, Round, SequenceTable, Step
 from .message import is_last, pack, unpack
 from .state import KeyValues
@@ -43,8 +43,8 @@ class GenerationStage(nn.Module):
     ) -> None:
         """``capacity_tokens``: for how many tokens states are kept, of all sequences together; None: for none.
 
-        ``max_length``: longer sequences are refused with BadRequestError. ``idle_s``: the state of a sequence that did
-        not go on for so long is freed.
+        ``max_length``: longer sequences are refused with SequenceTooLongError, which ends a generation that is under
+        way. ``idle_s``: the state of a sequence that did not go on for so long is freed.
         """
         super().__init__()
         self.table = None if capacity_tokens is None else SequenceTable(capacity_tokens, idle_s=idle_s)
@@ -108,7 +108,7 @@ class GenerationStage(nn.Module):
         if not is_last(payload):
             end = step.position + step.length
             if self.max_length is not None and end > self.max_length:
-                raise BadRequestError("", f"the sequence has {end} tokens; {self.max_length} are served")
+                raise SequenceTooLongError("", f"the sequence has {end} tokens; {self.max_length} are served")
             self.check(rows)
         return step, rows
 
@@ -165,7 +165,7 @@ class GenerationStage(nn.Module):
         if fate is Fate.LOST:
             return StateLostError(type(self).__name__, step.sequence.hex())
         assert self.table is not None
-        return BadRequestError(
+        return SequenceTooLongError(
             "",
             f"the sequence has {step.position + step.length} tokens, and this stage has room for the states of "
             f"{self.table.capacity} in all",
