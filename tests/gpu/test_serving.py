@@ -96,10 +96,10 @@ async def test_states_on_a_device_are_made_anew_when_their_replica_is_killed() -
         Stage(name, stage, device=DEVICE, replicas=1 + (name == "blocks"), batch=Batch(max_size=16))
         for name, stage in zip(names, make_stages(), strict=True)
     ]
-    told: asyncio.Queue[int] = asyncio.Queue()
+    told: asyncio.Queue[list[int]] = asyncio.Queue()
     async with Pipeline(stages, policy="sticky").deploy() as served, Generator(served) as generator:
         killing = asyncio.create_task(kill_the_middle(served, told))
-        texts = await asyncio.gather(*(generate(generator, number, told) for number in range(len(PROMPTS))))
+        texts = await asyncio.gather(*(generate(generator, number, told.put) for number in range(len(PROMPTS))))
         await killing
         assert texts == expected
         assert generator.statistics()["replays"] > 0

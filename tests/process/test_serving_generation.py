@@ -1,4 +1,4 @@
-"""Generations over real replicas, one of which is killed while it holds their states: every text is the same."""
+"""Generations over real replicas, killed while they hold states, or given new weights: each text is as it must be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,28 +48,34 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def make_stages() -> list[GptStage]:
+def make_stages(num_blocks: Sequence[int] = (1, 1, 1)) -> list[GptStage]:
     torch.manual_seed(0)
-    return Gpt(CONFIG).eval().stages((1, 1, 1), capacity_tokens=2000)
+    return Gpt(CONFIG).eval().stages(num_blocks, capacity_tokens=2000)
 
 
-async def generate(generator: Generator, number: int, told: asyncio.Queue[int] | None = None) -> list[int]:
+async def generate(
+    generator: Generator,
+    number: int,
+    on_token: Callable[[list[int]], Awaitable[None]] | None = None,
+    before: Sequence[int] = (),
+) -> list[int]:
+    """Return the tokens of one text that follow those ``before``."""
     tokens: list[int] = []
     async for token in generator.generate(
-        PROMPTS[number],
-        max_new_tokens=NEW_TOKENS,
+        [*PROMPTS[number], *before],
+        max_new_tokens=NEW_TOKENS - len(before),
         temperature=float(number % 2),
         seed=number,
         timeout_s=scaled(40.0),
         key=str(number),
     ):
         tokens.append(token)
-        if told is not None:
-            told.put_nowait(number)
+        if on_token is not None:
+            await on_token(tokens)
     return tokens
 
 
-async def kill_the_middle(served: Deployment, told: asyncio.Queue[int]) -> None:
+async def kill_the_middle(served: Deployment, told: asyncio.Queue[list[int]]) -> None:
     """Kill the replica with the states of generation 0 after a third of all tokens."""
     for _ in range(len(PROMPTS) * NEW_TOKENS // 3):
         await told.get()
@@ -88,14 +94,39 @@ async def test_no_text_changes_when_a_replica_is_killed_in_the_middle_of_eight_g
         Stage("blocks", blocks, replicas=2, batch=batch),
         Stage("last", last, batch=batch),
     ]
-    told: asyncio.Queue[int] = asyncio.Queue()
+    told: asyncio.Queue[list[int]] = asyncio.Queue()
     async with Pipeline(stages, policy="sticky").deploy() as served, Generator(served) as generator:
         killing = asyncio.create_task(kill_the_middle(served, told))
-        texts = await asyncio.gather(*(generate(generator, number, told) for number in range(8)))
+        texts = await asyncio.gather(*(generate(generator, number, told.put) for number in range(8)))
         await killing
         assert texts == expected
         assert generator.statistics()["done"] == 8
         assert generator.statistics()["replays"] > 0
+
+
+async def test_each_text_is_of_the_old_weights_up_to_a_token_and_of_the_new_ones_from_there_on() -> None:
+    olds, news = make_stages((0, 2, 1)), make_stages((0, 2, 1))
+    with torch.no_grad():
+        for weight in news[0].parameters():
+            weight.mul_(-1.5)
+    names = ("first", "blocks", "last")
+    stages = [Stage(name, old, batch=Batch(max_size=16), replicas=2) for name, old in zip(names, olds, strict=True)]
+    updated = asyncio.Event()
+
+    async def pause(tokens: list[int]) -> None:
+        if len(tokens) == NEW_TOKENS // 3:
+            await updated.wait()
+
+    async with Pipeline(stages, policy="sticky").deploy() as served, Generator(served) as generator:
+        generating = asyncio.gather(*(generate(generator, number, pause) for number in range(8)))
+        assert await served.update("first", news[0].state_dict()) == 2
+        updated.set()
+        texts = await generating
+        assert generator.statistics()["replays"] == 8
+    alone, changed = Generator(Alone(olds)), Generator(Alone(news))
+    for number, text in enumerate(texts):
+        before = (await generate(alone, number))[: NEW_TOKENS // 3]
+        assert text == before + await generate(changed, number, before=before)
 
 
 @pytest.mark.timeout(scaled(120.0))
