@@ -22,6 +22,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "PoisonedRequestError": ("embed", 2),
     "RequestIdReusedError": ("order 66",),
     "RequestLostError": ("embed", "embed-1"),
+    "SequenceTooLongError": ("embed", "the sequence has 9 tokens; 8 are served"),
     "ServingError": ("it failed",),
     "StageFailedError": ("embed", "embed-1", "ValueError: no"),
     "StageUnavailableError": ("embed", 3.0),

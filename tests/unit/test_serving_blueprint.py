@@ -73,18 +73,19 @@ def test_so_does_a_canary(tmp_path: Path) -> None:
         Blueprint.of("test", [stage], {}).write(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["/nowhere/<stdin>", None])
-def test_a_work_of_a_program_that_was_typed_in_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
+@pytest.mark.parametrize(
+    "main", [{}, {"init_main_from_path": "/nowhere/<stdin>"}, {"init_main_from_name": "package.__main__"}]
+)
+def test_a_work_of_a_program_that_cannot_be_imported_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: dict[str, str]
 ) -> None:
-    preparation = {"dir": "/", **({} if path is None else {"init_main_from_path": path})}
-    monkeypatch.setattr("multiprocessing.spawn.get_preparation_data", lambda _: dict(preparation))
+    monkeypatch.setattr("multiprocessing.spawn.get_preparation_data", lambda _: {"dir": "/", **main})
     blueprint = Blueprint.of("test", [Stage("function", double)], {})
     assert blueprint.main == {"dir": "/"}  # what cannot be imported is not tried
     blueprint.write(tmp_path)
     monkeypatch.setattr(double, "__module__", "__main__")
     monkeypatch.setattr(sys.modules["__main__"], "double", double, raising=False)
-    with pytest.raises(DeploymentError, match=r"stage 'function': its work .* double is defined in a program that was"):
+    with pytest.raises(DeploymentError, match=r"stage 'function': its work .* double is defined in a program that no"):
         blueprint.write(tmp_path)
 
 

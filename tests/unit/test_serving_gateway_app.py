@@ -98,6 +98,7 @@ async def test_a_head_that_makes_no_sense_is_refused_before_the_body(headers: di
     ("error", "status", "stage", "retry_after"),
     [
         (errors.BadRequestError("blocks", "wrong shape"), 400, "blocks", None),
+        (errors.SequenceTooLongError("blocks", "9 tokens"), 400, "blocks", None),
         (errors.StageFailedError("blocks", "blocks-1", "ValueError: no"), 500, "blocks", None),
         (errors.OverloadedError(7, 0.2), 429, None, "1"),
         (errors.OverloadedError(7, 2.1), 429, None, "3"),

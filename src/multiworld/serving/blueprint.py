@@ -10,7 +10,7 @@ import io
 import multiprocessing.spawn
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType
@@ -41,7 +41,7 @@ class Blueprint:
     def of(cls, name: str, stages: Iterable[Stage], options: dict[str, Any], *, in_main: bool = True) -> Blueprint:
         """Draw it up in the process that made the pipeline. ``in_main``: its ``__main__`` may define works."""
         main = multiprocessing.spawn.get_preparation_data("serving")
-        if not in_main or not Path(main.get("init_main_from_path", "/")).exists():  # that of standard input is <stdin>
+        if not in_main or not _can_be_imported(main):
             main = {key: value for key, value in main.items() if not key.startswith("init_main")}
         return cls(
             name=name,
@@ -89,14 +89,22 @@ class Blueprint:
         return value
 
 
+def _can_be_imported(main: Mapping[str, Any]) -> bool:
+    """Return whether ``multiprocessing`` can; the path of a program from standard input ends in <stdin>."""
+    name, path = main.get("init_main_from_name"), main.get("init_main_from_path")
+    if name is not None:
+        return str(name).rpartition(".")[2] != "__main__"  # that of a package is not run again
+    return path is not None and Path(path).is_file()
+
+
 class _WithoutMain(pickle.Pickler):
     """Refuses what is defined in a ``__main__`` that no other process can import."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
             raise pickle.PicklingError(
-                f"{value.__qualname__} is defined in a program that was typed in, or read from standard input or "
-                "`python -c`, which no other process can import; put it in a file"
+                f"{value.__qualname__} is defined in a program that no other process can import: one that was typed "
+                "in, or read from standard input or `python -c`, or the __main__ of a package; put it in another file"
             )
         return NotImplemented
 

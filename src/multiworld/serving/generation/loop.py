@@ -218,7 +218,7 @@ class Generator:
             ),
             "generation_replays_total": Metric(
                 kind="counter",
-                help="Sequences sent again because a state was lost.",
+                help="Sequences sent again because a state was lost, or made with weights that are no longer served.",
                 samples=[({}, float(counts["replays"]))],
             ),
         }

@@ -78,7 +78,7 @@ class Run:
         self._sequence = os.urandom(SEQUENCE_BYTES)
         self._key = key or self._sequence.hex()
         self._attempt = self._num_known = 0
-        self._versions: Versions = {}  # of the weights in the first step of this attempt, and
+        self._versions: Versions = {}  # in the first step of this attempt, without the last stage
         self._latest: Versions = {}  # in the last answer
 
     def remaining_s(self) -> float:
@@ -145,9 +145,10 @@ class Run:
             left_s = self.remaining_s()
             self.is_begun = True
             answer = await self._ask(pack(step, torch.tensor(piece)), left_s)
+            versions = _all_but_last(self._latest)
             if self._num_known == 0:
-                self._versions = self._latest
-            elif self._latest != self._versions:  # the states behind a stage are of what it made with other weights
+                self._versions = versions
+            elif versions != self._versions:  # the states behind a stage are of what it made with other weights
                 raise _UpdatedError
             self._num_known += len(piece)
             if self._num_known == len(self.tokens):
@@ -169,6 +170,11 @@ class Run:
         whole.versions, whole.attempts = joined(whole.versions, report.versions), self._attempt + 1
         self._latest = report.versions
         return answer
+
+
+def _all_but_last(versions: Versions) -> Versions:
+    """Return those of the stages behind which others keep states; ``versions`` are in the order of the graph."""
+    return dict(list(versions.items())[:-1])
 
 
 def _rows_of(answer: Payload) -> Tensor:
