@@ -111,14 +111,17 @@ async def test_each_text_is_of_the_old_weights_up_to_a_token_and_of_the_new_ones
             weight.mul_(-1.5)
     names = ("first", "blocks", "last")
     stages = [Stage(name, old, batch=Batch(max_size=16), replicas=2) for name, old in zip(names, olds, strict=True)]
-    updated = asyncio.Event()
+    paused, updated = asyncio.Semaphore(0), asyncio.Event()
 
     async def pause(tokens: list[int]) -> None:
         if len(tokens) == NEW_TOKENS // 3:
+            paused.release()
             await updated.wait()
 
     async with Pipeline(stages, policy="sticky").deploy() as served, Generator(served) as generator:
         generating = asyncio.gather(*(generate(generator, number, pause) for number in range(8)))
+        for _ in range(8):
+            await paused.acquire()
         assert await served.update("first", news[0].state_dict()) == 2
         updated.set()
         texts = await generating

@@ -78,8 +78,7 @@ class Run:
         self._sequence = os.urandom(SEQUENCE_BYTES)
         self._key = key or self._sequence.hex()
         self._attempt = self._num_known = 0
-        self._versions: Versions = {}  # in the first step of this attempt, without the last stage
-        self._latest: Versions = {}  # in the last answer
+        self._versions: Versions = {}  # in the first step of this attempt
 
     def remaining_s(self) -> float:
         """Return how much time is left; DeadlineExceededError for none."""
@@ -144,32 +143,31 @@ class Run:
             step = Step(self._sequence, self._attempt, self._num_known, len(piece))
             left_s = self.remaining_s()
             self.is_begun = True
-            answer = await self._ask(pack(step, torch.tensor(piece)), left_s)
-            versions = _all_but_last(self._latest)
+            answer, versions = await self._ask(pack(step, torch.tensor(piece)), left_s)
             if self._num_known == 0:
                 self._versions = versions
-            elif versions != self._versions:  # the states behind a stage are of what it made with other weights
+            elif _all_but_last(versions) != _all_but_last(self._versions):  # states behind are of what others made
                 raise _UpdatedError
             self._num_known += len(piece)
             if self._num_known == len(self.tokens):
                 return _rows_of(answer)
 
-    async def _ask(self, payload: Payload, timeout_s: float) -> Payload:
+    async def _ask(self, payload: Payload, timeout_s: float) -> tuple[Payload, Versions]:
+        """Return the answer, and which weights it came through, if ``served`` reports that."""
         try:
             return await self._ask_once(payload, timeout_s)
         except DeadlineExceededError as error:  # which knows of this step alone
             where = error.where
         raise DeadlineExceededError(self.timeout_s, where)
 
-    async def _ask_once(self, payload: Payload, timeout_s: float) -> Payload:
+    async def _ask_once(self, payload: Payload, timeout_s: float) -> tuple[Payload, Versions]:
         whole = self._report
         if whole is None:
-            return await self._served.infer(payload, timeout_s=timeout_s, key=self._key)
+            return await self._served.infer(payload, timeout_s=timeout_s, key=self._key), {}
         report = Report(traceparent=whole.traceparent)
         answer = await self._served.infer(payload, timeout_s=timeout_s, key=self._key, report=report)
         whole.versions, whole.attempts = joined(whole.versions, report.versions), self._attempt + 1
-        self._latest = report.versions
-        return answer
+        return answer, report.versions
 
 
 def _all_but_last(versions: Versions) -> Versions:
