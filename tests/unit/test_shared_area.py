@@ -17,7 +17,7 @@ from multiworld.channel.collectives import SharedWork
 from multiworld.channel.host_memory import HostMemory
 from multiworld.channel.shared_area import SharedArea, Turn
 from multiworld.channel.shared_call import SharedCall
-from multiworld.wire.operation import Operation, drive
+from multiworld.wire.operation import Operation, drive, settler
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
 
@@ -51,15 +51,25 @@ def take(area: SharedArea, seq: int) -> Turn:
     return turn
 
 
-def agree(memory: HostMemory, problem: str = "", *, peer: bool = True) -> None:
-    """Let the peer answer our offer, and vote."""
-    memory.take_part()
-    memory.answered(1, problem)
-    memory.voted(1, by_all=peer)
+def agree(loop: ProgressThread, memory: HostMemory, problem: str = "", *, peer: bool = True) -> None:
+    """Let the peer answer our offer, and vote; whoever waited for that has been told then.
+
+    On the thread of the calls that took a turn, after them: else it may be in the midst of taking part.
+    """
+
+    def answer() -> None:
+        memory.take_part()
+        memory.answered(1, problem)
+        memory.voted(1, by_all=peer)
+
+    told: Operation[None] = Operation()
+    loop.call_soon(answer)
+    loop.call_soon(settler(told))
+    wait_blocking(told)
 
 
-def test_calls_have_the_area_one_after_the_other(area: SharedArea, memory: HostMemory) -> None:
-    agree(memory)
+def test_calls_have_the_area_one_after_the_other(loop: ProgressThread, area: SharedArea, memory: HostMemory) -> None:
+    agree(loop, memory)
     first, second = take(area, 1), take(area, 2)
     assert first.operation.result()
     assert not second.operation.done
@@ -68,9 +78,9 @@ def test_calls_have_the_area_one_after_the_other(area: SharedArea, memory: HostM
 
 
 def test_a_call_waits_for_an_earlier_one_that_has_not_said_yet_whether_it_wants_the_area(
-    area: SharedArea, memory: HostMemory
+    loop: ProgressThread, area: SharedArea, memory: HostMemory
 ) -> None:
-    agree(memory)
+    agree(loop, memory)
     undecided = Turn(1)
     area.reserve(undecided)
     later = take(area, 2)
@@ -80,12 +90,12 @@ def test_a_call_waits_for_an_earlier_one_that_has_not_said_yet_whether_it_wants_
 
 
 def test_a_call_that_is_made_while_the_ranks_agree_overtakes_no_earlier_one(
-    area: SharedArea, memory: HostMemory
+    loop: ProgressThread, area: SharedArea, memory: HostMemory
 ) -> None:
     first, second = take(area, 1), take(area, 2)
     late: list[Turn] = []
     first.operation.add_callback(lambda _: late.append(take(area, 3)))
-    agree(memory)
+    agree(loop, memory)
     area.leave(first, failed=False)
     assert second.operation.done
     assert not late[0].operation.done
@@ -93,24 +103,26 @@ def test_a_call_that_is_made_while_the_ranks_agree_overtakes_no_earlier_one(
     assert late[0].operation.done
 
 
-def test_a_call_that_gives_up_before_the_ranks_agree_holds_nobody_up(area: SharedArea, memory: HostMemory) -> None:
+def test_a_call_that_gives_up_before_the_ranks_agree_holds_nobody_up(
+    loop: ProgressThread, area: SharedArea, memory: HostMemory
+) -> None:
     first, second = take(area, 1), take(area, 2)
     first.operation.cancel(RuntimeError("given up"))
     area.leave(first, failed=True)
     assert not second.operation.done
-    agree(memory)
+    agree(loop, memory)
     assert second.operation.result()
     assert area.gave_up == 1
 
 
 @pytest.mark.parametrize(("problem", "peer"), [("no memory", True), ("", False)])
 def test_without_the_memory_of_all_there_is_none_for_anybody(
-    area: SharedArea, memory: HostMemory, problem: str, *, peer: bool
+    loop: ProgressThread, area: SharedArea, memory: HostMemory, problem: str, *, peer: bool
 ) -> None:
     undecided = Turn(1)
     area.reserve(undecided)
     turns = [take(area, 2), take(area, 3)]
-    agree(memory, problem, peer=peer)
+    agree(loop, memory, problem, peer=peer)
     turns.append(take(area, 4))
     assert [wait_blocking(turn.operation) for turn in turns] == [False] * 3
     assert not wait_blocking(area.take(undecided))
