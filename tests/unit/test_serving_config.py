@@ -286,6 +286,8 @@ cut: {model: "cuttable:model", example: "cuttable:example", stages: 2, replicas:
     whole = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     payload = torch.randn(3, 4)
     assert torch.equal(stages[1].work(stages[0].work(payload)), whole(payload))
+    file = read_file(write(tmp_path, text.replace("batch: 4", "batch: false")))
+    assert [stage.batch for stage in file.build()] == [False, False]
 
 
 CANARIES = """

@@ -382,6 +382,28 @@ def test_where_requests_are_batched_a_cut_goes_along_rows_only() -> None:
         stages_of(model, torch.randn(5, 5, 8), 4, batch=Batch(max_size=8))
 
 
+def test_parts_whose_requests_cannot_be_concatenated_never_get_batches() -> None:
+    batches = [stage.batch for stage in stages_of(Turned(), torch.randn(2, 5, 8), 4)]
+    assert (batches[0], batches[1:3], batches[3]) == (False, [False, False], False)
+    assert [stage.batch for stage in stages_of(ResNet(), torch.randn(2, 3, 8, 8), 3)] == [None] * 3
+    assert [stage.batch for stage in stages_of(ResNet(), torch.randn(2, 3, 8, 8), 3, batch=False)] == [False] * 3
+
+
+class Summed(nn.Module):
+    """Its answer has no rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x)).sum(0)  # type: ignore[no-any-return]
+
+
+def test_a_part_is_not_batched_whose_answer_has_no_rows() -> None:
+    assert [stage.batch for stage in stages_of(Summed(), torch.randn(2, 8), 2)] == [None, False]
+
+
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -443,6 +443,13 @@ def test_a_change_of_batching_reaches_those_that_come_later_too() -> None:
         simulation.fleet.tune("a", {"speed": 9}, simulation.now)
 
 
+def test_a_stage_whose_requests_cannot_be_concatenated_gets_no_batches() -> None:
+    simulation = settled(Graph([Stage("a", print, batch=False)]))
+    with pytest.raises(ValueError, match="stage 'a' executes one request at a time"):
+        simulation.fleet.tune("a", {"batch_max_size": 8}, simulation.now)
+    assert not simulation.fleet.plans["a"].tuning
+
+
 def test_a_lost_host_gets_nothing_and_its_members_stay_while_their_worlds_stand() -> None:
     simulation = settled(chain("a", replicas=2))
     simulation.do(simulation.fleet.host_lost("host-0", simulation.now))

@@ -108,6 +108,7 @@ def test_a_spec_crosses_to_another_process_as_json(tmp_path: Path) -> None:
         [
             Stage("a", print, max_replicas=3, batch=Batch(max_size=4, max_wait_s=0.5), hosts=("x",)),
             Stage("b", print, inputs=("a", "input"), replicas=2),
+            Stage("c", print, batch=False),
         ]
     )
     spec = DeploymentSpec(
@@ -117,6 +118,7 @@ def test_a_spec_crosses_to_another_process_as_json(tmp_path: Path) -> None:
     assert back.to_json() == spec.to_json()
     assert back.graph.upstream("b") == ("a", "gateway")
     assert (back.graph.stages["a"].most, back.graph.stages["a"].batch) == (3, Batch(max_size=4, max_wait_s=0.5))
+    assert [stage.batch for stage in back.graph][1:] == [None, False]
     assert back.scaling == ScalingPolicy(up_after_s=3.0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import numpy as np
@@ -333,6 +334,25 @@ async def test_a_stream_is_told_which_trace_it_belongs_to() -> None:
     served.reports = True
     await Client(served).post_json("/generate", ONE, traceparent="00-abc-def-01")
     assert served.calls[1]["report"].traceparent == "00-abc-def-01"
+
+
+async def test_the_last_event_of_a_stream_tells_why_it_ended_and_the_head_of_a_whole_answer() -> None:
+    class Generating(StreamingPipeline):
+        async def infer(self, payload: Payload, **asked: Any) -> Payload:
+            asked["report"].finish_reason = "length"
+            return await super().infer(payload, **asked)
+
+        async def stream(self, payload: Payload, **asked: Any) -> AsyncIterator[Payload]:
+            async for part in super().stream(payload, **asked):
+                yield part
+            asked["report"].finish_reason, asked["report"].versions = "stop", {"embed": (1, 2)}
+
+    client = Client(Generating(reports=True))
+    reply = await client.post_json("/generate", ONE)
+    assert reply.body.endswith(b'\n\nevent: done\ndata: {"weights":"embed=1+2","finish_reason":"stop"}\n\n')
+    reply = await client.post_json("/infer", ONE)
+    assert reply.headers["multiworld-finish-reason"] == "length"
+    assert "multiworld-weights" not in reply.headers
 
 
 async def test_a_stream_that_fails_says_so_in_its_status_or_in_its_last_event() -> None:

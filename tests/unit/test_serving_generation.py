@@ -535,10 +535,27 @@ async def test_each_step_continues_the_trace_of_its_generation(is_streamed: bool
 
 async def test_what_does_not_report_is_asked_for_none() -> None:
     async with Generator(Alone(make_stages())) as generator:
-        assert not generator.reports
         report = Report()
         assert len(await collect(generator, max_new_tokens=2, report=report)) == 2
-    assert report == Report()
+    assert report == Report(finish_reason="length")
+
+
+async def test_it_tells_why_it_ended() -> None:
+    async with Generator(Alone(make_stages(capacity_tokens=len(PROMPT) + 4))) as generator:
+
+        async def reason(**options: Any) -> tuple[int, str]:
+            report = Report()
+            return len(await collect(generator, report=report, **options)), report.finish_reason
+
+        tokens = await collect(generator, max_new_tokens=3)
+        assert await reason(max_new_tokens=3) == (3, "length")
+        assert await reason(max_new_tokens=3, stop={tokens[0]}) == (0, "stop")
+        assert await reason(max_new_tokens=99) == (5, "length")  # as long as the stages serve, and one more
+        report = Report()
+        async with contextlib.aclosing(generator.generate(PROMPT, max_new_tokens=3, report=report)) as unfinished:
+            async for _ in unfinished:
+                break
+        assert report.finish_reason == ""
 
 
 async def test_a_gateway_can_ask_for_all_and_for_a_stream() -> None:

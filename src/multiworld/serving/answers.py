@@ -24,13 +24,15 @@ class Report:
     ``traceparent``: the header with which the caller's own trace is to be continued, and ``request_id``: what a request
     without an id of its own is called in traces; both are only read. ``versions``: of the weights of each stage that
     executed the request; more than one if parts of it were executed by replicas of different versions. ``attempts``:
-    how often the gateway sent it through from the start.
+    how often the gateway sent it through from the start. ``finish_reason``: why a generation ended: "stop" (a token
+    came that ends it) or "length" (it has ``max_new_tokens``, or is as long as its stages serve); "" of all else.
     """
 
     traceparent: str = ""
     request_id: str = ""
     versions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     attempts: int = 0
+    finish_reason: str = ""
 
 
 class Asked(TypedDict, total=False):

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["GATEWAY", "INPUT", "Batch", "Graph", "Stage"]
 
@@ -47,9 +47,11 @@ class Stage:
     or ``"input"`` for the request itself; None: the stage before it in the list, ``"input"`` for the first.
 
     ``replicas`` run at first; an autoscaler stays between ``min_replicas`` and ``max_replicas`` (default: ``replicas``,
-    so it does nothing). ``idempotent=False``: after a loss a request that may have been executed is not executed again,
-    and ends in RequestLostError. ``hosts``: the only hosts on which replicas may run; default: any. ``limit_s``: a work
-    that has not returned for so long hangs, and its replica is replaced; None: it may take any time.
+    so it does nothing). ``batch`` None: one request at a time, unless that is tuned while it serves; False: always, as
+    its requests cannot be concatenated. ``idempotent=False``: after a loss a request that may have been executed is not
+    executed again, and ends in RequestLostError. ``hosts``: the only hosts on which replicas may run; default: any.
+    ``limit_s``: a work that has not returned for so long hangs, and its replica is replaced; None: it may take any
+    time.
 
     ``canary``: an example of what the work is called with, a tuple with one payload for each of several ``inputs``. New
     replicas must answer it before they get requests, and new weights must answer it as the old ones do, but for the
@@ -62,7 +64,7 @@ class Stage:
     replicas: int = 1
     min_replicas: int | None = None
     max_replicas: int | None = None
-    batch: Batch | None = None
+    batch: Batch | Literal[False] | None = None
     idempotent: bool = True
     device: str = "cpu"
     hosts: tuple[str, ...] = ()
@@ -98,6 +100,8 @@ class Stage:
             )
         if self.limit_s is not None and not (isinstance(self.limit_s, (int, float)) and 0 < self.limit_s < math.inf):
             raise ValueError(f"stage {self.name!r}: limit_s must be a positive number of seconds, got {self.limit_s!r}")
+        if self.batch is not None and self.batch is not False and not isinstance(self.batch, Batch):
+            raise TypeError(f"stage {self.name!r}: batch must be a Batch, None or False, got {self.batch!r}")
         if self.replicas < 1:
             raise ValueError(f"stage {self.name!r}: replicas must be at least 1, got {self.replicas}")
 

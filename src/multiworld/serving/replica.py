@@ -92,7 +92,7 @@ class Replica:
         self.node = Node(self, manager, place)
         self.executor = Executor(
             work,
-            batch=self.stage.batch,
+            batch=self.stage.batch or None,
             idempotent=self.stage.idempotent,
             device=self.stage.device,
             before_alone=self._ask_to_go_ahead,

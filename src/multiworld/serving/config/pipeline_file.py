@@ -11,7 +11,8 @@ key                           value (default)
 ``stages[].replicas``         how many at first (1)
 ``stages[].min_replicas``,
 ``stages[].max_replicas``     bounds of the autoscaler (``replicas``; 1 as the lower one if there is an upper one)
-``stages[].batch``            rows at once, or keys ``max_size`` and ``max_wait_s`` (one request at a time)
+``stages[].batch``            rows at once, or keys ``max_size`` and ``max_wait_s`` (one request at a time, until that
+                              is tuned); ``false``: requests cannot be concatenated
 ``stages[].device``           ``cpu``, ``cuda:0``, ... (``cpu``)
 ``stages[].hosts``            the only hosts for it, a list (any)
 ``stages[].idempotent``       whether a request may be executed again after a loss (true)
@@ -45,7 +46,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import CanaryFailedError
 from ..gateway.options import DEFAULT_PORT, GatewayOptions
@@ -75,7 +76,7 @@ class CutPlan:
     replicas: tuple[int, ...] = ()
     min_replicas: int | None = None
     max_replicas: int | None = None
-    batch: Batch | None = None
+    batch: Batch | Literal[False] | None = None
     devices: tuple[str, ...] = ()
     hosts: tuple[tuple[str, ...], ...] = ()
 
@@ -87,7 +88,7 @@ class CutPlan:
             if values and len(values) != self.num_stages:
                 raise ValueError(f"{name} has {len(values)} entries for {self.num_stages} stages")
 
-    def stages(self, works: Sequence[Any]) -> list[Stage]:
+    def stages(self, works: Sequence[Any], batches: Sequence[Batch | Literal[False] | None]) -> list[Stage]:
         """Return the stages, with the parts of the model as their works."""
         return [
             Stage(
@@ -96,7 +97,7 @@ class CutPlan:
                 replicas=self.replicas[number] if self.replicas else 1,
                 min_replicas=self.min_replicas,
                 max_replicas=self.max_replicas,
-                batch=self.batch,
+                batch=batches[number],
                 device=self.devices[number] if self.devices else "cpu",
                 hosts=self.hosts[number] if self.hosts else (),
             )
@@ -137,11 +138,12 @@ class PipelineFile:
         """
         if self.cut is None:
             return [self._with_canary(stage) for stage in self.stages]
-        from ..cutting import cut  # only here: it needs torch.fx and torch.export, which take a while to import
+        from ..cutting import cut_parts  # only here: it needs torch.fx and torch.export, which take a while to import
         from .models import resolve_model
 
         module, example = (resolve or resolve_model)(self.cut.model, self.cut.example, self.folder)
-        return self.cut.stages(cut(module, example, self.cut.num_stages, by_rows=self.cut.batch is not None))
+        parts = cut_parts(module, example, self.cut.num_stages, by_rows=bool(self.cut.batch))
+        return self.cut.stages([part.module for part in parts], [part.batch(self.cut.batch) for part in parts])
 
     def _with_canary(self, stage: Stage) -> Stage:
         name = self.canaries.get(stage.name)
@@ -269,13 +271,13 @@ class _Checked:
     """Makes the stages of a plan without their works, so that wrong bounds show before the model is made."""
 
     def __init__(self, plan: CutPlan) -> None:
-        plan.stages(["not.made:yet"] * plan.num_stages)
+        plan.stages(["not.made:yet"] * plan.num_stages, [plan.batch] * plan.num_stages)
 
 
-def _batch(section: Section) -> Batch | None:
+def _batch(section: Section) -> Batch | Literal[False] | None:
     value = section.raw("batch")
-    if value is None:
-        return None
+    if value is None or value is False:
+        return value
     if _is_count(value):
         return section.build(Batch, max_size=value)
     sub = section.sub("batch")

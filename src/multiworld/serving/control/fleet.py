@@ -321,7 +321,12 @@ class Fleet(Staffing):
         ``settings``: ``batch_max_size`` and ``batch_max_wait_s``, or one of them. Raises UnknownStageError, ValueError.
         """
         plan = self._plan(stage)
-        batch = self.graph.stages[stage].batch or Batch(max_size=1)
+        given = self.graph.stages[stage].batch
+        if given is False:
+            raise ValueError(
+                f"stage {stage!r} executes one request at a time: its requests cannot be concatenated (batch=False)"
+            )
+        batch = given or Batch(max_size=1)
         present = plan.tuning or {"batch_max_size": batch.max_size, "batch_max_wait_s": batch.max_wait_s}
         unknown = settings.keys() - present.keys()
         if unknown:

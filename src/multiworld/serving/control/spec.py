@@ -82,7 +82,7 @@ def _stage_fields(stage: Stage) -> dict[str, Any]:
         "replicas": stage.replicas,
         "min_replicas": stage.min_replicas,
         "max_replicas": stage.max_replicas,
-        "batch": None if stage.batch is None else asdict(stage.batch),
+        "batch": asdict(stage.batch) if stage.batch else stage.batch,
         "hosts": stage.hosts,
         "limit_s": stage.limit_s,
         "canary": False if stage.canary is False else None,  # what an example looks like only replicas know
@@ -91,4 +91,4 @@ def _stage_fields(stage: Stage) -> dict[str, Any]:
 
 def _stage_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
     batch = fields["batch"]
-    return {**fields, "batch": None if batch is None else Batch(**batch)}
+    return {**fields, "batch": Batch(**batch) if batch else batch}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import fx, nn
 
-from ..graph import Stage
+from ..graph import Batch, Stage
 from ..results import checked_result
 from .boundaries import Boundary, Layout
 from .building import build
@@ -17,13 +18,25 @@ from .measuring import Measured, measure, nodes_with_rows
 from .partition import LayerCost, partition
 from .tracing import Example, Traced, trace_by_export, trace_by_fx
 
-__all__ = ["cut", "profile", "stages_of"]
+__all__ = ["Part", "cut", "cut_parts", "profile", "stages_of"]
 
 SECONDS_PER_BYTE = 3e-10
 """What a byte costs between two processes of one host: about 3 GB/s."""
 SECONDS_PER_TENSOR = 2e-5
 """What a tensor costs at least to be packed, sent and unpacked."""
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Part:
+    """``by_rows``: each tensor that goes in or out has the requests' rows in front, so requests can be concatenated."""
+
+    module: nn.Module
+    by_rows: bool
+
+    def batch(self, asked: Batch | Literal[False] | None) -> Batch | Literal[False] | None:
+        """Return how its stage batches: as asked; where nothing is, never if it cannot."""
+        return asked if asked is not None or self.by_rows else False
 
 
 def profile(module: nn.Module, example: Any, *, repeats: int = 5) -> list[LayerCost]:
@@ -57,6 +70,31 @@ def cut(
     Raises ValueError for a model that cannot be traced, has fewer places to cut than asked for, or does not return the
     same in parts (because it draws random numbers, or keeps state between calls).
     """
+    parts = cut_parts(
+        module,
+        example,
+        num_stages,
+        repeats=repeats,
+        seconds_per_byte=seconds_per_byte,
+        seconds_per_tensor=seconds_per_tensor,
+        max_param_bytes=max_param_bytes,
+        by_rows=by_rows,
+    )
+    return [part.module for part in parts]
+
+
+def cut_parts(
+    module: nn.Module,
+    example: Any,
+    num_stages: int,
+    *,
+    repeats: int = 5,
+    seconds_per_byte: float = SECONDS_PER_BYTE,
+    seconds_per_tensor: float = SECONDS_PER_TENSOR,
+    max_param_bytes: int | None = None,
+    by_rows: bool = False,
+) -> list[Part]:
+    """As ``cut``, and tell of each part whether its requests can be batched."""
     cuttable = _Cuttable(module, example, repeats, at_least=num_stages, by_rows=by_rows)
     costs = cuttable.costs()
     plan = partition(
@@ -70,7 +108,10 @@ def cut(
     cuts = [cuttable.boundaries[start - 1] for start in plan.starts[1:]]
     parts = build(cuttable.traced, cuttable.layout, cuts, module.state_dict().keys())
     _check(module, cuttable.traced.example, example, parts)
-    return parts
+    along_rows = [cuttable.takes_rows, *(place.by_rows for place in cuts), cuttable.gives_rows]
+    return [
+        Part(part, before and after) for part, before, after in zip(parts, along_rows[:-1], along_rows[1:], strict=True)
+    ]
 
 
 def stages_of(
@@ -86,16 +127,17 @@ def stages_of(
     """Return a model as a chain of stages ``part0``, ``part1``, ...; ``options`` go to each ``Stage``; its device is by
     default the one on which the model is.
 
-    ``replicas``: of each stage, or one number per stage. Raises as ``cut`` does.
+    ``replicas``: of each stage, or one number per stage. Without a ``batch``, parts whose requests cannot be
+    concatenated never get one. Raises as ``cut`` does.
     """
     counts = [replicas] * num_stages if isinstance(replicas, int) else list(replicas)
     if len(counts) != num_stages:
         raise ValueError(f"replicas={counts} has {len(counts)} numbers for {num_stages} stages")
-    by_rows = options.get("batch") is not None
-    parts = cut(module, example, num_stages, max_param_bytes=max_param_bytes, by_rows=by_rows)
+    batch = options.pop("batch", None)
+    parts = cut_parts(module, example, num_stages, max_param_bytes=max_param_bytes, by_rows=bool(batch))
     options.setdefault("device", str(next((value.device for value in module.parameters()), "cpu")))
     return [
-        Stage(f"{name}{number}", part, replicas=count, **options)
+        Stage(f"{name}{number}", part.module, replicas=count, batch=part.batch(batch), **options)
         for number, (part, count) in enumerate(zip(parts, counts, strict=True))
     ]
 
@@ -115,7 +157,8 @@ class _Cuttable:
             except Exception as error:  # this runs the model's own code, which may raise anything
                 problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
                 continue
-            found = self.layout.boundaries(self.measured, nodes_with_rows(self.traced, self.measured))
+            self._with_rows = nodes_with_rows(self.traced, self.measured)
+            found = self.layout.boundaries(self.measured, self._with_rows)
             self.boundaries = _usable(found, at_least, by_rows=by_rows)
             if len(self.boundaries) + 1 >= at_least:
                 return
@@ -125,6 +168,14 @@ class _Cuttable:
             f"{type(module).__name__} cannot be cut into {at_least} stages ({'; '.join(problems)}). "
             "Write the stages yourself, or ask for fewer."
         )
+
+    @property
+    def takes_rows(self) -> bool:
+        return all(node in self._with_rows for node in self.layout.nodes if node.op == "placeholder")
+
+    @property
+    def gives_rows(self) -> bool:
+        return all(node in self._with_rows for node in self.layout.nodes[-1].all_input_nodes)
 
     def costs(self) -> list[LayerCost]:
         ends = [boundary.end for boundary in self.boundaries]

@@ -22,8 +22,11 @@ from .sse import CONTENT_TYPE, close, first_event, remaining_events
 __all__ = ["Inference"]
 
 BINARY = "application/octet-stream"
-WEIGHTS_HEADER = "multiworld-weights"
+WEIGHTS = "weights"
 """Which version of each stage's weights an answer is of."""
+FINISH_REASON = "finish_reason"
+"""Why a generation ended."""
+HEADERS = {WEIGHTS: "multiworld-weights", FINISH_REASON: "multiworld-finish-reason"}
 
 
 class Inference:
@@ -57,13 +60,14 @@ class Inference:
         form, asked = sent_format(exchange.headers), self._asked(exchange)
         payload = await self._payload(exchange, form)
         exchange.begin_watch()
-        stream = served.stream(payload, **self._arguments(asked))
+        arguments = self._arguments(asked)
+        stream = served.stream(payload, **arguments)
         try:
             first = await first_event(stream)
         except BaseException:
             await close(stream)
             raise
-        events = remaining_events(first, stream, self._refused)
+        events = remaining_events(first, stream, self._refused, lambda: _told(arguments))
         return Answer(200, CONTENT_TYPE, headers={"cache-control": "no-cache"}, events=events)
 
     async def kserve(self, exchange: Exchange, version: str) -> Answer:
@@ -120,7 +124,15 @@ class Inference:
         arguments, began = self._arguments(asked), time.perf_counter()
         try:
             result = await self._served.infer(payload, **arguments)
-            report = arguments.get("report")
-            return result, {WEIGHTS_HEADER: shown(report.versions)} if report and report.versions else {}
+            return result, {HEADERS[name]: value for name, value in _told(arguments).items()}
         finally:
             self._counts.took(time.perf_counter() - began)
+
+
+def _told(arguments: Asked) -> dict[str, str]:
+    """Return what is known of an answer's way, once it is there."""
+    report = arguments.get("report")
+    if report is None:
+        return {}
+    told = {WEIGHTS: shown(report.versions), FINISH_REASON: report.finish_reason}
+    return {name: value for name, value in told.items() if value}

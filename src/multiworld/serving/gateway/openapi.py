@@ -74,7 +74,10 @@ def _infer() -> dict[str, Any]:
             _header("X-Shape", "Of a raw body: 2,3. Default: one dimension.", {"type": "string"}),
         ],
         "requestBody": _body(),
-        "responses": {"200": {"description": "The answer.", "content": _formats("Answer")}, **_failures()},
+        "responses": {
+            "200": {"description": "The answer.", "headers": _told(), "content": _formats("Answer")},
+            **_failures(),
+        },
     }
 
 
@@ -82,7 +85,8 @@ def _generate() -> dict[str, Any]:
     return {
         "operationId": "generate",
         "summary": "Ask the pipeline for a series of answers",
-        "description": "Server-sent events: one per answer as it is there, then an event `done`; or `error`.",
+        "description": "Server-sent events: one per answer as it is there, then an event `done`, which tells in JSON "
+        "what headers tell of other answers (`weights`, `finish_reason`), as far as it is known; or `error`.",
         "parameters": _asking(),
         "requestBody": _body(),
         "responses": {
@@ -104,7 +108,11 @@ def _kserve_infer() -> dict[str, Any]:
         ],
         "requestBody": {"required": True, "content": content},
         "responses": {
-            "200": {"description": "The outputs.", "content": {JSON: {"schema": {"type": "object"}}}},
+            "200": {
+                "description": "The outputs.",
+                "headers": _told(),
+                "content": {JSON: {"schema": {"type": "object"}}},
+            },
             **_failures(schema="KServeError"),
         },
     }
@@ -134,6 +142,19 @@ def _asking() -> list[dict[str, Any]]:
         _header("X-Routing-Key", "Requests with the same key go to the same replica, if they can.", text),
         _header("traceparent", "Of the caller's trace, which is continued if traces are on (W3C Trace Context).", text),
     ]
+
+
+def _told() -> dict[str, Any]:
+    return {
+        "multiworld-weights": {
+            "description": "The version of each stage's weights: `embed=1,head=2`.",
+            "schema": {"type": "string"},
+        },
+        "multiworld-finish-reason": {
+            "description": "Of a generation: a token came that ends it, or it is as long as it may become.",
+            "schema": {"enum": ["stop", "length"]},
+        },
+    }
 
 
 def _failures(schema: str = "Error") -> dict[str, Any]:

@@ -23,15 +23,18 @@ async def first_event(stream: AsyncIterator[Payload]) -> bytes | None:
 
 
 async def remaining_events(
-    first: bytes | None, stream: AsyncIterator[Payload], refused: Callable[[Exception], Refusal]
+    first: bytes | None,
+    stream: AsyncIterator[Payload],
+    refused: Callable[[Exception], Refusal],
+    told: Callable[[], dict[str, str]],
 ) -> AsyncGenerator[bytes, None]:
-    """Yield an event per payload, then ``event: done``; or ``event: error``, if it fails on the way."""
+    """Yield an event per payload, then ``event: done`` with what is told at the end; ``event: error``, if it fails."""
     try:
         if first is not None:
             yield first
             async for payload in stream:
                 yield _event(as_object(payload))
-        yield _event({}, name="done")
+        yield _event(told(), name="done")
     except Exception as error:
         yield error_event(refused(error))
     finally:

@@ -122,7 +122,7 @@ class Generator:
         stages serve; a SequenceTooLongError says that ``tokens`` are longer. The same arguments give the same tokens,
         whatever replicas are lost on the way. ``timeout_s``: for all of it, waiting for its turn included. ``key``:
         generations with the same key go to the same replicas. ``report``: its trace is continued by each step, and it
-        is filled in for all steps so far, if what generates reports.
+        is filled in for all steps so far, if what generates reports; at the end it gets its ``finish_reason``.
 
         Closed or cancelled, it frees its states. Raises a ServingError.
         """
@@ -141,6 +141,7 @@ class Generator:
             report=report,
         )
         await self._enter(run)
+        reason = "length"
         try:
             for index in range(max_new_tokens):
                 try:
@@ -151,11 +152,14 @@ class Generator:
                     break
                 token = sampling.choose(logits, len(run.tokens))
                 if token in stop:
+                    reason = "stop"
                     break
                 run.tokens.append(token)
                 self.num_tokens += 1
                 yield token
             self.num_done += 1
+            if report is not None:
+                report.finish_reason = reason
         except Exception:
             self.num_failed += 1
             raise
@@ -172,8 +176,8 @@ class Generator:
 
     @property
     def reports(self) -> bool:
-        """Whether that which serves it fills in a report."""
-        return bool(getattr(self._served, "reports", False))
+        """``infer`` and ``stream`` fill in a report: why it ended, and what that which serves it knows."""
+        return True
 
     async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
         """Answer with all tokens at once: ``{"tokens": [n] int64}``. ``payload``: see ``Question``."""
