@@ -193,6 +193,7 @@ def test_a_second_one_of_that_name_is_refused(deployment: Deployment) -> None:
         ("app.py:pipeline --host nowhere", "numeric address"),
         ("app.py:pipeline --host 192.0.2.7", "cannot listen at 192.0.2.7"),
         ("app.py:pipeline --address 192.0.2.7", "cannot listen at 192.0.2.7"),
+        ("app.py:pipeline --address 0.0.0.0", "--address must be one of this host's own"),
         ("app.py:pipeline --port 99999", "from 0 to 65535"),
         ("app.py:pipeline --control-port -1", "from 0 to 65535"),
         ("app.py:pipeline --name a/b", "a pipeline's name has"),

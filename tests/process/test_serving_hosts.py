@@ -138,13 +138,13 @@ def _is_open(fd: int) -> bool:
 class Desk:
     """A controller of the tests: the host processes that come to it, and what it is told."""
 
-    def __init__(self, port: int, token: str = TOKEN) -> None:
+    def __init__(self, port: int, token: str = TOKEN, job: str = "") -> None:
         self.port = port
         self.hosts: asyncio.Queue[Host] = asyncio.Queue()
         self.exits: asyncio.Queue[Exit] = asyncio.Queue()
         self.restarts: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self.lost: asyncio.Queue[Host] = asyncio.Queue()
-        self.reception = Reception(token, on_host=self._arrived, on_request=self._answer)
+        self.reception = Reception(token, on_host=self._arrived, on_request=self._answer, job=job)
 
     async def __aenter__(self) -> Desk:
         self.port = await self.reception.start(("127.0.0.1", self.port))
@@ -329,6 +329,25 @@ async def test_members_outlive_their_controller_and_are_named_to_the_next(shared
         for name in list(host.members):
             host.kill(name)
             await desk.exit()
+
+
+async def test_members_of_another_deployment_end_before_their_host_is_let_in(shared: tuple[HostHandle, int]) -> None:
+    _, port = shared
+    async with Desk(port, job="old") as desk:
+        host = await desk.host()
+        old, kept = await host.start(order("a-1", idle, job="old")), await host.start(order("b-1", idle, keep=True))
+    async with Desk(port, job="old") as desk:
+        host = await desk.host()
+        assert host.members == {"a-1": old, "b-1": kept}
+    async with Desk(port, job="new") as desk:
+        host = await desk.host()
+        assert host.members == {}
+        assert await gone(old, 1.0)
+        assert await gone(kept, 1.0)
+        pid = await host.start(order("a-1", idle, job="new"))
+        host.kill("a-1")
+        assert (await desk.exit())[0] == "a-1"
+        assert await gone(pid, 1.0)
 
 
 async def test_last_lines_of_a_member_come_with_its_end(desk: Desk) -> None:

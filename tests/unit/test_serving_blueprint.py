@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.serving import files
-from multiworld.serving.blueprint import Blueprint, load_work
+from multiworld.serving.blueprint import Blueprint, load_work, prepare_main
 from multiworld.serving.control.weights_store import WeightsStore
 from multiworld.serving.errors import DeploymentError
-from multiworld.serving.files import fetch_files, list_files, member_folder, read_piece
+from multiworld.serving.files import MemberFiles, fetch_file, list_files, read_piece
 from multiworld.serving.graph import Stage
 from multiworld.serving.weights import put_weights, weights_of
 
@@ -89,23 +90,10 @@ def test_a_work_of_a_program_that_cannot_be_imported_is_refused_at_once(
         blueprint.write(tmp_path)
 
 
-async def test_another_host_fetches_what_its_stage_needs(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    there = tmp_path_factory.mktemp("there")
+@pytest.fixture
+def arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Those of a member's program, on the controller's host; the controller answers at 10.0.0.1:7."""
 
-    def ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
-        if request["ask"] == "files":
-            return {"files": list_files(folder)}
-        return {"piece": read_piece(folder, request["name"], request["offset"])}
-
-    fetch_files(there, "function", ask)
-    assert {path.name for path in there.rglob("*.pickle")} == {"pipeline.pickle", "function.pickle"}
-    work = await load_work(Blueprint.read(there).graph.stages["function"], there)
-    assert work(torch.ones(1)).tolist() == [2.0]
-
-
-def test_a_member_reads_its_deployments_folder_or_fetches_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(address: object, token: str, request: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
         assert (address, token) == (("10.0.0.1", 7), "secret")
         if request["ask"] == "files":
@@ -113,13 +101,53 @@ def test_a_member_reads_its_deployments_folder_or_fetches_it(folder: Path, monke
         return {"piece": read_piece(folder, request["name"], request["offset"])}
 
     monkeypatch.setattr(files, "ask", ask)
-    arguments = {"folder": str(folder), "stage": "gateway", "controller": ["10.0.0.1", 7], "token": "secret"}
-    with member_folder(arguments) as here:
-        assert here == folder
-    with member_folder({**arguments, "folder": "/nowhere"}) as there:
-        assert there != folder
-        assert list(Blueprint.read(there).graph.stages) == list(Blueprint.read(folder).graph.stages)
-    assert not there.exists()
+    return {"folder": str(folder), "controller": ["10.0.0.1", 7], "token": "secret"}
+
+
+async def test_a_member_finds_its_work_in_the_folder_of_the_deployment(arguments: dict[str, Any], folder: Path) -> None:
+    here = MemberFiles(arguments)
+    assert not here.is_elsewhere
+    with here.place() as place:
+        assert place == folder
+        here.fetch_work("function", place)
+        work = await load_work(here.blueprint().graph.stages["function"], place)
+    assert work(torch.ones(1)).tolist() == [2.0]
+    assert (folder / "works" / "function.pickle").exists()
+
+
+async def test_another_host_fetches_what_a_member_needs_and_keeps_none_of_it(
+    arguments: dict[str, Any], folder: Path
+) -> None:
+    there = MemberFiles({**arguments, "folder": "/nowhere"})
+    assert there.is_elsewhere
+    stages = there.blueprint().graph.stages
+    assert list(stages) == list(Blueprint.read(folder).graph.stages)
+    with there.place() as place:
+        assert place != folder
+        there.fetch_work("function", place)
+        assert [path.name for path in place.rglob("*.pickle")] == ["function.pickle"]
+        work = await load_work(stages["function"], place)
+    assert work(torch.ones(1)).tolist() == [2.0]
+    assert not place.exists()
+
+
+def test_a_file_that_becomes_shorter_is_not_waited_for(tmp_path: Path) -> None:
+    def ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"files": {"x": 9}} if request["ask"] == "files" else {"piece": ""}
+
+    with pytest.raises(DeploymentError, match="has become shorter"):
+        fetch_file(tmp_path, "x", ask)
+
+
+def test_another_host_keeps_its_own_path_and_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/here", "/both"])
+    monkeypatch.setattr(sys, "argv", ["before"])
+    before = os.getcwd()
+    main = {"dir": "/nowhere/at/all", "orig_dir": "/nowhere", "sys_path": ["/theirs", "/both"], "sys_argv": ["after"]}
+    prepare_main(main, elsewhere=True)
+    assert (sys.path, sys.argv, os.getcwd()) == (["/here", "/both", "/theirs"], ["after"], before)
+    prepare_main({"sys_path": ["/theirs"]})
+    assert sys.path == ["/theirs"]
 
 
 @pytest.mark.parametrize("name", ["../secret", "controller.json", "/etc/passwd"])

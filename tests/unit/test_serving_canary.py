@@ -16,6 +16,7 @@ from multiworld.serving.canary import CanaryKeeper, answer_canary, difference, g
 from multiworld.serving.control.actions import CanaryPassed, CanarySkipped, Send, UpdateRolledBack
 from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.errors import CanaryFailedError
+from multiworld.serving.files import MemberFiles
 from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.member import ReplicaMember
 from multiworld.serving.node import Place
@@ -178,7 +179,7 @@ async def cancelled_work(x: Any) -> Any:
 @pytest.mark.parametrize("work", [CancelledSetup, cancelled_work])
 async def test_a_replica_whose_work_is_cancelled_by_itself_has_not_loaded(work: Any, tmp_path: Path) -> None:
     place = Place(member="a-1", stage="a", graph=Graph([Stage("a", work, canary=ONE)]), store="tcp://127.0.0.1:1")
-    member = ReplicaMember(None, place, host="", folder=tmp_path)  # type: ignore[arg-type]
+    member = ReplicaMember(None, place, host="", files=MemberFiles({"folder": tmp_path}))  # type: ignore[arg-type]
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     member.line = Line(told.put_nowait)
     member.obey({"do": "load", "version": 1, "donor": None, "weights": None})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
@@ -24,13 +25,13 @@ REASON = "there is a host 'here' already; use another --name"
 
 
 class Controller(socketserver.ThreadingTCPServer):
-    """Lets a host in as often as it is told to, each time until the hello; then it refuses."""
+    """Lets a host in as often as it is told to, each time until the hello; then it refuses, or is no more."""
 
     daemon_threads = True
 
-    def __init__(self, lets_in: int) -> None:
+    def __init__(self, lets_in: int, then_ends: bool) -> None:
         super().__init__(("127.0.0.1", 0), Visit)
-        self.lets_in = lets_in
+        self.lets_in, self.then_ends = lets_in, then_ends
         self.num_refused = 0
 
 
@@ -45,6 +46,8 @@ class Visit(socketserver.StreamRequestHandler):
         assert self._next() == {"event": "hello"}
         if self.server.lets_in:
             self.server.lets_in -= 1
+            if self.server.then_ends:
+                self.server.socket.close()
         else:
             self.server.num_refused += 1
             self.wfile.write(to_line({"refused": REASON}))
@@ -54,8 +57,8 @@ class Visit(socketserver.StreamRequestHandler):
 
 
 @contextmanager
-def controller(*, lets_in: int) -> Iterator[Controller]:
-    with Controller(lets_in) as server:
+def controller(*, lets_in: int, then_ends: bool = False) -> Iterator[Controller]:
+    with Controller(lets_in, then_ends) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -98,6 +101,51 @@ def refusals_until(
     link.close()
     loop.close()
     return refused
+
+
+def dial_for(port: int, seconds: float, beside: Callable[[ControllerLink], None] = lambda _: None) -> None:
+    loop = HostLoop()
+    link = ControllerLink(
+        loop,
+        ("127.0.0.1", port),
+        TOKEN,
+        hello=lambda _: {"event": "hello"},
+        on_order=lambda _: None,
+        on_refused=lambda _: None,
+    )
+    beside(link)
+    link.dial()
+    loop.call_later(seconds, loop.stop)
+    loop.run()
+    link.close()
+    loop.close()
+
+
+def test_a_controller_that_is_not_there_is_told_of_once(caplog: pytest.LogCaptureFixture, no_leaks: None) -> None:
+    with socket.socket() as taken:  # nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        dial_for(port, 0.5)
+    reason = "Connection refused. It is looked for until it is there, or this host is stopped."
+    assert caplog.messages == [f"there is no controller at 127.0.0.1:{port}: {reason}"]
+
+
+def test_a_host_that_is_being_stopped_misses_no_controller(caplog: pytest.LogCaptureFixture, no_leaks: None) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        dial_for(taken.getsockname()[1], 0.2, lambda link: setattr(link, "tells_absence", False))
+    assert not caplog.messages
+
+
+def test_a_controller_that_goes_is_told_of_when_it_has_been_away_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, no_leaks: None
+) -> None:
+    monkeypatch.setattr(controller_link, "MISSED_S", 0.2)
+    with controller(lets_in=1, then_ends=True) as server:
+        at = f"127.0.0.1:{server.server_address[1]}"
+        dial_for(server.server_address[1], 1.0)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(f"the controller at {at} is away: ")
 
 
 def test_a_host_that_was_never_let_in_gives_up_with_the_reason(monkeypatch: pytest.MonkeyPatch, no_leaks: None) -> None:

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import select
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from multiworld.serving.hosts.log_file import LogFile
 from multiworld.serving.hosts.loop import HostLoop
 from multiworld.serving.hosts.lossy_console import LossyConsole
 from multiworld.serving.hosts.restarts import Restarts
+from multiworld.serving.hosts.signals import Signals
 
 AT = ("127.0.0.1", 4711)
 HELLO = {"event": "hello", "host": "h", "address": "10.0.0.1", "pid": 7, "capacity": 2, "members": {"a-1": 8}}
@@ -235,6 +237,49 @@ def test_file_of_a_process_that_is_gone_is_replaced(folder: Path, stale: dict[st
     new.remove()
     (folder / "one.json").write_text("rubbish", encoding="utf-8")
     DeploymentFile.claim("one", AT, "secret", folder=folder).remove()
+
+
+def test_what_a_deployment_that_was_killed_left_behind_is_removed(folder: Path, tmp_path: Path) -> None:
+    works = [tmp_path / name for name in ("multiworld-serving-one", "multiworld-serving-two", "other")]
+    for place in works:
+        (place / "works").mkdir(parents=True)
+    files = [
+        DeploymentFile.claim(name, AT, "secret", works=place, folder=folder)
+        for name, place in zip(("one", "two", "three"), works, strict=True)
+    ]
+    for file in (files[0], files[2]):  # which are no more
+        fields = json.loads(file.path.read_text(encoding="utf-8"))
+        file.path.write_text(json.dumps({**fields, "start_time": 1}), encoding="utf-8")
+    with DeploymentFile.claim("four", AT, "secret", folder=folder):
+        assert [path.name for path in sorted(folder.glob("*.json"))] == ["four.json", "two.json"]
+        assert [place.exists() for place in works] == [False, True, True]  # the last is no folder of ours
+    files[1].remove()
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    folder = tmp_path / "file" / "multiworld" / "serve"
+    with pytest.raises(DeploymentError, match=r"serve cannot be used: Not a directory\. Set XDG_RUNTIME_DIR"):
+        DeploymentFile.claim("one", AT, "secret", folder=folder)
+    assert list_deployments(folder) == []
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        signals = Signals()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        signals.close()
+        signals.close_descriptor()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signals = Signals()
+        assert signal.getsignal(signal.SIGHUP) != signal.SIG_DFL
+        signals.close()
+        signals.close_descriptor()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".lock", "-x"])

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..serving.errors import DeploymentError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 END_POLL_S = 0.05
+LONGEST_S = 366 * 86400.0  # that commands wait
 
 DESCRIPTION = """\
 Serve a pipeline: TARGET is app.py:pipeline, package.module:pipeline, or a YAML file. Ends with Ctrl-C, and everything
@@ -115,6 +117,13 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) <= LONGEST_S:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected seconds: more than 0, and at most {LONGEST_S:,.0f}, got {text!r}")
+
+
 def _pair(text: str) -> tuple[str, int]:
     stage, _, number = text.partition("=")
     if not stage or not number.isdecimal():
@@ -129,7 +138,7 @@ def _asked(verb: str, define: Callable[[argparse.ArgumentParser], Callable[..., 
     parser = argparse.ArgumentParser(prog=f"multiworld serve {verb}", allow_abbrev=False)
     parser.add_argument("--name", help="which deployment, if several run on this host")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    parser.add_argument("--timeout-s", type=float, default=300.0, help="how long to wait for the end of it (300)")
+    parser.add_argument("--timeout-s", type=_seconds, default=300.0, help="how long to wait for the end of it (300)")
     request_of = define(parser)
     options = parser.parse_args(arguments)
     from ..serving.hosts import ask, find_deployment

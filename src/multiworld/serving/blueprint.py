@@ -10,6 +10,7 @@ import io
 import multiprocessing.spawn
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,14 +115,25 @@ def is_replaying_main() -> bool:
     return _replaying_main
 
 
-def prepare_main(main: dict[str, Any]) -> None:
-    """Make what the user's main module defines available under its name, as ``multiprocessing`` does."""
+def prepare_main(main: Mapping[str, Any], *, elsewhere: bool = False) -> None:
+    """Make what the user's main module defines available under its name, as ``multiprocessing`` does.
+
+    ``elsewhere``: on another host, which may have other folders, and the same modules in other places.
+    """
     global _replaying_main
     _replaying_main = True
     try:
-        multiprocessing.spawn.prepare(dict(main))
+        multiprocessing.spawn.prepare(_fitting(main) if elsewhere else dict(main))
     finally:
         _replaying_main = False
+
+
+def _fitting(main: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what another host can do: modules are looked up in its own places first, and no folder is missing."""
+    found = {key: value for key, value in main.items() if key not in ("dir", "orig_dir") or os.path.isdir(value)}
+    if "sys_path" in main:
+        found["sys_path"] = [*sys.path, *(entry for entry in main["sys_path"] if entry not in sys.path)]
+    return found
 
 
 async def load_work(stage: Stage, folder: Path) -> Callable[..., Any]:

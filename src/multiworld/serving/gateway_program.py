@@ -20,7 +20,7 @@ from .blueprint import Blueprint
 from .control_line import ControlLine
 from .errors import DeploymentError
 from .exit_status import IN_VAIN
-from .files import member_folder
+from .files import MemberFiles
 from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric, Served
 from .generation import Generator
@@ -51,9 +51,7 @@ def main(arguments: dict[str, Any]) -> None:
     if "tracing" in arguments:
         _check_traces(arguments["member"])
     torch.set_grad_enabled(False)
-    with member_folder(arguments) as folder:
-        blueprint = Blueprint.read(folder)
-    asyncio.run(_run(arguments, blueprint))
+    asyncio.run(_run(arguments, MemberFiles(arguments).blueprint()))
 
 
 class GatewayService:

@@ -13,7 +13,8 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,15 @@ from ..elastic.forking import die_with_parent
 from ..wire.addresses import family_of
 from .errors import DeploymentError
 from .hosts import DeploymentFile, HostOptions, Order
+from .hosts.deployment_file import WORKS_PREFIX
+from .hosts.streams import flush_streams
+from .kept_folder import kept
 
 __all__ = ["serve"]
 
 SPEC_FILE = "spec.json"
 GRACE_S = 10.0
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 TOKEN = "MULTIWORLD_TOKEN"
 CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"
 PRELOAD = ("multiworld.serving.gateway_program", "multiworld.serving.control.controller_program")
@@ -35,20 +40,39 @@ PRELOAD = ("multiworld.serving.gateway_program", "multiworld.serving.control.con
 def serve(options: argparse.Namespace) -> int:
     """Serve until stopped; return the exit status: 2 if the target cannot be served."""
     try:
-        options.address = _numeric(options.address, "--address")
+        options.address = _own(_numeric(options.address, "--address"))
     except ValueError as error:
         _say(str(error))
         return 2
-    folder = Path(tempfile.mkdtemp(prefix="multiworld-serving-"))
+    with _ended_by_signals():
+        folder = Path(tempfile.mkdtemp(prefix=WORKS_PREFIX))
+        try:
+            with kept(folder):
+                return _run(options, folder) if _draw_up_beside(options, folder) else 2
+        except DeploymentError as error:
+            _say(str(error))
+            return 1
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have signals that end this process clean up as an exit does; those of the host process come in their place.
+
+    A SIGHUP that is ignored, as under ``nohup``, stays so.
+    """
+    taken = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _end) for number in taken}
     try:
-        if not _draw_up_beside(options, folder):
-            return 2
-        return _run(options, folder)
-    except DeploymentError as error:
-        _say(str(error))
-        return 1
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _run(options: argparse.Namespace, folder: Path) -> int:
@@ -56,7 +80,12 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     address = (options.address, _port_at(options.address, options.control_port, "--address and --control-port"))
     fields = {**spec["deployment"], "store": _store_url(options.address), "address": list(address)}
     http = fields["gateway"]["http"]
-    with DeploymentFile.claim(fields["name"], address, fields["token"], http=(http["host"], http["port"])):
+    name, http_address = fields["name"], (http["host"], http["port"])
+    with (
+        DeploymentFile.claim(name, address, fields["token"], http=http_address, works=folder) as file,
+        kept(file.path.parent),
+        kept(file.path.parents[1]),
+    ):
         from .hosts.program import run_host
 
         return run_host(
@@ -78,8 +107,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     parent, child = os.getpid(), os.fork()
     if child:
         code = _code_of(child)
@@ -88,6 +116,8 @@ def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
         return code == 0
     status = 1
     try:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
         die_with_parent(parent)
         status = _draw_up(options, folder)
     except (KeyboardInterrupt, ProcessLookupError):
@@ -95,29 +125,19 @@ def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_streams()
         os._exit(status)
 
 
 def _code_of(child: int) -> int:
-    """Wait for a child's end, and return its exit status, negative for a signal. Signals that end this process end the
-    child before."""
-    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """Wait for a child's end, and return its exit status, negative for a signal. What ends us ends it first."""
     try:
         _, status = os.waitpid(child, 0)
     except BaseException:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return os.waitstatus_to_exitcode(status)
-
-
-def _end(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _draw_up(options: argparse.Namespace, folder: Path) -> int:
@@ -191,7 +211,8 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
         gateway={"http": http, **_tracing(options)},
         scaling=pipeline.autoscaling,
     )
-    content = {"deployment": spec.to_json(), "preload": list(pipeline.preload), "paths": sys.path}
+    paths = [entry for entry in sys.path if isinstance(entry, str)]  # Python looks at no others
+    content = {"deployment": spec.to_json(), "preload": list(pipeline.preload), "paths": paths}
     (folder / SPEC_FILE).write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -229,6 +250,13 @@ def _numeric(host: str, name: str = "host") -> str:
             f"{name} must be a numeric address (127.0.0.1: this host alone{everywhere}), got {host!r}"
         ) from None
     return host
+
+
+def _own(address: str) -> str:
+    """Return an address at which other processes can reach this host."""
+    if ipaddress.ip_address(address).is_unspecified:
+        raise ValueError(f"--address must be one of this host's own, at which the others reach it, got {address!r}")
+    return address
 
 
 def _check_generation(arguments: Mapping[str, Any]) -> None:

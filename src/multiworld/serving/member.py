@@ -8,7 +8,6 @@ import os
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from .control_line import Line
 from .edge import Edge
 from .errors import CanaryFailedError
 from .executor import describe_error
+from .files import MemberFiles
 from .front import Front
 from .graph import GATEWAY, Batch, Graph, Stage
 from .messages import Message
@@ -182,11 +182,11 @@ class Member:
 
 
 class ReplicaMember(Member):
-    """One replica of one stage. ``folder`` holds the blueprint."""
+    """One replica of one stage."""
 
-    def __init__(self, manager: WorldManager, place: Place, *, host: str, folder: Path) -> None:
+    def __init__(self, manager: WorldManager, place: Place, *, host: str, files: MemberFiles) -> None:
         super().__init__(manager, place, host=host)
-        self._folder = folder
+        self._files = files
         self._replica: Replica | None = None
         self._batch: Batch | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -236,7 +236,9 @@ class ReplicaMember(Member):
         try:
             torch.device(stage.device)  # raises if there is none of that kind
             torch.manual_seed(zlib.crc32(self.place.stage.encode()))  # else replicas that start together would differ
-            work = await result_of(load_work(stage, self._folder))
+            with self._files.place() as folder:
+                await asyncio.to_thread(self._files.fetch_work, stage.name, folder)
+                work = await result_of(load_work(stage, folder))
             source = await self._take_weights(work, order)
             kept = await self._try_out(stage, work, canary)
             replica = Replica(self.manager, self.place, work, on_edge_lost=self.edge_lost)

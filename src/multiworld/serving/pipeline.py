@@ -28,6 +28,7 @@ from .errors import DeploymentError
 from .front import Front
 from .graph import GATEWAY, Graph, Stage
 from .hosts import HostHandle, start_host
+from .kept_folder import kept
 from .member import GatewayMember, place_of
 from .routing import make_policy
 from .scaling import ScalingPolicy
@@ -175,14 +176,15 @@ class Pipeline:
         cluster = Cluster() if cluster is None else cluster
         folder = Path(tempfile.mkdtemp(prefix="multiworld-serving-"))
         try:
-            await asyncio.to_thread(self.blueprint().write, folder)
-            spec = self._spec(cluster, folder)
-            async with (
-                WorldManager(job=spec.job, token=spec.token, lease_s=self.lease_s, host=cluster.address[0]) as manager,
-                self._traced(tracing) as tracer,
-                self._brought_up(spec, manager, cluster, ready_s, tracer) as deployment,
-            ):
-                yield deployment
+            with kept(folder):
+                await asyncio.to_thread(self.blueprint().write, folder)
+                spec, lease_s = self._spec(cluster, folder), self.lease_s
+                async with (
+                    WorldManager(job=spec.job, token=spec.token, lease_s=lease_s, host=cluster.address[0]) as manager,
+                    self._traced(tracing) as tracer,
+                    self._brought_up(spec, manager, cluster, ready_s, tracer) as deployment,
+                ):
+                    yield deployment
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -8,7 +8,6 @@ import ctypes
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ import torch
 from ..world.manager import WorldManager
 from .blueprint import Blueprint, prepare_main
 from .control_line import ControlLine
-from .files import member_folder
+from .files import MemberFiles
 from .member import ReplicaMember, place_of
 
 __all__ = ["main"]
@@ -37,10 +36,10 @@ def main(arguments: dict[str, Any]) -> None:
     _wake_on_time()
     torch.set_grad_enabled(False)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    with member_folder(arguments) as folder:
-        blueprint = Blueprint.read(folder)
-        prepare_main(blueprint.main)
-        asyncio.run(_run(arguments, blueprint, folder))
+    files = MemberFiles(arguments)
+    blueprint = files.blueprint()
+    prepare_main(blueprint.main, elsewhere=files.is_elsewhere)
+    asyncio.run(_run(arguments, blueprint, files))
 
 
 def _wake_on_time() -> None:
@@ -49,7 +48,7 @@ def _wake_on_time() -> None:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(SLACK_NS), 0, 0, 0)
 
 
-async def _run(arguments: dict[str, Any], blueprint: Blueprint, folder: Path) -> None:
+async def _run(arguments: dict[str, Any], blueprint: Blueprint, files: MemberFiles) -> None:
     manager = WorldManager(
         job=arguments["job"], token=arguments["token"], lease_s=arguments["lease_s"], host=arguments.get("host")
     )
@@ -57,7 +56,7 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint, folder: Path) ->
         policy = str(blueprint.options.get("policy", "shortest-queue"))
         backend = str(blueprint.options.get("backend", "auto"))
         place = place_of(arguments["member"], blueprint.graph, arguments["store"], policy, backend)
-        member = ReplicaMember(manager, place, host=arguments.get("host", ""), folder=folder)
+        member = ReplicaMember(manager, place, host=arguments.get("host", ""), files=files)
         line = ControlLine(manager, place.member, place.store, hello=member.hello, on_message=member.obey)
         member.line = line
         running = asyncio.ensure_future(line.run())

@@ -59,6 +59,7 @@ def _from_program(path: str, attribute: str) -> Any:
     if not stem.isidentifier():
         raise ConfigError(path, [f" cannot be imported: {stem!r} is no name of a module"])
     module = import_attribute(f"{stem}:__spec__", folder)
-    if module is None or not module.origin or not os.path.samefile(module.origin, path):
+    origin = None if module is None else module.origin
+    if not origin or not os.path.isfile(origin) or not os.path.samefile(origin, path):  # or "built-in", or "frozen"
         raise ConfigError(path, [f" is hidden by another module called {stem!r}; rename the file"])
     return import_attribute(f"{stem}:{attribute}", folder)

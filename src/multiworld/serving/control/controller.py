@@ -93,7 +93,7 @@ class Controller:
         self._state = StateFile(spec.folder / STATE_FILE) if keeps_state else None
         self._weights = WeightsStore(spec.folder)
         self._scaling = None if spec.scaling is None else Autoscaling(spec.graph, spec.scaling)
-        self._reception = Reception(spec.token, on_host=self._host_came, on_request=partial(answer, self))
+        self._reception = Reception(spec.token, on_host=self._host_came, on_request=partial(answer, self), job=spec.job)
         self._hosts: dict[str, HostPort] = {}
         self._kills: dict[str, dict[str, KillProcess]] = {}  # for hosts that are not there
         self._pids: dict[str, int] = {}  # as the hosts say, in the order in which they say it

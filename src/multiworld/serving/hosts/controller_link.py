@@ -1,6 +1,7 @@
 """A host process's connection to its controller: dialed again and again for as long as the process lives.
 
-Only a host that the controller has never let in, and refuses for long, gives up: its name or token is wrong.
+Only a host that the controller has never let in, and refuses for long, gives up: its name or token is wrong. One whose
+controller is elsewhere says when that is not there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 1.0
 GREETING_S = 5.0
+MISSED_S = 5.0  # a controller that ends is started again before
 REFUSED_S = 30.0  # a predecessor of the same name may take that long to end, or to be found lost
 NONCE_BYTES = 16
 CHUNK_BYTES = 64 * 1024
@@ -50,15 +52,22 @@ class ControllerLink:
         hello: Callable[[str], Mapping[str, Any]],
         on_order: Callable[[dict[str, Any]], None],
         on_refused: Callable[[str], None] | None = None,
+        on_outdated: Callable[[], None] = lambda: None,
     ) -> None:
         """``hello`` gets this host's own address, as the connection shows it.
 
-        ``on_refused`` gets the reason, at the end; without it, and once let in, there is none.
+        ``on_refused``, of a host whose controller is elsewhere, gets the reason, at the end; once let in, there is
+        none. ``on_outdated`` is called when what the host runs belongs to a deployment that is no more.
         """
         self.serial = 0
         """Which connection this is: numbers of orders mean something on their own one only."""
         self._loop, self._address, self._token = loop, address, token.encode()
         self._make_hello, self._on_order, self._on_refused = hello, on_order, on_refused
+        self._on_outdated = on_outdated
+        self.tells_absence = on_refused is not None
+        """Whether people are told when the controller is not there."""
+        self._absent_since: float | None = None
+        self._was_absence_told = False
         self._sock: socket.socket | None = None
         self._is_connecting = self._is_linked = False
         self._greeting: DialerGreeting | None = None
@@ -161,6 +170,8 @@ class ControllerLink:
     def _take(self, record: dict[str, Any]) -> None:
         if self._is_linked:
             if "refused" in record:
+                if record.get("outdated"):
+                    self._on_outdated()
                 raise HandshakeError(str(record["refused"]))
             self._on_refused = None  # it was let in
             self._on_order(record)
@@ -178,6 +189,7 @@ class ControllerLink:
             self._limit.cancel()
         self._splitter.longest = LONGEST_LINE
         self._is_linked = True
+        self._present()
         self.serial += 1
         self._delay_s = FIRST_DELAY_S
         self.send(self._make_hello(self._sock.getsockname()[0]))
@@ -215,9 +227,34 @@ class ControllerLink:
             if was_linked:
                 self._on_refused = None  # it was let in
             logger.debug("the controller at %s is lost: %s", show(*self._address), error)
+            self._absent(error)
         if not self._closed and self._redial is None:
             self._redial = self._loop.call_later(self._delay_s, self.dial)
             self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
+
+    def _absent(self, error: BaseException) -> None:
+        """Tell, once: at once at first, as an address may be wrong, later when it has been away for a while."""
+        now = time.monotonic()
+        if self._absent_since is None:
+            self._absent_since = now
+        if not self.tells_absence or self._closed or self._was_absence_told:
+            return
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if not self.serial:
+            text = "there is no controller at %s: %s. It is looked for until it is there, or this host is stopped."
+        elif now - self._absent_since >= MISSED_S:
+            text = (
+                "the controller at %s is away: %s. What runs here goes on; it is looked for until this host is stopped."
+            )
+        else:
+            return
+        self._was_absence_told = True
+        logger.warning(text, show(*self._address), reason)
+
+    def _present(self) -> None:
+        if self._was_absence_told:
+            logger.warning("the controller at %s is there", show(*self._address))
+        self._absent_since, self._was_absence_told = None, False
 
     def _complain(self, reason: str) -> None:
         if reason != self._complaint:  # it will be tried again and again

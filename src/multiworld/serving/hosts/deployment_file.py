@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ __all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deploy
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOCK = ".lock"
+WORKS_PREFIX = "multiworld-serving-"
 EVERYWHERE = {"0.0.0.0", "::"}
 
 
@@ -36,6 +38,8 @@ class DeploymentRecord:
     """Seconds since the epoch."""
     http: tuple[str, int] | None = None
     """Where its gateways answer: another deployment of this user could listen there too, and would get requests."""
+    works: str = ""
+    """The folder of its works, which it removes at its end, unless it is killed."""
 
     @property
     def is_running(self) -> bool:
@@ -56,10 +60,13 @@ class DeploymentFile:
         token: str,
         *,
         http: tuple[str, int] | None = None,
+        works: Path | None = None,
         folder: Path | None = None,
     ) -> DeploymentFile:
-        """Write the file, for this process. Raises DeploymentError if a deployment of that name runs, or one that
-        answers at that address of HTTP, or the folder cannot be trusted; ValueError for a name that is no file's.
+        """Write the file, for this process. What deployments left behind that were killed is removed.
+
+        Raises DeploymentError if a deployment of that name runs, or one that answers at that address of HTTP, or the
+        folder cannot be used or trusted; ValueError for a name that is no file's.
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"a deployment's name has letters, digits, '_', '.' and '-' only, got {name!r}")
@@ -73,6 +80,7 @@ class DeploymentFile:
             start_time=process_start_time(pid) or 0,
             started=time.time(),
             http=http,
+            works=str(works or ""),
         )
         path = folder / f"{name}.json"
         with _locked(folder):
@@ -84,6 +92,7 @@ class DeploymentFile:
                 )
             if http is not None:
                 _check_free(http, [each for each in map(_read, folder.glob("*.json")) if each is not None])
+            _clear(folder)
             _write(path, record)
         return cls(path, record)
 
@@ -109,10 +118,11 @@ def deployments_dir() -> Path:
 def list_deployments(folder: Path | None = None) -> list[DeploymentRecord]:
     """Return those that run, by name. Raises DeploymentError if the folder cannot be trusted."""
     folder = folder or deployments_dir()
-    if not folder.is_dir():
-        return []
-    _check_private(folder)
-    records = (_read(path) for path in sorted(folder.glob("*.json")))
+    with _usable(folder):
+        if not folder.exists():
+            return []
+        _check_private(folder)
+        records = [_read(path) for path in sorted(folder.glob("*.json"))]
     return [record for record in records if record is not None and record.is_running]
 
 
@@ -124,7 +134,9 @@ def find_deployment(name: str | None = None, *, folder: Path | None = None) -> D
         return matching[0]
     names = ", ".join(record.name for record in running)
     if not running:
-        raise DeploymentError("no deployment of this user runs on this machine")
+        raise DeploymentError(
+            f"no deployment of this user runs on this machine (none is in {folder or deployments_dir()})"
+        )
     if matching:
         raise DeploymentError(f"several deployments run: {names}. Name one of them.")
     raise DeploymentError(f"no deployment {name!r} runs on this machine; there are: {names}")
@@ -142,10 +154,32 @@ def _check_free(http: tuple[str, int], others: list[DeploymentRecord]) -> None:
 
 
 def _make_private(folder: Path) -> Path:
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    _check_private(folder)
+    with _usable(folder):
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _check_private(folder)
     return folder
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Say so where it is not, as with the XDG_RUNTIME_DIR of another user."""
+    try:
+        yield
+    except OSError as error:
+        raise DeploymentError(f"{folder} cannot be used: {error.strerror}. Set XDG_RUNTIME_DIR, or unset it.") from None
+
+
+def _clear(folder: Path) -> None:
+    """Remove the files of deployments that were killed, and the works that they left."""
+    for path in folder.glob("*.json"):
+        record = _read(path)
+        if record is None or record.is_running:
+            continue
+        works = Path(record.works)
+        if works.name.startswith(WORKS_PREFIX) and not works.is_symlink():
+            shutil.rmtree(works, ignore_errors=True)
+        path.unlink(missing_ok=True)
 
 
 def _check_private(folder: Path) -> None:

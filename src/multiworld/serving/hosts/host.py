@@ -37,6 +37,8 @@ class Host:
         """The pid of each member that runs."""
         self.is_stopping = bool(hello.get("stopping", False))
         """Whether it has begun to have its members end."""
+        self.jobs: list[str] = list(hello.get("jobs", ()))
+        """Which deployments they belong to."""
         self.process_space = str(hello.get("process_space", ""))
         """Where its pids mean something."""
         self.is_lost = False

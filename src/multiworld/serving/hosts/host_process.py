@@ -67,6 +67,7 @@ class HostProcess:
             hello=self._hello,
             on_order=self._obey,
             on_refused=None if owner is not None or options.members else self._refused,  # else all ends with this host
+            on_outdated=self._outdated,
         )
         self._owner = (
             None if owner is None else OwnerLine(self._loop, owner, on_order=self._obey, on_lost=self._owner_lost)
@@ -148,6 +149,7 @@ class HostProcess:
             "pid": os.getpid(),
             "capacity": len(os.sched_getaffinity(0)),
             "members": self._members.pids,
+            "jobs": sorted(self._members.jobs),
             "warnings": self._warnings,
             "stopping": self._phase is not None,
             "process_space": process_space(),
@@ -168,7 +170,15 @@ class HostProcess:
             self._stop(self._options.grace_s)
         else:  # a second time: whoever sends it does not want to wait
             self._status = ENDED_BY_FORCE
-            self._members.kill_all()
+            hurried = {FIRST, MIDDLE} & self._members.phases  # the controller tells other hosts that all ends
+            for name in [name for phase in hurried for name in self._members.of_phase(phase)]:
+                self._members.kill(name)
+            if not hurried:
+                self._members.kill_all()
+
+    def _outdated(self) -> None:
+        logger.warning("what runs here belongs to a deployment that is no more; it ends")
+        self._members.clear()
 
     def _refused(self, reason: str) -> None:
         logger.error("giving up, as the controller never let this host in: %s", reason)
@@ -189,6 +199,7 @@ class HostProcess:
             self._ask_to_end()
         elif self._phase is None:
             self._grace_s, self._phase = grace_s, -1
+            self._link.tells_absence = False
             self._members.end()
             self._link.send({"event": "stopping"})  # else the controller would replace those that end now
             self._loop.call_soon(self._end_next)

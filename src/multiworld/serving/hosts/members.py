@@ -6,10 +6,9 @@ import logging
 import os
 import select
 import signal
-import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -25,6 +24,7 @@ from .member_process import become_member
 from .order import Order
 from .output import MemberOutput, Outputs
 from .restarts import Restarts
+from .streams import flush_streams
 
 __all__ = ["Members"]
 
@@ -59,6 +59,12 @@ class Members:
     @property
     def pids(self) -> dict[str, int]:
         return {name: member.pid for name, member in self._running.items()}
+
+    @property
+    def jobs(self) -> set[str]:
+        """Of those that run: which deployments they belong to."""
+        arguments = (member.order.arguments for member in self._running.values())
+        return {str(each["job"]) for each in arguments if "job" in each}
 
     @property
     def phases(self) -> set[int]:
@@ -105,7 +111,11 @@ class Members:
 
     def kill_all(self) -> None:
         self.end()
-        for name in list(self._running):
+        self.clear()
+
+    def clear(self) -> None:
+        """Kill those that run; others may be started after them."""
+        for name in [*self._waiting, *self._running]:
             self.kill(name)
 
     def _release(self, name: str) -> None:
@@ -124,7 +134,7 @@ class Members:
             output.started()
             output.finish()
             raise
-        _flush_streams()
+        flush_streams()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = fork()
@@ -228,11 +238,3 @@ class _Ending:
 
     def close_descriptor(self) -> None:
         os.close(self._member.pidfd)
-
-
-def _flush_streams() -> None:
-    """Else what is buffered would be written by the child as well."""
-    streams: Sequence[object] = (sys.stdout, sys.stderr)
-    for stream in streams:
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions
 from .signals import Signals
+from .streams import flush_streams
 
 __all__ = ["main", "run_host"]
 
@@ -87,8 +88,7 @@ def _prepare(preload: Iterable[str]) -> tuple[list[str], int | None]:
     warnings = _preload(preload)
     gc.freeze()  # else each member's first collection writes to, and so copies, every page
     gc.enable()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     ctypes.CDLL(None).fflush(None)
     return warnings, num_blas_threads
 

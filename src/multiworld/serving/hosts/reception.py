@@ -42,13 +42,16 @@ class Reception:
         *,
         on_host: Callable[[Host], None],
         on_request: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+        job: str = "",
     ) -> None:
+        """``job``: of the deployment; a host with members of another one is told to end them before it is let in."""
         self.hosts: dict[str, Host] = {}
         """Those that are connected now, by name."""
         self._token, self._on_host, self._on_request = token.encode(), on_host, on_request
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
         self._num_strangers = 0
+        self._job = job
 
     async def start(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> int:
         """Listen, and return the port. Raises OSError."""
@@ -134,6 +137,9 @@ class Reception:
 
     async def _serve_host(self, peer: _Peer, hello: dict[str, Any]) -> None:
         host = _to_host(hello, peer)
+        if self._job and not {self._job}.issuperset(host.jobs):
+            await peer.refuse("what runs here belongs to a deployment that is no more", outdated=True)
+            return
         before = self.hosts.get(host.name)
         if before is not None and (before.pid, before.process_space) != (host.pid, host.process_space):
             await peer.refuse(f"there is a host {host.name!r} already: process {before.pid}; use another --name")
@@ -183,9 +189,9 @@ class _Peer:
             logger.warning("a peer of the controller reads nothing; its connection is given up")
             self.abort()
 
-    async def refuse(self, reason: str) -> None:
+    async def refuse(self, reason: str, **more: Any) -> None:
         """Say why, and give it the time to come through."""
-        self.send({"refused": reason})
+        self.send({"refused": reason, **more})
         self._writer.close()
         with suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._writer.wait_closed(), 1.0)

@@ -15,12 +15,16 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """Takes the signals from its making to ``close``; those that came before ``listen`` are told then."""
+    """Takes the signals from its making to ``close``; those that came before ``listen`` are told then.
+
+    A SIGHUP that is ignored, as under ``nohup``, stays so.
+    """
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._before_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        self._before = {signum: signal.signal(signum, _noted) for signum in ENDING}
+        taken = [signum for signum in ENDING if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN]
+        self._before = {signum: signal.signal(signum, _noted) for signum in taken}
         self._on_signal: Callable[[int], None] | None = None
         self._closed = False
 
