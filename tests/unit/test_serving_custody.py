@@ -16,9 +16,9 @@ def sent(c: Custody, now: float = 0.0) -> list[tuple[int, str]]:
     return [(int.from_bytes(id_, "little"), peer) for id_, peer in c.assign(now=now)]
 
 
-def put(c: Custody, *numbers: int, now: float = 0.0, deaths: int = 0) -> None:
+def put(c: Custody, *numbers: int, now: float = 0.0, is_suspected: bool = False) -> None:
     for number in numbers:
-        c.put(key(number), 10, now=now, route=key(number), deaths=deaths)
+        c.put(key(number), 10, now=now, route=key(number), is_suspected=is_suspected)
 
 
 def test_what_a_lost_replica_held_goes_to_another_one_oldest_first() -> None:
@@ -368,19 +368,44 @@ def test_an_item_is_cleared_once_so_what_kills_as_its_result_is_taken_over_costs
 def test_who_has_an_item_knows_better_than_who_sends_it_again() -> None:
     c = custody()
     killed_with(c, 1, 2)
-    put(c, 2, deaths=1)
+    put(c, 2, is_suspected=True)
     c.learn("r-1", [])
-    put(c, 1, deaths=1)
+    put(c, 1, is_suspected=True)
     assert [c.marked(key(number)) for number in (1, 2)] == [0, 0]
     c.drop(key(1))
-    put(c, 1, deaths=1)
+    put(c, 1, is_suspected=True)
     assert c.marked(key(1)) == 1, "it is not here any more, and comes from elsewhere"
+
+
+def test_a_death_elsewhere_that_an_item_is_suspected_of_is_none_of_the_two() -> None:
+    c = custody()
+    put(c, 1, is_suspected=True)
+    for name, refused in (("r-1", ()), ("r-2", (Refusal(key(1), "r-2", 2),))):
+        c.open(name, 8, now=0.0)
+        assert sent(c) == [(1, name)]
+        assert c.marked(key(1)) == 1
+        c.started(name, [key(1)])
+        assert c.down(name).refused == refused
+
+
+def test_a_death_that_was_seen_here_counts_although_it_is_sent_again_from_the_start() -> None:
+    c = custody()
+    c.open("r-1", 8, now=0.0)
+    put(c, 1)
+    sent(c)
+    c.started("r-1", [key(1)])
+    c.down("r-1")
+    put(c, 1, is_suspected=True)
+    c.open("r-2", 8, now=0.0)
+    sent(c)
+    c.started("r-2", [key(1)])
+    assert c.down("r-2").refused == (Refusal(key(1), "r-2", 2),)
 
 
 def test_an_item_that_was_marked_from_the_beginning_stays_so() -> None:
     c = custody()
     c.open("r-1", 8, now=0.0)
-    put(c, 1, deaths=1)
+    put(c, 1, is_suspected=True)
     sent(c)
     c.down("r-1")
     assert c.learn("r-1", []) == {}

@@ -704,6 +704,85 @@ async def test_a_branch_that_was_lost_is_made_again_once_the_other_has_been_pass
         await p.wait_idle()
 
 
+BRANCHING = [
+    Stage("s", double),
+    Stage("p", double),
+    Stage("a", double, inputs=("p",)),
+    Stage("b", double, inputs=("p",)),
+    Stage("m", add, inputs=("a", "b")),
+]
+
+
+async def test_a_part_outlives_who_sent_it_where_it_waits_for_the_other() -> None:
+    async with plant(BRANCHING, "m-1", "a-1", "p-1", "s-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.custody["a"])
+        p.front.requests.replica_lost = lambda *, now: None  # type: ignore[method-assign] # it is not sent again
+        p.kill("a-1")
+        await p.add("b-1")
+        assert value(await asyncio.wait_for(asking, 8)) == 16
+        await p.add("a-2")
+        await p.wait_idle()
+
+
+async def test_a_branch_that_was_lost_behind_another_stage_is_made_again_while_the_other_waits() -> None:
+    async with plant(BRANCHING, "m-1", "a-1", "p-1", "s-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.custody["a"])
+        p.kill("a-1")
+        p.kill("m-1")
+        for name in ("m-2", "a-2"):
+            await p.add(name)
+        await until(lambda: p.front.requests.num_retried > 0)
+        await p.add("b-1")
+        assert value(await asyncio.wait_for(asking, 8)) == 16
+        await p.wait_idle()
+
+
+async def test_an_answer_waits_for_a_gateway_that_is_started_again_under_its_name() -> None:
+    async with plant([Stage("a", double), Stage("b", double)], "b-1", "a-1") as p:
+        node = p.replicas["b-1"].node
+        former, p.front = p.front, Front(p.wires, p._place("gateway-1"))  # type: ignore[arg-type]
+        former._tending.cancel()
+        former.node.abort()
+        node.lost("gateway-1")
+        forming = asyncio.ensure_future(node.connect("gateway-1", "gateway", is_upstream=True))
+        await p.connect("gateway-1", "a-1")
+        p.front.node.open("a-1")
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: p.replicas["b-1"].executor.num_done == 1)  # before the edge for its answer is formed
+        await asyncio.gather(forming, p.front.node.connect("b-1", "b", is_upstream=False))
+        node.open("gateway-1")
+        assert value(await asyncio.wait_for(asking, 5)) == 4
+        await p.wait_idle()
+
+
+async def test_what_waits_to_be_executed_alone_is_not_executed_once_nobody_wants_it() -> None:
+    executed: list[float] = []
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        executed.append(float(x))
+        return x
+
+    async with plant([Stage("a", double), Stage("b", work)], "a-1", "a-2") as p:
+        await p.add("b-1")
+        replica = p.replicas["b-1"]
+        replica.node.edges["a-2", False].say = lambda *_, **__: None  # type: ignore[method-assign] # it hears nothing
+        custody = p.replicas["a-1"].node.custody["b"]
+        p.close("a-2")
+        p.close("b-1")
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: len(custody) == 1)
+        for item in custody._items.values():
+            item.deaths = 1
+        p.open("b-1", only="a-1")
+        await until(lambda: replica._suspect is not None)
+        asking.cancel()
+        await until(lambda: not replica._open)
+        await asyncio.sleep(1.2)  # as long as it waits for who says nothing
+        assert executed == []
+
+
 async def test_a_key_that_cannot_be_sent_is_refused_and_harms_nobody() -> None:
     async with plant([Stage("a", double)], "a-1") as p:
         with pytest.raises(BadRequestError, match="key"):

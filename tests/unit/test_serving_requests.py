@@ -100,6 +100,18 @@ def test_after_a_loss_only_what_could_be_lost_is_sent_again_and_not_for_ever() -
         assert (before in again) == (attempt <= MAX_ATTEMPTS)
 
 
+def test_a_loss_that_is_noted_twice_costs_one_attempt() -> None:
+    requests = Requests(Admission())
+    request = opened(requests, 1)
+    requests.replica_lost(now=1.0)
+    requests.replica_lost(now=1.05)
+    assert requests.to_retry(now=1.27) == [request]
+    assert requests.to_retry(now=1.4) == []
+    assert request.attempt == 2
+    requests.replica_lost(now=2.0)
+    assert requests.to_retry(now=2.5) == [request]
+
+
 def test_bounds_may_be_any_numbers_and_travel() -> None:
     admission = Admission(max_open=math.inf, max_bytes=1e9)
     assert Requests(admission).retry_after_s(1, now=0.0) is None

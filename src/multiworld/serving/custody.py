@@ -51,14 +51,16 @@ class Loss:
 
 class _Item:
     __slots__ = (
-        "deaths", "holders", "is_waiting", "marked_by", "replayed", "route", "size_bytes", "target", "waits_since",
-        "was_cleared",
+        "deaths", "holders", "is_suspected", "is_waiting", "marked_by", "replayed", "route", "size_bytes", "target",
+        "waits_since", "was_cleared",
     )  # fmt: skip
 
     def __init__(self, size_bytes: int, route: bytes, target: str | None, now: float) -> None:
         self.size_bytes, self.route, self.target = size_bytes, route, target
         self.holders: set[str] = set()
         self.deaths = 0
+        self.is_suspected = False
+        """Whether it is marked for a death that nobody here has seen."""
         self.marked_by = ""
         """Whose death it was marked for because it was there, among others."""
         self.was_cleared = False
@@ -208,8 +210,8 @@ class Custody:
             return Refusal(key, lost.name, 0)
         # What is marked says so before it is executed: without that it had no part in this death.
         if key in lost.started:
-            item.deaths += 1
-            item.marked_by = ""
+            item.deaths += not item.is_suspected  # a death that is no more than possible is none of the two
+            item.is_suspected, item.marked_by = False, ""
         elif not (lost.started or item.deaths):
             item.deaths, item.marked_by = 1, lost.name
         return Refusal(key, lost.name, item.deaths) if item.deaths >= self._max_deaths else None
@@ -264,21 +266,23 @@ class Custody:
         route: bytes = b"",
         target: str | None = None,
         replayed: bool = False,
-        deaths: int = 0,
+        is_suspected: bool = False,
     ) -> None:
         """Take an item in custody. ``target``: it is for this replica alone. Put again, it is sent again.
 
-        ``replayed``: some replica may have executed it before. ``deaths``: above 0, it is marked from the beginning.
+        ``replayed``: some replica may have executed it before. ``is_suspected``: and died of it, elsewhere; so it is
+        marked from the beginning.
         """
         former = self._items.get(key)
         self._forget(key)
         item = self._items[key] = _Item(size_bytes, route, target, now)
-        item.replayed, item.deaths = replayed, deaths
+        item.replayed, item.deaths, item.is_suspected = replayed, int(is_suspected), is_suspected
         if former is not None:
             item.replayed = replayed or former.replayed or bool(former.holders)
             item.marked_by, item.was_cleared = former.marked_by, former.was_cleared
             is_known = bool(former.marked_by) or former.was_cleared  # here, better than by whoever sends it again
-            item.deaths = former.deaths if is_known else max(deaths, former.deaths)
+            if is_known or former.deaths:
+                item.deaths, item.is_suspected = former.deaths, former.is_suspected
         self.held_bytes += size_bytes
         self._queue_of(item).append(key)
 

@@ -115,6 +115,7 @@ class Node:
 
     async def connect(self, peer: str, stage: str, *, is_upstream: bool) -> Edge:
         """Form the edge with a peer and return it. Raises MultiworldError. A former edge with that peer is replaced."""
+        self._gone.discard(peer)  # it is there again: what is for it waits until the edge is
         self._give_up_edge(peer, is_upstream)
         member = self.place.member
         world = await self._manager.join(
@@ -254,7 +255,7 @@ class Node:
             route=self._route(item, stage),
             target=target,
             replayed=item.replayed,
-            deaths=1 if item.attempt > 1 else 0,  # replicas died while it was with them, maybe of it
+            is_suspected=item.attempt > 1,  # replicas died while it was with them, maybe of it
         )
         self._pump(stage)
 

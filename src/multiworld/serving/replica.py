@@ -204,6 +204,9 @@ class Replica:
             request = None
         if request is None:
             request = self._open[item.id] = _Open(item.attempt, now)
+        if item.attempt > request.attempt and request.taken and request.result_for not in (set(), set(self._targets)):
+            request.taken = False  # some branches have had it, where it may have been lost: all get it again
+            request.result_for = set()
         request.attempt = max(request.attempt, item.attempt)
         request.senders.append(edge)
         request.size_bytes += item.size_bytes
@@ -222,6 +225,12 @@ class Replica:
         if self._suspect is None or self._suspect.id != id_:
             is_marked = any(part.deaths for part in request.inputs.values())
             return is_marked and not self.executor.is_executing(id_) and self.executor.drop(id_)
+        return self._lets_go(id_)
+
+    def _lets_go(self, id_: bytes) -> bool:
+        """Whether it is what waits to be executed alone until all senders know that: then it will not be."""
+        if self._suspect is None or self._suspect.id != id_:
+            return False
         self._suspect.is_off = True
         self._suspect = None
         return True
@@ -291,7 +300,7 @@ class Replica:
         self._relayed.update(news)
         for id_ in news:
             self._finished.cancel(id_)
-            if self.executor.drop(id_) or not self.executor.is_executing(id_):
+            if self.executor.drop(id_) or self._lets_go(id_) or not self.executor.is_executing(id_):
                 self._release(id_)
             elif id_ in self._open:  # a thread cannot be stopped: until it is done, this replica has no room for more
                 self._open[id_].is_off = True
@@ -306,7 +315,7 @@ class Replica:
 
     def dropped(self, ids: Iterable[bytes]) -> None:
         for id_ in ids:
-            if self.executor.drop(id_):
+            if self.executor.drop(id_) or self._lets_go(id_):
                 self._release(id_)
 
     def cleared(self, edge: Edge, ids: Iterable[bytes]) -> None:
@@ -446,8 +455,8 @@ class Replica:
         for id_, request in list(self._open.items()):
             if edge in request.senders:
                 request.senders = [sender for sender in request.senders if sender is not edge]
-                if not request.taken and not request.senders:  # whoever sent it sends it again, maybe elsewhere
-                    del self._open[id_]
+                if not request.taken and not request.senders and not self._merges:
+                    del self._open[id_]  # whoever sent it sends it again, maybe elsewhere
         self._changed.set()
         self._on_edge_lost(edge, error)
 

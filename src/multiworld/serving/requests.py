@@ -195,7 +195,7 @@ class Requests:
             return []
         self._recheck = [(at, before) for at, before in self._recheck if at > now]
         before = max(due)
-        late = [request for request in self._open.values() if request.opened_at <= before and not held(request.id)]
+        late = [request for request in self._open.values() if request.sent_at <= before and not held(request.id)]
         return [request for request in late if self.may_retry(request, now=now)]
 
     def may_retry(self, request: Open, *, now: float) -> bool:
