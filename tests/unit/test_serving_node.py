@@ -221,6 +221,56 @@ async def test_who_waits_for_the_same_request_is_not_failed_by_another_who_gives
         await p.wait_idle()
 
 
+async def test_who_asks_again_with_more_patience_is_not_bound_to_the_limit_of_the_first() -> None:
+    executed: list[float] = []
+
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        executed.append(float(x))
+        await asyncio.sleep(60 if len(executed) == 1 else 0)
+        return x
+
+    async with plant([Stage("a", slow)], "a-1") as p:
+        first = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x", timeout_s=0.3))
+        await until(lambda: len(executed) == 1)
+        again = [asyncio.ensure_future(p.front.infer(tensor(1), request_id="x", timeout_s=10)) for _ in range(2)]
+        with pytest.raises(DeadlineExceededError):
+            await first
+        assert [value(answer) for answer in await asyncio.gather(*again)] == [1.0, 1.0]
+        assert len(executed) == 2
+        await p.wait_idle()
+
+
+async def test_what_may_be_executed_once_only_is_not_asked_again_by_who_waits_for_it() -> None:
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(60)
+        return x
+
+    async with plant([Stage("a", slow, idempotent=False)], "a-1") as p:
+        asking = [
+            asyncio.ensure_future(p.front.infer(tensor(1), request_id="x", timeout_s=limit_s)) for limit_s in (0.2, 10)
+        ]
+        for each in asking:
+            with pytest.raises(DeadlineExceededError):
+                await each
+        assert p.replicas["a-1"].executor.num_arrived == 1
+
+
+async def test_of_several_who_wait_for_one_answer_each_may_change_its_own() -> None:
+    async def slow(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0.1)
+        return x * 2
+
+    async def ask(p: Plant) -> torch.Tensor:
+        answer = await p.front.infer(tensor(1), request_id="x")
+        assert isinstance(answer, torch.Tensor)
+        return answer.add_(float(answer))
+
+    async with plant([Stage("a", slow)], "a-1") as p:
+        answers = await asyncio.gather(*(ask(p) for _ in range(3)))
+        assert [value(answer) for answer in answers] == [4.0] * 3
+        assert value(await ask(p)) == 4.0
+
+
 async def test_a_replica_whose_thread_hangs_gets_nothing_more_while_others_answer() -> None:
     free = threading.Event()
     hung: list[float] = []

@@ -48,6 +48,7 @@ __all__ = ["Front"]
 
 logger = logging.getLogger(__name__)
 
+LEAST_S: Final = 0.001  # of a limit that is nearly over
 TEND_S: Final = 0.02
 WHERE_S: Final = 0.06
 """So long before a request's time is over it is asked where it is: the error must not wait for that."""
@@ -151,14 +152,20 @@ class Front:
             if request.digest != digest:
                 raise RequestIdReusedError(chosen)
             request.num_waiters += 1
-            answer = _copied(await self._wait_with_others(request, limit_s))
+            request.is_shared = True
+            until = math.inf if limit_s is None else now + limit_s
+            answer = await self._wait_with_others(request, limit_s, is_first=not self._cancels_chosen)
+            if answer is None:  # whoever asked first had less time
+                left_s = None if limit_s is None else max(until - time.monotonic(), LEAST_S)
+                return await self._infer_once(chosen, payload, left_s, key, report, time.monotonic())
         else:
             request = self._admit(payload, timeout_s, key, chosen, now, report)
             request.digest = digest
             request.waiter.add_done_callback(_look_at)
             self._send(request)
-            answer = await self._wait_with_others(request, None)
-        return answer, request.attempt, self._versions(request)
+            answer = await self._wait_with_others(request, None, is_first=True)
+        assert answer is not None
+        return _copied(answer) if request.is_shared else answer, request.attempt, self._versions(request)
 
     def _versions(self, request: Open) -> Versions:
         """Return the versions of the weights that an answered request was executed with."""
@@ -167,14 +174,21 @@ class Front:
         parts = [(stage, request.extras.get(stage, {})) for stage in self._graph.outputs]
         return versions_of(self._graph, merged_weights(self._graph, parts))
 
-    async def _wait_with_others(self, request: Open, timeout_s: float | None) -> Payload:
-        """The same request may come again: each waits, and gives up, alone."""
+    async def _wait_with_others(self, request: Open, timeout_s: float | None, *, is_first: bool) -> Payload | None:
+        """The same request may come again: each waits, and gives up, alone.
+
+        None: the time of who came first is over, and not that of this one, who may ask again.
+        """
         try:
             answer: Payload = await asyncio.wait_for(asyncio.shield(request.waiter), timeout_s)
         except asyncio.TimeoutError:
             late = DeadlineExceededError(timeout_s or 0.0, self._where(request))
             late.__suppress_context__ = True  # as "from None" does, which a compiled module leaves out
             raise late from None
+        except DeadlineExceededError:
+            if is_first:
+                raise
+            return None
         finally:
             request.num_waiters -= 1
             if not request.num_waiters and not request.waiter.done() and self._cancels_chosen:

@@ -25,8 +25,8 @@ class Open:
     """A request without its answer. ``item``: its input as it is sent. ``waiter``: whoever waits for the answer."""
 
     __slots__ = (
-        "attempt", "chosen", "deadline", "digest", "extras", "id", "item", "label", "num_waiters", "opened_at", "parts",
-        "sent_at", "size_bytes", "trace", "waiter",
+        "attempt", "chosen", "deadline", "digest", "extras", "id", "is_shared", "item", "label", "num_waiters",
+        "opened_at", "parts", "sent_at", "size_bytes", "trace", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +44,8 @@ class Open:
         self.label = ""
         """What traces call it, unless the client chose an id."""
         self.num_waiters = 1
+        self.is_shared = False
+        """Whether several wait for its answer, or did."""
         self.parts: dict[str, Any] = {}
         """The answers of the output stages that have come so far."""
         self.extras: dict[str, Any] = {}
