@@ -789,6 +789,32 @@ async def test_a_branch_that_was_lost_behind_another_stage_is_made_again_while_t
         await p.wait_idle()
 
 
+async def test_an_answer_of_one_branch_that_was_lost_is_made_again_once_the_other_has_gone_on() -> None:
+    outputs = [Stage(f"z{branch}", double, inputs=(branch,)) for branch in "ab"]
+    stages = [Stage("p", double), *(Stage(branch, double, inputs=("p",)) for branch in "ab"), *outputs]
+    stuck = threading.Event()
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        stuck.wait(20)
+        return x * 2
+
+    async with plant(stages, "a-1", "zb-1", "p-1") as p:
+        await p.add("za-1", slow)
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        await until(lambda: bool(p.replicas["za-1"].executor._began) and not p.replicas["p-1"].node.custody["a"])
+        p.kill("a-1")
+        p.kill("za-1")
+        stuck.set()
+        for name in ("za-2", "a-2"):
+            await p.add(name)
+        await asyncio.sleep(0.6)  # as long as the gateway waits before it looks at what may have been lost, twice
+        await p.add("b-1")
+        answer = await asyncio.wait_for(asking, 8)
+        assert isinstance(answer, dict)
+        assert {name: float(part) for name, part in answer.items()} == {"za": 8, "zb": 8}
+        await p.wait_idle()
+
+
 async def test_an_answer_waits_for_a_gateway_that_is_started_again_under_its_name() -> None:
     async with plant([Stage("a", double), Stage("b", double)], "b-1", "a-1") as p:
         node = p.replicas["b-1"].node

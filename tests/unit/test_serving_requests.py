@@ -112,6 +112,21 @@ def test_a_loss_that_is_noted_twice_costs_one_attempt() -> None:
     assert requests.to_retry(now=2.5) == [request]
 
 
+def test_what_the_first_stage_had_for_one_branch_is_looked_at_again_when_it_has_gone_on() -> None:
+    requests = Requests(Admission(), may_lose_held=True)
+    request, other = opened(requests, 1), opened(requests, 2)
+    held = {request.id, other.id}
+    requests.replica_lost(now=1.0)
+    for now in (1.3, 1.6, 1.9):
+        assert requests.to_retry(now=now, held=held.__contains__) == []
+    held.clear()
+    assert requests.to_retry(now=2.2, held=held.__contains__) == [], "they have just gone on"
+    requests.answered(other.id, None, 1, now=2.3)
+    assert requests.to_retry(now=2.5, held=held.__contains__) == [request]
+    assert requests.to_retry(now=9.0, held=held.__contains__) == []
+    assert not requests._recheck
+
+
 def test_bounds_may_be_any_numbers_and_travel() -> None:
     admission = Admission(max_open=math.inf, max_bytes=1e9)
     assert Requests(admission).retry_after_s(1, now=0.0) is None

@@ -71,10 +71,13 @@ class Front:
         self.number = int(place.member.rsplit("-", 1)[1])
         self.node = Node(self, manager, place)
         self.node.grant(WINDOW)
-        self.requests = Requests(Admission() if admission is None else admission)
-        self.default_timeout_s = default_timeout_s
         self._graph = place.graph
         self._first = place.graph.downstream(GATEWAY)
+        self.requests = Requests(
+            Admission() if admission is None else admission,
+            may_lose_held=any(len(place.graph.downstream(stage)) > 1 for stage in self._first),
+        )
+        self.default_timeout_s = default_timeout_s
         self._cancels_chosen = all(stage.idempotent for stage in place.graph.stages.values())
         """Whether what a client may come back for can be given up when it goes: it can be executed anew."""
         self._branches = any(len(place.graph.downstream(name)) > 1 for name in (INPUT, *place.graph.order))

@@ -72,8 +72,11 @@ class Latencies:
 class Requests:
     """The table of one gateway."""
 
-    def __init__(self, admission: Admission) -> None:
-        self.admission = admission
+    def __init__(self, admission: Admission, *, may_lose_held: bool = False) -> None:
+        """``may_lose_held``: what the first stage has still in hand for one branch may be lost in another one."""
+        self.admission, self.may_lose_held = admission, may_lose_held
+        self._waiting: set[bytes] = set()
+        """What was at the entry when it was looked at last because of a loss."""
         self._patience = Patience(admission.max_wait_s)
         self.latencies = Latencies()
         self.num_answered = self.num_failed = self.num_refused = self.num_repeated = self.num_retried = 0
@@ -190,15 +193,22 @@ class Requests:
     def to_retry(self, *, now: float, held: Callable[[bytes], bool] = lambda _: False) -> list[Open]:
         """Return the requests that should have been answered since a loss, and are to be sent again from the start.
 
-        ``held``: says of an id whether the request is still in custody at the entry, so that nothing of it can be lost.
+        ``held``: says of an id whether the request is still in custody at the entry, so that nothing of it can be lost,
+        unless the first stage feeds several: then it is looked at again until a while after it has gone on from there.
         """
         due = [before for at, before in self._recheck if at <= now]
         if not due:
             return []
         self._recheck = [(at, before) for at, before in self._recheck if at > now]
         before = max(due)
-        late = [request for request in self._open.values() if request.sent_at <= before and not held(request.id)]
-        return [request for request in late if self.may_retry(request, now=now)]
+        late = [request for request in self._open.values() if request.sent_at <= before]
+        waiting = {request.id for request in late if held(request.id)}
+        if self.may_lose_held:
+            waiting_before, self._waiting = self._waiting, waiting
+            waiting = waiting.union(request.id for request in late if request.id in waiting_before)
+            if waiting:
+                self._recheck.append((now + self.patience_s, before))
+        return [request for request in late if request.id not in waiting and self.may_retry(request, now=now)]
 
     def may_retry(self, request: Open, *, now: float) -> bool:
         """Count another attempt, and return whether it may be made."""
