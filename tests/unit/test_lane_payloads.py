@@ -479,8 +479,44 @@ def test_a_writer_whose_time_is_over_rests_or_is_called_again(both: Both, monkey
         both.deliver()
         for end in [both.again.pop() for _ in range(len(both.again))]:
             (both.reads.read if end == "read" else both.writes.write)()
-    assert both.came == [1]
+    assert both.came == both.written == [1]
     assert both.content(1) == content
+
+
+def test_a_payload_that_is_in_the_window_whole_is_written_although_the_time_is_over(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader, who finds the end of it there, reads on without ringing."""
+    content = noise(WINDOW)
+    both.add(1, content)
+    monkeypatch.setattr(lane_payloads, "TURN_S", -1.0)
+    both.writes.write()
+    monkeypatch.setattr(lane_payloads, "TURN_S", 1000.0)
+    monkeypatch.setattr(lane_payloads, "TURN_BYTES", CHUNK)
+    both.expect(1, len(content))
+    both.deliver()
+    assert both.came == both.written == [1]
+    assert both.again == []
+    assert both.content(1) == content
+
+
+def test_a_writer_that_rests_amid_the_next_payload_goes_on_when_that_is_expected(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although its reader, to whom nobody has said that it comes, has read all before it without ringing."""
+    both.add(1, bytes(WINDOW // 2))
+    both.add(2, bytes(2 * WINDOW))
+    both.writes.write()
+    assert both.written == [1]
+    monkeypatch.setattr(lane_payloads, "TURN_BYTES", CHUNK)
+    both.expect(1, WINDOW // 2)
+    assert (both.came, both.to_writer) == ([1], 0)
+    both.expect(2, 2 * WINDOW)
+    for _ in range(100):
+        both.deliver()
+        for end in [both.again.pop() for _ in range(len(both.again))]:
+            (both.reads.read if end == "read" else both.writes.write)()
+    assert both.came == both.written == [1, 2]
 
 
 def test_what_is_closed_meanwhile_moves_nothing_more(lane: Lane) -> None:

@@ -118,7 +118,7 @@ class LaneWrites(Generic[T]):
             elif left <= 0 and segments and self._rest(early=True):
                 self._again(True)
                 return
-            if time.perf_counter() > over_at:
+            if segments and time.perf_counter() > over_at:  # else it is written: who reads the end of it may not ring
                 self._again(self._rest(early=True))
                 return
 
