@@ -378,6 +378,46 @@ def test_a_large_receive_that_is_cancelled_before_anything_was_read_leaves_its_m
     assert half_way.came.min() == half_way.came.max() == 77
 
 
+def write_more(pair: Pair) -> None:
+    """Fill the window anew, whatever has become of the connection."""
+    writes = pair.here._writes
+    assert writes is not None
+    with pair.here._issue_lock:
+        writes.write()
+    assert writes._end.position == 2 * WINDOW_BYTES
+
+
+def test_without_memory_for_the_rest_of_a_cancelled_receive_its_tensor_is_left_alone(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_way = HalfWay(pair)
+    resume = half_read(pair, half_way)
+    monkeypatch.setattr(torch, "empty", _no_memory)
+    assert half_way.receiving.cancel(StepsCancelled())
+    assert pair.there.connection.closed
+    half_way.came.fill_(77)
+    write_more(pair)
+    reads = pair.there._lane_reads
+    assert reads is not None
+    pair.there.connection.run_and_wait(reads.read)  # as whoever was about to
+    resume()
+    assert half_way.came.min() == half_way.came.max() == 77
+
+
+def test_nothing_is_read_through_the_lane_when_the_connection_has_ended(pair: Pair) -> None:
+    """A turn of reading was over, and the thread that goes on comes too late."""
+    half_way = HalfWay(pair)
+    resume = half_read(pair, half_way)
+    pair.there.connection.abort()
+    write_more(pair)
+    reads = pair.there._lane_reads
+    assert reads is not None
+    pair.there._read_again()
+    pair.there.connection.run_and_wait(lambda: None)
+    assert [incoming.received for incoming in reads] == [WINDOW_BYTES]
+    resume()
+
+
 def test_small_messages_stay_behind_a_large_one_of_their_tag_and_pass_it_on_others(pair: Pair) -> None:
     half_way = HalfWay(pair)
     sizes = (1, 2 * INLINE_BYTES, SHARED_EAGER_BYTES)

@@ -524,6 +524,8 @@ class SharedStream(SharedSending):
         self._ask_to_be_told()
 
     def _read_lane(self) -> None:
+        if self.connection.closed:  # perhaps amid a payload whose tensor is its caller's again
+            return
         if self._lane_reads is not None:
             self._lane_reads.read()
             self._act()
@@ -594,7 +596,7 @@ class SharedStream(SharedSending):
         if self._reads.released_bytes:
             self._report()
 
-    def _redirect(self, seq: int, target: memoryview) -> int:
+    def _redirect(self, seq: int, target: memoryview | None) -> int:
         incoming = None if self._lane_reads is None else self._lane_reads.find(seq)
         if incoming is None:
             return super()._redirect(seq, target)

@@ -542,14 +542,15 @@ class MessageStream(StreamSending):
             message.buffer = self._allocate(message.size_bytes)
         except ProtocolError as error:
             self.connection.abort(str(error))
+            self._redirect(arrival.seq, None)  # whoever reads on for a moment leaves the tensor alone
             return
         received = self._redirect(arrival.seq, memory_of(message.buffer))
         if receive.tensor is not None and received:
             receive.taken = Taken(arrival.seq, message.buffer, receive.tensor, received)
             self._copying[arrival.seq] = False
 
-    def _redirect(self, seq: int, target: memoryview) -> int:
-        """Let the rest of a payload that is coming go elsewhere. Return how much of it has come."""
+    def _redirect(self, seq: int, target: memoryview | None) -> int:
+        """Let the rest of a payload that is coming go elsewhere (None drops it). Return how much of it has come."""
         parser = self.connection.parser
         parser.redirect(target)
         return parser.received_bytes
