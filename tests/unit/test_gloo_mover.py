@@ -195,6 +195,29 @@ def test_a_send_that_has_not_begun_can_go_on_from_a_copy() -> None:
     close(mover, group)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no memory"), MemoryError()], ids=["of PyTorch", "of Python"])
+def test_a_send_that_there_is_no_memory_to_copy_has_to_be_waited_for(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still read the tensor of its caller."""
+
+    def clone(_: Tensor) -> Tensor:
+        raise error
+
+    group, ends = FakeGroup(), Ends()
+    mover = GlooMover(group, 1, "test")
+    large = torch.zeros(DIRECT_BYTES // 4 + 1)
+    mover.send(1, [large], large.nbytes, ends)
+    group.gate.clear()
+    mover.send(2, [large], large.nbytes, ends)
+    mover.send(3, [large], large.nbytes, ends)
+    monkeypatch.setattr(Tensor, "clone", clone)
+    assert not mover.copy_unsent(3)
+    monkeypatch.undo()
+    group.gate.set()
+    close(mover, group)
+
+
 def test_closing_ends_everything_once_and_refuses_what_comes_later() -> None:
     group, ends = FakeGroup(), Ends()
     mover = GlooMover(group, 1, "test")

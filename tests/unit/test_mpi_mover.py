@@ -129,6 +129,24 @@ def test_a_send_that_is_cancelled_goes_on_from_a_copy(num_before: int) -> None:
     assert data_of([*before, *rest_of(source)]) == expected
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no memory"), MemoryError("no memory")])
+def test_a_cancelled_send_that_there_is_no_memory_to_copy_fails_and_lets_go_of_its_tensor(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty(*_: object, **__: object) -> Tensor:
+        raise error
+
+    rig = Rig()
+    source = rig.send(1, [torch.arange(float(NUMEL))])
+    assert next_chunk(source) is not None
+    monkeypatch.setattr(torch, "empty", empty)
+    assert rig.mover.copy_unsent(1)
+    assert rest_of(source) == []
+    assert rig.ends == ["the rest of a cancelled send cannot be copied: no memory"]
+    source.failed(RuntimeError("no route"))
+    assert len(rig.ends) == 1
+
+
 def test_a_payload_is_received_whatever_the_order_of_its_chunks() -> None:
     rig, tensor = Rig(), torch.zeros(4, dtype=torch.uint8)
     rig.recv(5, tensor)

@@ -8,6 +8,7 @@ connection (``sent``), which is when the sender's memory is free.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,6 +22,8 @@ from .errands import Errands
 from .tensors import pack
 
 __all__ = ["FOREVER", "NUM_TAGS", "GlooMover", "PointToPoint"]
+
+logger = logging.getLogger(__name__)
 
 FOREVER = timedelta(days=365)  # a world decides who is alive; no timeout of a process group does
 NUM_TAGS = 2**31 - 2
@@ -127,9 +130,14 @@ class GlooMover:
         if transfer is None:
             return True
         with transfer.turn:
-            if not transfer.issued:
+            if transfer.issued:
+                return False
+            try:
                 transfer.tensors = [transfer.tensor().clone()]
-            return not transfer.issued
+            except (RuntimeError, MemoryError) as error:  # there is no memory for that
+                logger.warning("the rest of a cancelled send cannot be copied: %s", error)
+                return False
+            return True
 
     def divert(self, number: int, tensor: Tensor) -> bool:
         return False  # the library has the caller's memory

@@ -56,7 +56,10 @@ class PayloadMover(Protocol):
         """The peer has received that payload."""
 
     def copy_unsent(self, number: int) -> bool:
-        """Let a send that has not begun go on from a copy of its memory. False if it has begun."""
+        """Let a send that has not begun go on from a copy of its memory.
+
+        False if it has begun, or there is no memory for the copy: it may touch its own until it is over.
+        """
 
     def divert(self, number: int, tensor: Tensor) -> bool:
         """Let a receive go on into other memory, into which what has come so far is copied. False if that cannot be."""

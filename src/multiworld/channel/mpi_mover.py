@@ -277,7 +277,10 @@ class MpiMover:
         with self._lock:
             transfer = self._sends.get(number)
         if isinstance(transfer, _Outgoing):
-            transfer.copy_rest()
+            try:
+                transfer.copy_rest()
+            except (RuntimeError, MemoryError) as error:  # there is no memory for that, and the peer waits for the rest
+                transfer.failed(MpiError(f"the rest of a cancelled send cannot be copied: {error}"))
         return True
 
     def divert(self, number: int, tensor: Tensor) -> bool:
