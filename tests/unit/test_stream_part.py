@@ -116,6 +116,46 @@ def test_what_waits_fails_and_takes_nothing_with_it(pair: Pair) -> None:
     assert pair.there.queue_depths()[1] == 0, "the announcement was not taken back"
 
 
+def _no_memory(*_: object, **__: object) -> Tensor:
+    raise RuntimeError("no memory")
+
+
+def first_of_two(pair: Pair) -> Operation[Any]:
+    """Receive one of two messages that come, straight into a tensor."""
+    receiving = pair.recv(torch.zeros(SMALL))
+    for number in range(2):
+        wait_blocking(pair.send(numbered(number)))
+    assert wait_until(lambda: receiving.done, timeout_s=5)
+    return receiving
+
+
+def lose(receiving: Operation[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a message back that there is no memory for."""
+    monkeypatch.setattr(torch, "empty", _no_memory)
+    receiving.cancel_or_undo(LeftError())
+    monkeypatch.undo()
+
+
+def test_nobody_gets_the_message_behind_one_that_there_is_no_memory_to_give_back(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(first_of_two(pair), monkeypatch)
+    assert pair.there.connection.closed
+    tensor = torch.zeros(SMALL)
+    receiving = pair.recv(tensor)
+    pair.there.abort(LeftError())  # as the channel does that is told
+    assert isinstance(error_of(receiving), LeftError)
+    assert not tensor.any()
+
+
+def test_nor_does_anybody_when_its_sender_has_left(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiving = first_of_two(pair)
+    pair.answer()  # the second one has been seen
+    pair.there.abort(LeftError(), keep_arrived=True)
+    lose(receiving, monkeypatch)
+    assert isinstance(error_of(pair.recv(torch.zeros(SMALL))), LeftError)
+
+
 def test_receives_that_wait_for_what_was_announced_meet_nothing_else(pair: Pair) -> None:
     """The message of the one must not be offered to the next, which it does not fit."""
     sends = [pair.send(numbered(size, size)) for size in (LARGE, LARGE + 1, LARGE + 2)]

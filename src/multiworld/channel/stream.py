@@ -469,9 +469,18 @@ class MessageStream(StreamSending):
         if message.parcel is not None:
             message.buffer, message.parcel = torch.frombuffer(message.parcel.memory, dtype=torch.uint8), None
         if message.buffer is None and tensor is not None and message.size_bytes:
-            message.buffer = self._allocate(message.size_bytes)
+            try:
+                message.buffer = self._allocate(message.size_bytes)
+            except ProtocolError as error:
+                self.connection.run_and_wait(partial(self._lose, str(error)))
+                return
             self._fill(message.buffer, tensor)
         self.connection.run_and_wait(partial(self._put_back, key, seq, message))
+
+    def _lose(self, reason: str) -> None:
+        """A message is lost: nobody gets one that is behind it, as if that were the next."""
+        self.connection.was_interrupted = True
+        self.connection.abort(reason)
 
     def _put_back(self, key: int, seq: int, message: Message) -> None:
         if self._error is None or self._kept:

@@ -88,7 +88,7 @@ class Connection:
         self._lost_told = False
         self._reason = "closed here"
         self._flush_due = False
-        self.was_interrupted = False  # with the read side held: something may be half done
+        self.was_interrupted = False  # with the read side held: something may be half done, or lost
         self.lost_errno = 0  # the system's error that ended it, if one did
         self._fd = sock.fileno()
         self._interest = Interest(loop, self._fd, reading=READ_EVENTS, writing=not connected)
