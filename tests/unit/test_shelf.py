@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from multiworld.channel import shelf as shelf_module
 from multiworld.channel.shared_region import SharedRegion
 from multiworld.channel.shelf import (
     LEFT_AT,
@@ -37,11 +40,11 @@ BEGIN = 2 * PAGE_BYTES
 class Shelf:
     """Both ends, each with a mapping of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: type[ShelfReader] = ShelfReader) -> None:
         own, self._descriptor = SharedRegion.create(BEGIN + SIZE)
         other = SharedRegion(self._descriptor, BEGIN + SIZE)
         self.writer = ShelfWriter(own, PAGE_BYTES, BEGIN, SIZE)
-        self.reader = ShelfReader(other, PAGE_BYTES, BEGIN, SIZE)
+        self.reader = reader(other, PAGE_BYTES, BEGIN, SIZE)
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -135,6 +138,43 @@ def test_what_a_forked_child_may_have_never_leaves_its_place() -> None:
     assert shelf.put(3, SIZE // 2) is not None
     for descriptor in (seen, says, waits):
         os.close(descriptor)
+
+
+def reader_that_hears_of_forks_anew() -> type[ShelfReader]:
+    """Return one that hears of a fork before all whom this process has told so far: the last comes first."""
+    spec = importlib.util.spec_from_file_location("multiworld.channel.another_shelf", shelf_module.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    reader: type[ShelfReader] = module.ShelfReader
+    return reader
+
+
+def test_what_comes_while_a_process_forks_never_leaves_its_place() -> None:
+    """As on another thread, after the fork was said to begin: the child has it, too."""
+    came = list[Tensor]()
+    arrivals = list[Callable[[], Tensor]]()
+    os.register_at_fork(before=lambda: came.extend(bring() for bring in arrivals))
+    reader = reader_that_hears_of_forks_anew()
+    shelf = Shelf(reader)
+    arrivals.append(lambda: shelf.bring(1, SIZE // 2))
+    child = fork()
+    if child == 0:
+        own = Shelf(reader)
+        place = own.put(1, 10)
+        if place is None:
+            os._exit(1)
+        tensor = own.reader.tensor(place)
+        del tensor  # of which this process alone knows
+        os._exit(0 if own.reader._left[place.word] == place.number else 2)
+    arrivals.clear()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    came.clear()
+    after = shelf.bring(2, SIZE // 2)
+    assert shelf.put(3, SIZE // 2) is None
+    del after
+    assert shelf.put(3, SIZE // 2) is not None
 
 
 def test_no_more_than_so_many_lie_there_at_once() -> None:

@@ -165,22 +165,25 @@ class ShelfReader:
 class _Keeper:
     """Lives as long as the tensor; with it, what it was made for leaves its place."""
 
-    __slots__ = ("_begin", "_is_over", "_left", "_num_forks", "_place", "_region")
+    __slots__ = ("_begin", "_is_over", "_last_fork", "_left", "_place", "_region")
 
     def __init__(self, region: SharedRegion, begin: int, left: Any, place: Place, is_over: threading.Event) -> None:
+        last_fork = _last_fork  # before the look at who forks: of two that do both at once, this takes the older one
+        self._last_fork = None if _forking else last_fork
         self._region, self._begin, self._left, self._place, self._is_over = region, begin, left, place, is_over
-        self._num_forks = _num_forks
 
     def __del__(self) -> None:
         place = self._place
-        if self._num_forks != _num_forks:  # a child, or the parent, may have it still
+        if self._last_fork is None or self._last_fork is not _last_fork:  # a child, or the parent, may have it still
             return
         if self._is_over.is_set():
             self._region.forget(self._begin + place.offset, place.end - place.offset)
         _leave(self._left, place)
 
 
-_num_forks = 0
+_last_fork = object()
+_forking: set[int] = set()
+"""Threads that fork in this moment: what comes meanwhile may be there twice in the end."""
 _forks_lock = threading.Lock()
 _watches_forks = False
 
@@ -190,12 +193,17 @@ def _watch_forks() -> None:
     with _forks_lock:
         if not _watches_forks:  # there is no way to take it back
             _watches_forks = True
-            os.register_at_fork(before=_forks)
+            os.register_at_fork(before=_fork_begins, after_in_parent=_has_forked, after_in_child=_forking.clear)
 
 
-def _forks() -> None:
-    global _num_forks
-    _num_forks += 1
+def _fork_begins() -> None:
+    global _last_fork
+    _forking.add(threading.get_ident())
+    _last_fork = object()
+
+
+def _has_forked() -> None:
+    _forking.discard(threading.get_ident())
 
 
 def _room_for(size_bytes: int) -> int:
