@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
+from multiworld.channel import attach_socket
 from multiworld.errors import HandshakeError
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection import Connection
@@ -192,3 +196,42 @@ def test_a_port_where_nobody_listens_refuses_at_once(loop: ProgressThread) -> No
         operation = dial(loop, "127.0.0.1", port, {}, TOKEN, Sink(), timeout_s=scaled(5))
         with pytest.raises(DialError, match="refused"):
             wait_blocking(operation)
+
+
+def unwatchable(monkeypatch: pytest.MonkeyPatch, loop: ProgressThread) -> None:
+    """As where as many descriptors are watched as a user may."""
+
+    def register(fd: int, events: int, handler: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(loop, "register", register)
+
+
+def test_a_connection_that_cannot_be_watched_fails_its_dialing(
+    loop: ProgressThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        unwatchable(monkeypatch, loop)
+        sink = Sink()
+        operation = dial(loop, "127.0.0.1", server.getsockname()[1], {}, TOKEN, sink, timeout_s=scaled(5))
+        with pytest.raises(DialError, match="No space") as raised:
+            wait_blocking(operation)
+        assert raised.value.errno == errno.ENOSPC
+        peer, _ = server.accept()
+        with closing(peer):
+            peer.settimeout(scaled(5))
+            assert peer.recv(1) == b"", "the socket is open"
+        assert sink.lost_reasons == []
+
+
+def test_a_channels_own_socket_that_cannot_be_watched_is_closed(
+    loop: ProgressThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair()
+    with closing(theirs):
+        unwatchable(monkeypatch, loop)
+        operation = attach_socket(SimpleNamespace(loop=loop), ours, Sink())  # type: ignore[arg-type]
+        assert wait_until(lambda: operation.done, timeout_s=5)
+        with pytest.raises(OSError, match="No space"):
+            operation.result()
+        assert theirs.recv(1) == b""

@@ -8,6 +8,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -223,6 +224,27 @@ def test_stop_from_the_thread_itself_does_not_wait_for_itself() -> None:
     loop = ProgressThread("test-progress")
     loop.call_soon(loop.stop)
     assert wait_until(lambda: not loop.running, timeout_s=5)
+
+
+def test_a_loop_whose_thread_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        ProgressThread("test-progress")
+
+
+def test_a_descriptor_that_cannot_be_watched_stays_its_owners(tmp_path: Path) -> None:
+    loop = ProgressThread("test-progress")
+    pipe = Pipe(loop)
+    with (tmp_path / "file").open("w") as file:
+        with pytest.raises(PermissionError):  # as a file is always ready
+            loop.register(file.fileno(), select.EPOLLIN, pipe)
+        loop.unregister(pipe.reading)
+        loop.stop()
+        assert not pipe.closed_by_loop
+    pipe.close()
 
 
 def test_many_loops_come_and_go() -> None:

@@ -16,7 +16,8 @@ __all__ = ["attach_socket"]
 def attach_socket(context: ChannelContext, sock: socket.socket, sink: ConnectionSink) -> Operation[Connection]:
     """Let a connected stream socket, which is the connection's then, talk to ``sink``. For a ``Connector``.
 
-    Whoever is at the other end is trusted from now on: make sure before that it is the rank that it says.
+    Whoever is at the other end is trusted from now on: make sure before that it is the rank that it says. Fails with
+    OSError, and the socket is closed, if that cannot be watched.
     """
     operation: Operation[Connection] = Operation()
     context.loop.call_soon(partial(_attach, context, sock, sink, operation))
@@ -30,7 +31,12 @@ def _attach(
     if operation.done:
         sock.close()
         return
-    connection = Connection(context.loop, sock, sink)
+    try:
+        connection = Connection(context.loop, sock, sink)
+    except OSError as error:
+        sock.close()
+        operation.fail(error)
+        return
     connection.run(partial(connection.hand_over, sink))
     if not operation.succeed(connection):
         connection.abort("no longer wanted")

@@ -128,7 +128,13 @@ class _Dialing:
         self._hello = encode_fields({**fields, "version": PROTOCOL_VERSION, "nonce": self._nonce.hex()})
         self._made: Connection | None = None
         self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
-        self._connection = self._made = Connection(loop, sock, self, connected=connected)
+        try:
+            self._connection = self._made = Connection(loop, sock, self, connected=connected)
+        except OSError as error:  # no memory for one more that is watched
+            self._timer.cancel()
+            sock.close()
+            operation.fail(DialError(host, port, error.strerror or str(error), error.errno or 0))
+            return
         operation.on_cancel = self._connection.abort
         words = pack_frame(Kind.HELLO, self._hello)
         if voucher is not None:

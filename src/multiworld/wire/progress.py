@@ -73,7 +73,6 @@ class ProgressThread:
     def __init__(self, name: str) -> None:
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._handlers: dict[int, IOHandler] = {}
         self._calls: deque[Callable[[], None]] = deque()
         self._timers: list[Timer] = []
@@ -84,7 +83,13 @@ class ProgressThread:
         self._stopping = False
         self._loop_readers: dict[asyncio.AbstractEventLoop, LoopReader] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._epoll.register(self._wake_fd, select.EPOLLIN)
+            self._thread.start()
+        except (OSError, RuntimeError):  # there can be no more threads
+            self._epoll.close()
+            os.close(self._wake_fd)
+            raise
 
     @property
     def on_thread(self) -> bool:
@@ -116,8 +121,9 @@ class ProgressThread:
         return timer
 
     def register(self, fd: int, events: int, handler: IOHandler) -> None:
+        """Raises OSError if the descriptor cannot be watched; it is not ours to close then."""
+        self._epoll.register(fd, events)  # first: what is ready before the handler is there, is told of again
         self._handlers[fd] = handler
-        self._epoll.register(fd, events)
 
     def modify(self, fd: int, events: int) -> None:
         self._epoll.modify(fd, events)
