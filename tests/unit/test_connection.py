@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from multiworld.testing import scaled, wait_until
+from multiworld.wire.connection import Connection
 from multiworld.wire.frames import Header
 from multiworld.wire.interest import READ_EVENTS, Interest
 from multiworld.wire.operation import Operation, settler
@@ -23,7 +25,7 @@ from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
 from multiworld.wire.write_queue import WriteQueue
 
-from .connected import Pair, clog, connected_pair, message
+from .connected import Pair, Sink, clog, connected_pair, message
 
 
 @pytest.fixture
@@ -373,6 +375,58 @@ def test_a_descriptor_that_still_waits_when_the_connection_ends_is_closed(pair: 
     pair.left.abort()
     assert os.read(reading, 1) == b"", "the writing end is open"
     os.close(reading)
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["was cleared", "is cleared"])
+def test_a_descriptor_is_closed_once_if_the_connection_ends_while_it_is_queued(pair: Pair, *, is_late: bool) -> None:
+    class Ending(deque[Any]):
+        """A queue whose connection ends before, or after, something gets into it."""
+
+        def append(self, outgoing: Any) -> None:
+            if not is_late:
+                super().append(outgoing)
+            pair.left.abort()
+            assert wait_until(lambda: pair.left_sink.lost_reasons == ["closed here"], timeout_s=5)
+            if is_late:
+                super().append(outgoing)
+
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    closed: list[int] = []
+
+    def close() -> None:
+        closed.append(writing)
+        os.close(writing)
+
+    pair.left._queue._outgoing = Ending()
+    pair.left.queue_descriptor(message(b""), writing, on_sent=close)
+    assert os.read(reading, 1) == b""
+    assert closed == [writing]
+    os.close(reading)
+
+
+class Breaking(socket.socket):
+    """Takes a few bytes, and then nothing any more."""
+
+    def sendmsg(self, buffers: Any, ancdata: Any = (), *more: Any) -> int:
+        if not ancdata:
+            raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+        return super().sendmsg([next(iter(buffers))[:3]], ancdata, *more)
+
+
+def test_a_descriptor_is_closed_if_the_connection_ends_amid_its_frame(no_leaks: None) -> None:
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    loop, sink = ProgressThread("test-descriptors"), Sink()
+    connection = Connection(loop, Breaking(fileno=ours.detach()), sink)
+    connection.queue_descriptor(message(b""), writing, on_sent=partial(os.close, writing))
+    connection.flush()
+    assert wait_until(lambda: sink.lost_reasons == ["Broken pipe"], timeout_s=5)
+    theirs.close()  # with the copy that has come
+    os.set_blocking(reading, False)
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+    loop.stop()
 
 
 class NoDescriptors(socket.socket):

@@ -35,13 +35,19 @@ def _ignore(reason: str, code: int = 0) -> None:
 class _Outgoing:
     """One frame on its way out."""
 
-    __slots__ = ("descriptor", "on_sent", "segments")
+    __slots__ = ("closes", "descriptor", "on_sent", "segments")
 
     def __init__(
         self, segments: list[memoryview], on_sent: Callable[[], None] | None, descriptor: int | None = None
     ) -> None:
         self.segments, self.on_sent = segments, on_sent
         self.descriptor = descriptor  # goes with the first byte; the socket is a Unix socket
+        self.closes = descriptor is not None  # ``on_sent`` closes it, whatever becomes of the frame
+
+    def take_on_sent(self) -> Callable[[], None] | None:
+        """Whoever takes it calls it; nobody else does."""
+        on_sent, self.on_sent = self.on_sent, None
+        return on_sent
 
 
 class WriteQueue:
@@ -62,8 +68,9 @@ class WriteQueue:
     def clear(self) -> None:
         """With the lock held, or after the end."""
         for outgoing in self._outgoing:
-            if outgoing.descriptor is not None and outgoing.on_sent is not None:
-                outgoing.on_sent()  # which closes it
+            on_sent = outgoing.take_on_sent()
+            if outgoing.closes and on_sent is not None:
+                on_sent()
         self._outgoing.clear()
         self._calls.clear()
 
@@ -89,10 +96,14 @@ class WriteQueue:
 
     def queue_descriptor(self, frame: bytes, descriptor: int, *, on_sent: Callable[[], None]) -> None:
         """Queue a frame that a descriptor goes with, over a Unix socket; closed after ``on_sent``."""
-        if self._interest.over:
-            on_sent()
-        else:
-            self._outgoing.append(_Outgoing([memoryview(frame)], on_sent, descriptor))
+        outgoing = _Outgoing([memoryview(frame)], on_sent, descriptor)
+        self._outgoing.append(outgoing)
+        if not self._interest.over:
+            return
+        with self.lock:  # perhaps it was cleared before
+            taken = outgoing.take_on_sent()
+        if taken is not None:
+            taken()
 
     def call_at_flush(self, call: Callable[[], None]) -> None:
         """For callers that hold a lock which ``call`` may want: the next flush runs it, on an open connection."""
@@ -240,6 +251,6 @@ class WriteQueue:
                 if sent:
                     segments[0] = segments[0][sent:]
                 return
-            on_sent = self._outgoing.popleft().on_sent
+            on_sent = self._outgoing.popleft().take_on_sent()
             if on_sent is not None:
                 finished.append(on_sent)
