@@ -801,6 +801,26 @@ def test_what_was_rolled_back_is_not_kept() -> None:
     assert simulation.fleet.plans["a"].weights == {}
 
 
+@pytest.mark.parametrize("state", ["starting", "loaded"])
+def test_a_replica_whose_update_is_rolled_back_while_members_are_awaited_neither_loads_nor_serves(state: str) -> None:
+    """Else it would make its work with the weights of the beginning, and serve them as those of the update."""
+    simulation = settled(chain("a", replicas=2), gateways=2)
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now, parallel=True))
+    new = simulation.processes["a-4"]
+    new.state, new.version = state, 2
+    simulation.processes["gateway-2"].hangs = True
+    del simulation.processes["a-3"]
+    simulation.restart_controller()
+    assert "UpdateRolledBack" in simulation.kinds()
+    simulation.run(1)
+    assert simulation.fleet.resuming
+    assert new.state == state
+    assert simulation.ready("a") == ["a-1", "a-2"]
+    simulation.processes["gateway-2"].hangs = False
+    simulation.run_until_settled()
+    assert simulation.ready("a") == ["a-1", "a-2"]
+
+
 def test_new_weights_are_compared_also_where_the_controller_was_started_again_meanwhile() -> None:
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))

@@ -513,7 +513,9 @@ class Fleet(Staffing):
         actions += self.wiring.step(self.members, now)
         asleep = {name for name, plan in self.plans.items() if not plan.desired}
         for member in list(self.members.values()):
-            if member.state is MemberState.CONNECTING and self.wiring.is_wired(member, self.members, now, asleep):
+            if member.state is not MemberState.CONNECTING or not self.plans[member.stage].wants(member.version):
+                continue
+            if self.wiring.is_wired(member, self.members, now, asleep):
                 actions += self._serve(member, now)
         actions += self.wiring.route(self.members, now)
         if (

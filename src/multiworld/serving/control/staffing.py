@@ -199,6 +199,8 @@ class Staffing(Roster):
     def _load(self, member: Member) -> list[Action]:
         """Tell a replica to make its work, with the weights of a live one if there is one."""
         plan = self.plans[member.stage]
+        if not plan.wants(member.version):
+            return []  # its weights are forgotten; it is ended as soon as nobody is awaited any more
         member.load_waits = any(other.awaited for other in self.of_stage(member.stage))
         if member.load_waits:
             return []

@@ -32,6 +32,10 @@ class StagePlan:
     causes: deque[str] = field(default_factory=lambda: deque(maxlen=64))
     """Why the next replicas will be started."""
 
+    def wants(self, version: int) -> bool:
+        """Whether it is the version that serves, or the one that is to replace it; one that was rolled back is not."""
+        return version == self.version or (self.rollout is not None and version == self.rollout.version)
+
     def to_json(self) -> dict[str, Any]:
         rollout = None if self.rollout is None else asdict(self.rollout)
         if rollout is not None:
