@@ -156,6 +156,33 @@ def test_a_new_replica_that_cannot_reach_one_of_its_peers_serves_the_others_unti
     assert simulation.ready("b") == ["b-1", "b-2", "b-4"]
 
 
+@pytest.mark.parametrize("was_ready", [False, True])
+def test_an_update_whose_replica_is_cut_off_before_it_settled_is_rolled_back(was_ready: bool) -> None:
+    simulation = settled(chain("a", "b"))
+    simulation.do(simulation.fleet.update("b", "/weights/2.pt", simulation.now, settle_s=60.0))
+    if was_ready:
+        simulation.run(1)
+        assert simulation.ready("b") == ["b-1", "b-2"]
+    simulation.cut = {frozenset(("a-1", "b-2"))}
+    simulation.break_edge("a-1", "b-2")
+    simulation.run_until_settled(10)
+    back = [event for event in simulation.events if isinstance(event, UpdateRolledBack)]
+    assert [event.version for event in back] == [2]
+    assert "its edges fail: a-1 → b-2" in back[0].reason
+    assert simulation.ready("b") == ["b-1"]
+
+
+def test_a_replica_that_is_cut_off_before_it_served_counts_against_its_host() -> None:
+    simulation = settled(chain("a", "b"))
+    simulation.cut = {frozenset(("a-1", "b-2"))}
+    simulation.do(simulation.fleet.scale("b", 2, simulation.now))
+    bad = simulation.fleet.members["b-2"].host
+    simulation.run_until_settled(10)
+    assert simulation.ready("b") == ["b-1", "b-3"]
+    assert simulation.fleet.members["b-3"].host != bad
+    assert simulation.fleet.hosts[bad].failures == {"b": 1}
+
+
 def test_hosts_that_are_expected_are_waited_for_but_not_for_ever() -> None:
     fleet = Fleet(chain("a"), now=0.0, hosts=2)
     fleet.host_joined("here", "127.0.0.1", 4, {}, 0.0)

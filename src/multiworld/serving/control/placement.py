@@ -28,6 +28,10 @@ class HostInfo:
     failures: dict[str, int] = field(default_factory=dict)
     """By stage, how many of its members have ended there in a row before they served."""
 
+    def failed(self, stage: str) -> None:
+        """A member of a stage came to its end here, or to nothing, before it served."""
+        self.failures[stage] = self.failures.get(stage, 0) + 1
+
 
 def place(
     stage: str, allowed: Collection[str], hosts: Iterable[HostInfo], members: Iterable[Member]

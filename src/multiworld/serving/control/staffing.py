@@ -179,11 +179,15 @@ class Staffing(Roster):
 
     def _give_up(self, member: Member, reason: str, now: float) -> list[Action]:
         """Replace a member that is cut off from others, which may go on with what it still can until then."""
-        plan = self.plans[member.stage]
-        if member.counts:
-            plan.causes.append(f"replaces {member.id}: {reason}")
+        plan, counted = self.plans[member.stage], member.counts
+        was_settled = plan.rollout is not None and plan.rollout.has_settled(member, now)
         member.retiring = reason
-        return [] if member.is_ready else self._back_off(plan, now)
+        actions = self._mourn(member, was_settled, reason) if counted else []
+        if member.is_ready:
+            return actions
+        if member.host in self.hosts:  # the way to it is to blame, whichever weights it has
+            self.hosts[member.host].failed(member.stage)
+        return actions + self._back_off(plan, now)
 
     def _serve(self, member: Member, now: float) -> list[Action]:
         member.go(MemberState.READY, now)
@@ -286,8 +290,7 @@ class Staffing(Roster):
         rollout = self.plans[member.stage].rollout if member.stage in self.plans else None
         is_new = rollout is not None and member.version == rollout.version  # then the weights may be to blame
         if blame and not (member.is_gateway or is_new) and member.host in self.hosts and member.state in COMING:
-            failures = self.hosts[member.host].failures
-            failures[member.stage] = failures.get(member.stage, 0) + 1
+            self.hosts[member.host].failed(member.stage)
         was_settled = rollout is not None and rollout.has_settled(member, now)
         lost = ReplicaLost(member=member.id, stage=member.stage, why=why)
         actions: list[Action] = [Emit(event=ReplicaLeft(member=member.id, stage=member.stage) if leaves else lost)]
