@@ -718,6 +718,26 @@ def test_beside_a_stage_that_sleeps_replicas_come_and_go() -> None:
     simulation.run_until_settled()
 
 
+def test_a_stage_behind_one_that_sleeps_is_ready_for_the_request_that_wakes_it() -> None:
+    simulation = settled(Graph([Stage("a", "m:w", min_replicas=0), Stage("b", "m:w")]))
+    fleet = simulation.fleet
+    simulation.do(fleet.scale("a", 0, simulation.now))
+    simulation.run(3)
+    assert (fleet.missing(), fleet.num_open("b"), fleet.has_come_up) == ("", 1, True)
+    assert simulation.processes["gateway-1"].ready, "else no request would come"
+    simulation.do(fleet.scale("b", 2, simulation.now))
+    simulation.run(3)
+    assert fleet.num_open("b") == 2
+    simulation.do(fleet.update("a", "/weights/2.pt", simulation.now))
+    assert fleet.missing() == "", "nor are weights that are tried there a reason"
+    simulation.run(3)
+    assert "PipelineUnready" not in simulation.kinds()
+    simulation.do(fleet.scale("a", 1, simulation.now))
+    assert fleet.num_open("b") == 0
+    simulation.run_until_settled()
+    assert fleet.num_open("b") == 2
+
+
 def test_who_comes_back_is_told_again_what_it_may_have_missed() -> None:
     simulation = settled(chain("a", "b", replicas=2))
     fleet, now = simulation.fleet, simulation.now

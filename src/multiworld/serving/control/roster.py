@@ -120,8 +120,11 @@ class Roster:
         return sum(member.counts for member in self.of_stage(stage))
 
     def num_open(self, stage: str) -> int:
-        """Return how many replicas of a stage take requests now."""
-        return sum(member.is_ready and self.wiring.is_open(member.id) for member in self.of_stage(stage))
+        """Return how many replicas of a stage take requests now, or will once the stages before it are woken."""
+        sources = self.graph.upstream(stage)
+        is_behind_sleep = all(name in self.plans and not self.plans[name].desired for name in sources)
+        ready = [member for member in self.of_stage(stage) if member.is_ready]
+        return sum(is_behind_sleep or self.wiring.is_open(member.id) for member in ready)
 
     def missing(self) -> str:
         """Return which stages have no replica that takes requests, and what is known of why; empty if all have."""
