@@ -365,6 +365,23 @@ def test_an_update_that_does_not_load_is_rolled_back() -> None:
     assert "bad weights" in back[0].reason
 
 
+def test_updates_that_are_rolled_back_do_not_delay_what_replaces_the_healthy_version() -> None:
+    simulation = SimulatedFleet(chain("a", "b", replicas=2), fails_to_load={("b", 2), ("b", 3)})
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.update("b", "/weights/2.pt", simulation.now))
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.update("b", "/weights/3.pt", simulation.now))
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.update("b", "/weights/4.pt", simulation.now))
+    simulation.cut = {frozenset((peer, "b-5")) for peer in ("a-1", "a-2")}
+    simulation.run_until_settled()
+    assert simulation.kinds().count("UpdateRolledBack") == 3
+    assert "BackedOff" not in simulation.kinds()
+    simulation.do(simulation.fleet.heard("b-1", {"event": "stats", "done": 100}, simulation.now))
+    simulation.kill("b-1")
+    assert simulation.started[-1] == "b-6"
+
+
 def test_weights_prove_themselves_in_one_replica_also_where_none_is_wanted() -> None:
     simulation = settled(chain("a", replicas=2))
     simulation.do(simulation.fleet.scale("a", 0, simulation.now))

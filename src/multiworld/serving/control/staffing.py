@@ -187,7 +187,7 @@ class Staffing(Roster):
             return actions
         if member.host in self.hosts:  # the way to it is to blame, whichever weights it has
             self.hosts[member.host].failed(member.stage)
-        return actions + self._back_off(plan, now)
+        return actions + self._back_off(member, now)
 
     def _serve(self, member: Member, now: float) -> list[Action]:
         member.go(MemberState.READY, now)
@@ -310,7 +310,7 @@ class Staffing(Roster):
         if not member.is_gateway and not self.stopping:
             actions += self._mourn(member, was_settled, why) if counted else []
             if young:
-                actions += self._back_off(self.plans[member.stage], now)
+                actions += self._back_off(member, now)
             elif blame:
                 self.plans[member.stage].crash.forgive()  # it did serve: that is no crash loop
         return actions
@@ -337,7 +337,11 @@ class Staffing(Roster):
         plan.causes.append(f"replaces {member.id}: {why}")
         return []
 
-    def _back_off(self, plan: StagePlan, now: float) -> list[Action]:
+    def _back_off(self, member: Member, now: float) -> list[Action]:
+        """Let the next replicas of its stage wait, unless what it died of may be a version that nobody starts again."""
+        plan = self.plans[member.stage]
+        if not plan.wants(member.version):
+            return []
         delay_s = plan.crash.died_young(now=now)
         return [Emit(event=BackedOff(stage=plan.name, deaths=plan.crash.deaths, delay_s=delay_s))] if delay_s else []
 
