@@ -76,7 +76,8 @@ class FakeMember:
             else:
                 weights = torch.load(path, weights_only=True) if path else {"w": torch.zeros(2)}
         except mw.MultiworldError as error:
-            self.tell({"event": "load_failed", "donor": donor, "error": str(error), "traceback": ""})
+            failed = {"event": "load_failed", "donor": donor, "hand_over_failed": donor is not None}
+            self.tell({**failed, "error": str(error), "traceback": ""})
             return
         if "bad" in weights:
             self.tell({"event": "load_failed", "error": "these weights are bad", "traceback": "Traceback …"})

@@ -234,7 +234,7 @@ class SimulatedFleet:
     def _load(self, process: Process, message: dict[str, Any]) -> None:
         donor = message["donor"]
         if donor is not None and (donor not in self.processes or self.processes[donor].hangs):
-            self._say(process, event="load_failed", error="PeerDiedError", traceback="")
+            self._say(process, event="load_failed", error="PeerDiedError", traceback="", hand_over_failed=True)
         elif (process.stage, message["version"]) in self.bad_versions or not process.loads:
             self._say(process, event="load_failed", error="bad weights", traceback="Traceback …")
         else:

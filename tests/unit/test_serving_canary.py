@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from multiworld.errors import StoreError
 from multiworld.serving.canary import CanaryKeeper, answer_canary, difference, given_inputs
 from multiworld.serving.control.actions import CanaryPassed, CanarySkipped, Send, UpdateRolledBack
 from multiworld.serving.control.members import Member, MemberState
@@ -184,8 +185,34 @@ async def test_a_replica_whose_work_is_cancelled_by_itself_has_not_loaded(work: 
     member.line = Line(told.put_nowait)
     member.obey({"do": "load", "version": 1, "donor": None, "weights": None})
     news = await asyncio.wait_for(told.get(), 5)
-    assert (news["event"], news["tried_out"]) == ("load_failed", work is cancelled_work)
+    assert (news["event"], news["hand_over_failed"]) == ("load_failed", False)
     assert "the work was cancelled by its own code" in news["error"]
+    member.stop()
+
+
+class Unmade:
+    def __init__(self) -> None:
+        raise RuntimeError("no such accelerator")
+
+
+class NobodyComes:
+    """A manager whose worlds are not formed."""
+
+    async def join(self, name: str, **options: Any) -> Any:
+        raise StoreError("tcp://127.0.0.1:1", f"nobody came to {name}")
+
+
+@pytest.mark.parametrize(("work", "failed"), [(Unmade, False), (twice, True)])
+async def test_a_replica_says_whether_its_work_or_the_hand_over_of_weights_failed(
+    work: Any, failed: bool, tmp_path: Path
+) -> None:
+    place = Place(member="a-2", stage="a", graph=Graph([Stage("a", work)]), store="tcp://127.0.0.1:1")
+    member = ReplicaMember(NobodyComes(), place, host="", folder=tmp_path)  # type: ignore[arg-type]
+    told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    member.line = Line(told.put_nowait)
+    member.obey({"do": "load", "version": 1, "donor": "a-1", "weights": None})
+    news = await asyncio.wait_for(told.get(), 5)
+    assert (news["event"], news["hand_over_failed"]) == ("load_failed", failed)
     member.stop()
 
 
@@ -255,7 +282,12 @@ def test_weights_that_do_not_answer_are_not_fetched_from_elsewhere() -> None:
     new = next(member for member in fleet.of_stage("a") if member.version == 2)
     sent_at_hello(simulation, new, host="10.0.0.9")
     assert new.donor == "controller"
-    failed = {"event": "load_failed", "donor": "controller", "error": "CanaryFailedError: NaN", "tried_out": True}
+    failed = {
+        "event": "load_failed",
+        "donor": "controller",
+        "error": "CanaryFailedError: NaN",
+        "hand_over_failed": False,
+    }
     simulation.do(fleet.heard(new.id, failed, simulation.now))
     assert new.id not in fleet.members
     (undone,) = [event for event in simulation.events if isinstance(event, UpdateRolledBack)]

@@ -11,6 +11,7 @@ from multiworld.serving.control.actions import (
     BackedOff,
     Emit,
     HostsMissing,
+    LoadFailed,
     ReplicaLost,
     Send,
     StageWaits,
@@ -328,6 +329,44 @@ def test_if_the_donor_dies_another_one_gives_the_weights() -> None:
     simulation.kill(donor)
     simulation.run_until_settled()
     assert ("a-2", "a-3") in simulation.donations
+
+
+def test_work_that_cannot_be_made_is_not_tried_once_for_each_donor() -> None:
+    simulation = settled(chain("a", replicas=3))
+    simulation.do(simulation.fleet.scale("a", 4, simulation.now))
+    simulation.processes["a-4"].loads = False
+    simulation.run(0.2)
+    assert "a-4" not in simulation.fleet.members
+    assert [event.source for event in simulation.events if isinstance(event, LoadFailed)] == ["a-1"]
+    simulation.run_until_settled()
+    assert simulation.ready("a") == ["a-1", "a-2", "a-3", "a-5"]
+
+
+@pytest.mark.parametrize("has_died", [False, True])
+def test_a_replica_that_no_donor_reaches_never_begins_with_other_weights_than_theirs(has_died: bool) -> None:
+    """One that has died is found out a little later: then there is nobody whose weights it could have."""
+    simulation = settled(chain("a"))
+    fleet = simulation.fleet
+    simulation.do(fleet.scale("a", 2, simulation.now))
+    new = simulation.processes["a-2"]
+    new.loads = None
+    simulation.run(0.1)
+    assert fleet.members["a-2"].donor == "a-1"
+    failed = {"event": "load_failed", "donor": "a-1", "error": "PeerDiedError", "hand_over_failed": True}
+    simulation.do(fleet.heard("a-2", failed, simulation.now))
+    new.loads = True
+    simulation.run(2.5)
+    assert [process.state for process in simulation.processes.values()][-1] == "starting", "it waits"
+    if has_died:
+        simulation.kill("a-1")
+        simulation.run(0.2)
+        assert new.state == "loaded"
+        return
+    simulation.run(0.7)
+    lost = [event for event in simulation.events if isinstance(event, ReplicaLost)]
+    assert [(event.member, event.why) for event in lost] == [("a-2", "a-1 could not give it the weights")]
+    simulation.run_until_settled()
+    assert simulation.donations[-1] == ("a-1", "a-3")
 
 
 def test_an_update_replaces_one_by_one_and_never_has_less_than_before() -> None:

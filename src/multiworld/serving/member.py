@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -233,13 +233,18 @@ class ReplicaMember(Member):
         except MultiworldError as error:
             self.tell({"event": "canary_missed", "giver": giver, "error": str(error)})
             return
+        is_handing_over = False
         try:
             torch.device(stage.device)  # raises if there is none of that kind
             torch.manual_seed(zlib.crc32(self.place.stage.encode()))  # else replicas that start together would differ
             with self._files.place() as folder:
                 await asyncio.to_thread(self._files.fetch_work, stage.name, folder)
                 work = await result_of(load_work(stage, folder))
-            source = await self._take_weights(work, order)
+            is_handing_over = order.get("donor") is not None
+            weights, source = await self._fetch_weights(order)
+            is_handing_over = False
+            if weights is not None:
+                put_weights(work, weights)
             kept = await self._try_out(stage, work, canary)
             replica = Replica(self.manager, self.place, work, on_edge_lost=self.edge_lost)
         except Exception as error:  # the user's code may raise anything; the controller decides what to do
@@ -249,7 +254,7 @@ class ReplicaMember(Member):
                     "donor": order.get("donor"),
                     "error": describe_error(error),
                     "traceback": users_traceback(error),
-                    "tried_out": isinstance(error, CanaryFailedError),
+                    "hand_over_failed": is_handing_over,
                 }
             )
             return
@@ -284,17 +289,15 @@ class ReplicaMember(Member):
         except MultiworldError as error:
             logger.warning("%s could not give a canary to %s: %s", self.place.member, to, error)
 
-    async def _take_weights(self, work: Callable[..., Any], order: Message) -> str:
+    async def _fetch_weights(self, order: Message) -> tuple[Mapping[str, Any] | None, str]:
+        """Return the weights, None for those that the work begins with, and where they are from."""
         donor, path = order.get("donor"), order.get("weights")
         if donor is not None:
             weights = await take_weights(self.manager, donor, self.place.member, self.place.store)
-            if weights:
-                put_weights(work, weights)
-            return "donor"
+            return weights or None, "donor"
         if path:
-            put_weights(work, torch.load(path, weights_only=True, map_location="cpu"))
-            return "file"
-        return "init"
+            return torch.load(path, weights_only=True, map_location="cpu"), "file"
+        return None, "init"
 
     async def _donate(self, to: str) -> None:
         replica = self._replica

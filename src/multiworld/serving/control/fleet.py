@@ -101,7 +101,7 @@ class Fleet(Staffing):
             if host.leaving:
                 actions += self._lose(member, f"host {name} was stopped", now)
             elif member.state is MemberState.LEAVING and not member.attached:
-                actions += self._left(member)
+                actions += self._left(member, now)
             elif not (member.attached or member.awaited or member.keep):
                 actions += self._lose(member, f"host {name} was lost while it started", now, blame=False)
         return actions + self._step(now)
@@ -159,7 +159,7 @@ class Fleet(Staffing):
         if found.state is MemberState.LEAVING:
             forgets = self._kill(found) if found.keep else []  # else its host would start it again
             # It may have been given up with requests in hand, long before it left.
-            return [*self._tell_executing(member, executing), *forgets, *self._left(found), *self._step(now)]
+            return [*self._tell_executing(member, executing), *forgets, *self._left(found, now), *self._step(now)]
         found.keep = found.keep and starts_again(returncode)  # by its host
         if returncode == IN_VAIN and found.host in self.hosts:
             self.hosts[found.host].unfit[found.stage] = last_lines.rpartition("\n")[2]
@@ -216,7 +216,7 @@ class Fleet(Staffing):
             found.attached = found.attached and found.state is not MemberState.LEAVING
             return []  # its process's end is what is waited for
         if found.state is MemberState.LEAVING or (self.stopping and not found.host):
-            return self._left(found) + self._step(now)
+            return self._left(found, now) + self._step(now)
         return self._lose(found, why, now, blame=died, died=died) + self._step(now)
 
     def await_back(self, member: str, now: float) -> None:
@@ -385,7 +385,7 @@ class Fleet(Staffing):
             return missed  # whether all is ready it is told at the end of the step
         if state == "starting":
             member.go(MemberState.LOADING, now)
-            return missed + self._load(member)
+            return missed + self._load(member, now)
         member.version = int(message.get("version") or member.version)
         if state == "draining":
             member.go(MemberState.DRAINING, now)
@@ -400,7 +400,7 @@ class Fleet(Staffing):
         missed = self._missed_losses(member)
         if member.state is MemberState.LOADING:
             if message.get("state") == "starting":
-                return missed + self._load(member)
+                return missed + self._load(member, now)
             member.donor, member.load_waits = None, False
             member.go(MemberState.CONNECTING, now)
         member.told_ready = None
@@ -447,7 +447,7 @@ class Fleet(Staffing):
         if member.state is not MemberState.LOADING:
             return []
         member.tried.add(str(message.get("giver", "")))
-        return self._load(member)
+        return self._load(member, now)
 
     def _load_failed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         source = member.donor or ""
@@ -455,9 +455,9 @@ class Fleet(Staffing):
             return []  # of an attempt that another has replaced
         error, traceback = str(message.get("error", "")), str(message.get("traceback", ""))
         event = LoadFailed(member=member.id, stage=member.stage, source=source, error=error, traceback=traceback)
-        if source and not message.get("tried_out"):  # else it has the weights: from elsewhere they would be the same
+        if source and message.get("hand_over_failed"):  # else the weights came: from elsewhere they would be the same
             member.tried.add(source)
-            return [Emit(event=event), *self._load(member)]
+            return [Emit(event=event), *self._load(member, now)]
         self._note_error(member, f"{member.id} could not load: {error}\n{traceback}".rstrip())
         return [Emit(event=event), *self._lose(member, f"it could not load: {error}", now)]
 
@@ -507,7 +507,7 @@ class Fleet(Staffing):
             return actions + self._stop_replicas(now)
         for member in [member for member in self.members.values() if member.load_waits]:
             if member.attached and member.state is MemberState.LOADING:
-                actions += self._load(member)
+                actions += self._load(member, now)
         for name, reason in self.wiring.cut_off(self.members).items():
             actions += self._give_up(self.members[name], reason, now)
         actions += self.wiring.step(self.members, now)
@@ -558,7 +558,7 @@ class Fleet(Staffing):
             elif member.state is MemberState.DRAINING and waited > DRAIN_S:
                 actions += [*self._dismiss(member, now), *self._tell_lost(member)]  # with what it holds
             elif member.state is MemberState.LEAVING and waited > LEAVE_S:
-                actions += [*self._kill(member), *self._left(member)]
+                actions += [*self._kill(member), *self._left(member, now)]
         return actions
 
     def _stop_replicas(self, now: float) -> list[Action]:

@@ -85,6 +85,8 @@ class Member:
     """It is told to load only once all of its stage have come back, of whom some may have what it needs."""
     donor: str | None = None
     tried: set[str] = field(default_factory=set)
+    lacks_donor_since: float | None = None
+    """Since when none is left of those that serve who might give it their weights."""
     retiring: str = ""
     """Why it is to go once it has been replaced; empty: it is not."""
     stats: dict[str, Any] = field(default_factory=dict)

@@ -32,6 +32,7 @@ from .stage_plan import StagePlan
 __all__ = ["Staffing"]
 
 REST_S = 0.25  # after one has begun to end, before the next begins or ends
+LATE_NEWS_S = 1.0  # beyond the lease, for the end of a donor to be heard of
 AT_ONCE = 16  # so many times as many as may end at once are to go: 200 in some seconds
 COMING = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING)
 SERVING = (*COMING, MemberState.READY)
@@ -200,7 +201,7 @@ class Staffing(Roster):
 
     # ---- where weights come from
 
-    def _load(self, member: Member) -> list[Action]:
+    def _load(self, member: Member, now: float) -> list[Action]:
         """Tell a replica to make its work, with the weights of a live one if there is one."""
         plan = self.plans[member.stage]
         if not plan.wants(member.version):
@@ -209,12 +210,16 @@ class Staffing(Roster):
         if member.load_waits:
             return []
         takers = [other.donor for other in self.members.values()]
-        donors = [
+        live = [
             other
             for other in self.of_stage(member.stage)
-            if other.is_ready and other.attached and other.version == member.version and other.id not in member.tried
+            if other.is_ready and other.attached and other.version == member.version
         ]
+        donors = [other for other in live if other.id not in member.tried]
         path = plan.weights.get(member.version)
+        if live and not donors and path is None:
+            return self._await_donor(member, live, now)
+        member.lacks_donor_since = None
         load: dict[str, Any] = {"do": "load", "version": member.version, "donor": None, "weights": path}
         giver = self._canary_giver(plan, member)
         asked: list[Action] = []
@@ -236,6 +241,20 @@ class Staffing(Roster):
         member.donor = None
         return [*asked, Send(member=member.id, message=load)]
 
+    def _await_donor(self, member: Member, tried: list[Member], now: float) -> list[Action]:
+        """None of those that serve could give their weights, and those of the beginning may be others than theirs.
+
+        The end of one that failed may be heard of only now; after a while the fault is the replica's.
+        """
+        member.donor, member.load_waits = None, True
+        if member.lacks_donor_since is None:
+            member.lacks_donor_since = now
+        if now - member.lacks_donor_since <= self._lease_s + LATE_NEWS_S:
+            return []
+        why = f"{', '.join(other.id for other in tried)} could not give it the weights"
+        self._note_error(member, f"{member.id}: {why}")
+        return self._lose(member, why, now)
+
     def _canary_giver(self, plan: StagePlan, member: Member) -> str | None:
         """Return which replica of the old version tells a new one of an update what it must answer, if there is one."""
         if not self._is_to_be_compared(plan, member):
@@ -251,12 +270,12 @@ class Staffing(Roster):
         is_new = plan.rollout is not None and member.version == plan.rollout.version
         return is_new and self.graph.stages[plan.name].canary is not False
 
-    def _other_donors(self, gone: str) -> list[Action]:
+    def _other_donors(self, gone: str, now: float) -> list[Action]:
         """Let those who were to take their weights from a member that is gone take them elsewhere."""
         actions: list[Action] = []
         for taker in [other for other in self.members.values() if other.donor == gone]:
             taker.tried.add(gone)
-            actions += self._load(taker)
+            actions += self._load(taker, now)
         return actions
 
     # ---- the end of members
@@ -273,13 +292,13 @@ class Staffing(Roster):
         if member.state is MemberState.LEAVING:
             return []
         if not member.attached:
-            return [*self._kill(member), *self._left(member)]
+            return [*self._kill(member), *self._left(member, now)]
         member.go(MemberState.LEAVING, now)
         return [Send(member=member.id, message={"do": "leave"})]
 
-    def _left(self, member: Member) -> list[Action]:
+    def _left(self, member: Member, now: float) -> list[Action]:
         self._forget(member)
-        return [Emit(event=ReplicaLeft(member=member.id, stage=member.stage)), *self._other_donors(member.id)]
+        return [Emit(event=ReplicaLeft(member=member.id, stage=member.stage)), *self._other_donors(member.id, now)]
 
     def _lose(self, member: Member, why: str, now: float, *, blame: bool = True, died: bool = False) -> list[Action]:
         """A member is gone without having been told to. ``blame``: it may be its own fault, which delays the next."""
@@ -306,7 +325,7 @@ class Staffing(Roster):
             self._forget(member)
         if was_known:
             actions += self._tell_lost(member)
-        actions += self._other_donors(member.id)
+        actions += self._other_donors(member.id, now)
         if not member.is_gateway and not self.stopping:
             actions += self._mourn(member, was_settled, why) if counted else []
             if young:
