@@ -846,6 +846,40 @@ def test_who_leaves_with_what_it_holds_is_lost_for_the_others() -> None:
     assert set(told) == {(name, "b-1") for name in ("gateway-1", "a-1", "a-2", "b-2")}
 
 
+@pytest.mark.parametrize("limit_s", [None, 300.0])
+def test_who_drains_may_finish_what_it_executes_however_long_that_takes(limit_s: float | None) -> None:
+    simulation = SimulatedFleet(Graph([Stage("a", "m:w", replicas=2, limit_s=limit_s)]))
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.drain("a-1", simulation.now, scale_down=True))
+    member = simulation.fleet.members["a-1"]
+    simulation.processes["a-1"].inbox.clear()  # the end of its work is what it waits for
+
+    def say(name: str, **stats: float) -> None:
+        simulation.do(simulation.fleet.heard(name, {"event": "stats", **stats}, simulation.now))
+
+    for second in range(1, 201):
+        say("a-1", executing=1, executing_s=second)
+        say("a-2", executing=0)
+        simulation.run(1)
+        assert member.state is MemberState.DRAINING
+    say("a-1", executing=0, executing_s=0.0)
+    simulation.run(50)
+    assert member.state is MemberState.DRAINING, "its answer is on its way"
+    simulation.run(12)
+    assert "a-1" not in simulation.fleet.members, "it holds something, and nobody knows what for"
+
+
+def test_who_drains_and_executes_for_longer_than_it_may_is_ended() -> None:
+    simulation = SimulatedFleet(Graph([Stage("a", "m:w", replicas=2, limit_s=100.0)]))
+    simulation.run_until_settled()
+    simulation.do(simulation.fleet.drain("a-1", simulation.now, scale_down=True))
+    simulation.processes["a-1"].inbox.clear()
+    stats = {"event": "stats", "executing": 1, "executing_s": 101.0}
+    simulation.do(simulation.fleet.heard("a-1", stats, simulation.now))
+    simulation.run(0.1)
+    assert "a-1" not in simulation.fleet.members
+
+
 def test_who_comes_back_hears_which_gateways_there_are() -> None:
     simulation = settled(chain("a"), gateways=2)
     fleet = simulation.fleet

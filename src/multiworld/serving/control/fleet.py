@@ -44,7 +44,7 @@ __all__ = ["Fleet"]
 
 START_S = 60.0  # from the order to the first word of a process
 LOAD_S = 600.0
-DRAIN_S = 60.0  # then it leaves with what it still holds, which is sent elsewhere
+DRAIN_S = 60.0  # without work to execute; then it leaves with what it still holds, which is sent elsewhere
 LEAVE_S = 6.0
 RETURN_S = 3.0  # beyond the lease, for members to come back to a controller that was started again
 GATEWAY_AGAIN_S = 1.0  # after one could not be started
@@ -485,6 +485,8 @@ class Fleet(Staffing):
 
     def _stats(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
         member.stats = {key: value for key, value in message.items() if key != "event"}
+        if member.is_at_work:
+            member.worked_at = now
         return []
 
     def _where(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
@@ -555,7 +557,7 @@ class Fleet(Staffing):
                 actions += self._lose(member, f"it said nothing within {START_S:g} s of its start", now)
             elif member.state is MemberState.LOADING and waited > LOAD_S:
                 actions += self._lose(member, f"it did not load within {LOAD_S:g} s", now)
-            elif member.state is MemberState.DRAINING and waited > DRAIN_S:
+            elif member.state is MemberState.DRAINING and member.drains_in_vain_s(now) > DRAIN_S:
                 actions += [*self._dismiss(member, now), *self._tell_lost(member)]  # with what it holds
             elif member.state is MemberState.LEAVING and waited > LEAVE_S:
                 actions += [*self._kill(member), *self._left(member, now)]

@@ -92,6 +92,8 @@ class Member:
     stats: dict[str, Any] = field(default_factory=dict)
     heard_at: float = 0.0
     """When it said something last."""
+    worked_at: float = 0.0
+    """When it said last that it has something to execute."""
     missed: list[dict[str, Any]] = field(default_factory=list)
     """What it has not been told yet of the end of others, as it was awaited."""
     told_ready: bool | None = None
@@ -113,6 +115,11 @@ class Member:
     @property
     def has_loaded(self) -> bool:
         return self.state in TAKING
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it has something to execute, or is executing it."""
+        return any(int(self.stats.get(name, 0)) for name in ("executing", "queue"))
 
     @property
     def works_long(self) -> bool:
@@ -140,6 +147,10 @@ class Member:
         if limit_s is None or not self.attached or not self.stats or self.state not in WORKING:
             return False
         return float(self.stats.get("executing_s", 0.0)) > limit_s or now - self.heard_at > limit_s + SILENCE_S
+
+    def drains_in_vain_s(self, now: float) -> float:
+        """Return for how long it has drained without work to execute; ``hangs`` tells of work that takes too long."""
+        return 0.0 if self.is_at_work else now - max(self.since, self.worked_at)
 
     def died_young(self, now: float) -> bool:
         """Whether its end is one of a crash loop's: it did not come to serve, or not for long, and did no work."""
