@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from multiworld.serving.black_box import BlackBox
-from multiworld.serving.executor import Executor, Job, describe_error
+from multiworld.serving.executor import MAX_CONCURRENT, Executor, Job, describe_error
 from multiworld.serving.graph import Batch
 from multiworld.serving.ownership import is_nobodys_else
 from multiworld.serving.packets import Item, Kind
@@ -222,6 +222,31 @@ async def test_a_coroutine_that_nobody_waits_for_any_more_is_cancelled() -> None
     assert cancelled == [-7]
     assert not bench.executor.is_executing((7).to_bytes(16, "little"))
     assert (bench.executor.num_done, bench.executor.num_failed, bench.executor.num_executing) == (1, 0, 0)
+
+
+async def test_calls_that_only_wait_beside_each_other_take_little_of_a_replica() -> None:
+    """Else an autoscaler would have a replica for each."""
+
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0.1)
+        return x
+
+    bench = Bench(work)
+    await bench.run(*(job(number, torch.ones(1)) for number in range(1, 33)))
+    assert 32 * 0.1 / MAX_CONCURRENT <= bench.executor.busy_s < 1.0
+    assert bench.executor.service_s > 0.09, "by which requests are routed"
+
+
+async def test_coroutines_that_hold_the_loop_take_all_of_a_replica() -> None:
+    async def work(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            time.sleep(0.01)
+            await asyncio.sleep(0)
+        return x
+
+    bench = Bench(work)
+    await bench.run(*(job(number, torch.ones(1)) for number in range(1, 6)))
+    assert bench.executor.busy_s > 5 * 0.02
 
 
 async def test_a_job_that_waits_can_be_dropped() -> None:

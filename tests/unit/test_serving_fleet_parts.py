@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.serving.control.actions import HostJoined, HostLost
-from multiworld.serving.control.autoscale import Autoscaling
+from multiworld.serving.control.autoscale import AT_ONCE, Autoscaling
 from multiworld.serving.control.crash_loop import CrashLoop
 from multiworld.serving.control.history import LENGTH, History
 from multiworld.serving.control.members import Member, MemberState, member_id, parse_member
@@ -16,6 +16,7 @@ from multiworld.serving.control.placement import HostInfo, place
 from multiworld.serving.control.spec import DeploymentSpec
 from multiworld.serving.control.state_file import StateFile
 from multiworld.serving.control.status import describe
+from multiworld.serving.executor import MAX_CONCURRENT
 from multiworld.serving.graph import Batch, Graph, Stage
 from multiworld.serving.scaling import ScalingPolicy
 
@@ -236,3 +237,22 @@ def test_long_work_is_activity_and_its_replicas_stay() -> None:
     assert seconds(40, "a-1", "a-2") == [2], "two are at work, though nothing arrives"
     assert seconds(40, "a-1") == [1]
     assert seconds(40) == [0]
+
+
+def test_replicas_that_each_wait_for_a_few_of_many_calls_are_not_all_kept() -> None:
+    assert AT_ONCE == MAX_CONCURRENT
+    graph = Graph([Stage("a", "m:a", replicas=3, max_replicas=4)])
+    simulation = SimulatedFleet(graph)
+    simulation.run_until_settled()
+    scaling = Autoscaling(graph, ScalingPolicy(down_after_s=3))
+    wanted = []
+    for _ in range(20):
+        for member in simulation.fleet.of_stage("a"):
+            stats = {"in_flight": 8, "executing": 8, "executing_s": 1.5}
+            simulation.do(simulation.fleet.heard(member.id, {"event": "stats", **stats}, simulation.now))
+        simulation.do(simulation.fleet.heard("gateway-1", {"event": "stats", "open": 24}, simulation.now))
+        simulation.run(1)
+        for decision in scaling.decide(simulation.fleet, simulation.now):
+            wanted.append(decision.new)
+            simulation.do(simulation.fleet.scale("a", decision.new, simulation.now))
+    assert wanted == [2, 1]

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -118,6 +118,7 @@ class Executor:
         self.num_alone = 0
         """Of those that were executed without others, because they were suspected of killing who executes them."""
         self.busy_s = 0.0
+        """How much of this replica's time calls took: of several that are made at once, each has its share."""
         self.last_call = (0.0, 0)
         """How long the call took whose results are given to ``on_done``, and of how many requests."""
 
@@ -359,7 +360,8 @@ class Executor:
             self._go_on_soon()
 
     def _finish(self, jobs: list[Job], result: Results | Exception, took_s: float) -> None:
-        self.busy_s += took_s
+        if not self._is_async:
+            self.busy_s += took_s
         self.last_call = (took_s, len(jobs))
         self.call_s = took_s if self.call_s is None else self.call_s + SMOOTHING * (took_s - self.call_s)
         self.service_s += SMOOTHING * (took_s / len(jobs) - self.service_s) if self.service_s else took_s / len(jobs)
@@ -411,9 +413,11 @@ class Executor:
 
     async def _call_async(self, jobs: list[Job]) -> Outcome:
         began = time.perf_counter()
+        steps: _Steps | None = None
         try:
             arguments, rows = self._arguments(jobs)
-            result = await self.work(*arguments)  # not in inference mode, which other tasks would get too
+            steps = _Steps(self.work(*arguments))
+            result = await steps  # not in inference mode, which other tasks would get too
             is_ours = is_nobodys_else(result)  # as above
             payload = checked_result(result, is_ours=is_ours)
             return split(payload, rows, len(jobs)), time.perf_counter() - began
@@ -425,6 +429,10 @@ class Executor:
             raise
         except BaseException as error:  # as above
             return contained(error), time.perf_counter() - began
+        finally:
+            took_s = time.perf_counter() - began
+            held_s = took_s if steps is None or jobs[0].alone else steps.held_s
+            self.busy_s += max(held_s, took_s / MAX_CONCURRENT)
 
     def _takes_many(self, job: Job) -> bool:
         """Work with a method ``many`` gets a batch as it is, and answers each request of it, or fails it alone."""
@@ -453,6 +461,43 @@ class Executor:
         if self._on_cpu:
             return payload
         return map_tensors(payload, lambda tensor: tensor.to(self._device))
+
+
+class _Steps:
+    """A coroutine that is awaited, and for how long it has held the event loop, as one that computes does."""
+
+    __slots__ = ("_steps", "held_s")
+
+    def __init__(self, work: Awaitable[Any]) -> None:
+        self._steps: Any = work.__await__()
+        self.held_s = 0.0
+
+    def __await__(self) -> _Steps:
+        return self
+
+    def __iter__(self) -> _Steps:
+        return self
+
+    def __next__(self) -> Any:
+        began = time.perf_counter()
+        try:
+            return next(self._steps)
+        finally:
+            self.held_s += time.perf_counter() - began
+
+    def send(self, value: Any) -> Any:
+        return next(self) if value is None else self._steps.send(value)
+
+    def throw(self, error: Any, value: Any = None, _: Any = None) -> Any:
+        """Older callers give the class of the error first."""
+        began = time.perf_counter()
+        try:
+            return self._steps.throw(error if value is None else value)
+        finally:
+            self.held_s += time.perf_counter() - began
+
+    def close(self) -> None:
+        self._steps.close()
 
 
 def _checked_one(result: Any) -> Payload | Exception:

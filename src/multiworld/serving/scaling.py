@@ -144,8 +144,9 @@ class Autoscaler:
     ) -> None:
         """Note what the replicas of a stage did together since the last call for it.
 
-        ``arrived`` and ``done`` count requests, ``busy_s`` sums the time in which replicas executed; ``queue`` requests
-        wait there now, ``live`` replicas serve now. A number that fell below ``wanted`` is taken for a loss.
+        ``arrived`` and ``done`` count requests, ``busy_s`` sums how much of the replicas' time they took (a share of it
+        where a replica executes several at once); ``queue`` requests wait there now, ``live`` replicas serve now. A
+        number that fell below ``wanted`` is taken for a loss.
         ``is_active``: whether any request is there, if only one that is being executed; so many replicas as are
         ``busy`` with long work, of which the rates do not tell, are not ended.
         """

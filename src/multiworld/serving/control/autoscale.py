@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,10 @@ from ..scaling import Autoscaler, ScaleDecision, ScalingPolicy
 from .fleet import Fleet
 from .members import Member
 
-__all__ = ["Autoscaling"]
+__all__ = ["AT_ONCE", "Autoscaling"]
+
+AT_ONCE = 64  # calls of a coroutine function that a replica makes
+MOST_OF_A_THREAD = 2  # calls: one that it makes, and one that waits for it
 
 
 @dataclass(kw_only=True)
@@ -23,8 +27,8 @@ class _Counts:
     queue: int = 0
     open: int = 0
     """Requests that are there, waiting or being executed."""
-    busy: int = 0
-    """Replicas that have executed something for a while."""
+    busy: float = 0.0
+    """Replicas that have executed something for a while; of one that makes many calls at once, the share in use."""
 
 
 class Autoscaling:
@@ -51,7 +55,7 @@ class Autoscaling:
                 queue=counts.queue,
                 live=live,
                 is_active=counts.open > 0,
-                busy=counts.busy,
+                busy=math.ceil(counts.busy),
             )
         there = {(member.id, member.pid) for member in fleet.members.values()}
         self._before = {key: counts for key, counts in self._before.items() if key in there}
@@ -94,7 +98,9 @@ class Autoscaling:
         counts.busy_s += max(0.0, float(stats.get("busy_s", 0.0)) - float(before.get("busy_s", 0.0)))
         counts.queue += _now(stats, "queue")
         counts.open += _now(stats, "in_flight")
-        counts.busy += member.works_long
+        if member.works_long:
+            executing = _now(stats, "executing")
+            counts.busy += executing / AT_ONCE if executing > MOST_OF_A_THREAD else 1
 
 
 def _grown(stats: dict[str, Any], before: dict[str, Any], *names: str) -> int:
