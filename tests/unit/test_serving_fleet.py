@@ -550,6 +550,22 @@ def test_a_host_that_comes_back_has_what_was_given_up_ended() -> None:
     assert simulation.killed == ["a-0"]
 
 
+def test_hosts_that_do_not_come_back_are_forgotten_but_not_while_members_of_theirs_live() -> None:
+    simulation = settled(chain("a", replicas=2))
+    fleet = simulation.fleet
+    simulation.do(fleet.host_joined("host-2", "10.0.0.2", 8, {}, simulation.now))
+    for name in ("host-1", "host-2"):
+        simulation.do(fleet.host_lost(name, simulation.now))
+    simulation.run(590, step_s=10)
+    assert set(fleet.hosts) == {"host-0", "host-1", "host-2"}
+    simulation.run(20, step_s=10)
+    assert set(fleet.hosts) == {"host-0", "host-1"}
+    simulation.do(fleet.host_joined("host-2", "10.0.0.2", 8, {"a-0": 77}, simulation.now))
+    assert simulation.killed == ["a-0"], "what was given up meanwhile ends also now"
+    simulation.run(1000, step_s=10)
+    assert "host-2" in fleet.hosts
+
+
 def test_a_controller_that_is_started_again_adopts_what_runs() -> None:
     simulation = settled(chain("a", "b", replicas=2))
     processes = {name: process.pid for name, process in simulation.processes.items()}

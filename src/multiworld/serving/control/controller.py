@@ -369,6 +369,7 @@ class Controller:
             try:
                 now = self._now()
                 self._do(self._fleet.tick(now))
+                self._forget_kills()
                 self._has_begun = self._has_begun or self._fleet.has_come_up
                 if self._has_begun and self._scaling is not None and now >= scale_at and not self._fleet.stopping:
                     scale_at = now + SCALE_EVERY_S
@@ -457,6 +458,10 @@ class Controller:
             host.kill(action.member)
         elif action.pid is None or host.members.get(action.member) == action.pid:
             host.signal(action.member, signal.SIGKILL)
+
+    def _forget_kills(self) -> None:
+        """Of hosts that the fleet does not know any more: should one come back, it orders these ends anew."""
+        self._kills = {name: kills for name, kills in self._kills.items() if name in self._fleet.hosts}
 
     async def _donate(self, action: Donate) -> None:
         try:

@@ -49,6 +49,7 @@ LEAVE_S = 6.0
 RETURN_S = 3.0  # beyond the lease, for members to come back to a controller that was started again
 GATEWAY_AGAIN_S = 1.0  # after one could not be started
 GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replicas leave
+FORGET_HOST_S = 600.0  # after the link to it ended
 MOST_REPLICAS = 1024
 QUIET = ("stats", "where", "at")  # changes nothing
 
@@ -95,7 +96,7 @@ class Fleet(Staffing):
         host = self.hosts.get(name)
         if host is None or not host.live:
             return []
-        host.live = False
+        host.live, host.lost_at = False, now
         actions: list[Action] = [Emit(event=HostLeft(host=name) if host.leaving else HostLost(host=name))]
         for member in [member for member in self.members.values() if member.host == name]:
             if host.leaving:
@@ -355,7 +356,16 @@ class Fleet(Staffing):
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
+        self._forget_hosts(now)
         return self._step(now)
+
+    def _forget_hosts(self, now: float) -> None:
+        """Those that are gone for good: where hosts come under new names again and again, there would be ever more."""
+        known = {member.host for member in self.members.values()}
+        gone = [host for host in self.hosts.values() if not host.live and now - host.lost_at > FORGET_HOST_S]
+        for host in gone:
+            if host.name not in known:
+                del self.hosts[host.name]
 
     # ---- what members say
 

@@ -13,7 +13,7 @@ __all__ = ["HostInfo", "place"]
 @dataclass(kw_only=True)
 class HostInfo:
     """One host as its process introduced it. ``live``: there is a link to it. ``leaving``: it ends its members.
-    ``serves``: the controller is one of them.
+    ``serves``: the controller is one of them. ``lost_at``: when the link to it ended last.
 
     ``unfit``: the stages whose members cannot run there, as one of them found, and why.
     """
@@ -24,6 +24,7 @@ class HostInfo:
     live: bool = True
     leaving: bool = False
     serves: bool = False
+    lost_at: float = 0.0
     unfit: dict[str, str] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     """By stage, how many of its members have ended there in a row before they served."""
