@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from multiworld.serving.gateway.dtypes import DTYPES, KSERVE, dtype_name, kserve
 from multiworld.serving.gateway.elements import MAX_TENSORS, as_bytes, check_finite, from_bytes
 from multiworld.serving.gateway.formats import FORMATS, Encoded, Format, accepted_format, decode, sent_format
 from multiworld.serving.gateway.kserve import HEADER_LENGTH, Question, answer_question, parse_question
+from multiworld.serving.gateway.raw_format import SHAPE
 from multiworld.serving.gateway.refusal import Refusal
 from multiworld.serving.gateway.safetensors_format import MAX_HEADER_BYTES
 from multiworld.serving.gateway.served import Payload
@@ -333,6 +335,32 @@ def test_npy_has_no_bfloat16() -> None:
 def test_raw_bodies_that_do_not_fit_their_head_say_why(body: bytes, headers: dict[str, str], said: str) -> None:
     with pytest.raises(Refusal, match=said):
         decode(RAW, bytearray(body), headers)
+
+
+@pytest.mark.parametrize("text", ["6", " 2,3 ", "[2, 3]", "( 2 ,3 , )", "[ 6 ]", "2,3", "(6,)"])
+def test_a_shape_may_be_written_as_python_writes_it(text: str) -> None:
+    tensor = decode(RAW, bytearray(6), {"x-dtype": "uint8", "x-shape": text})
+    assert isinstance(tensor, Tensor)
+    assert tensor.numel() == 6
+
+
+@pytest.mark.parametrize("text", ["", "()", "[]", "( )", "[  "])
+def test_an_empty_shape_is_that_of_a_scalar(text: str) -> None:
+    tensor = decode(RAW, bytearray(1), {"x-dtype": "uint8", "x-shape": text})
+    assert isinstance(tensor, Tensor)
+    assert tensor.shape == ()
+
+
+@pytest.mark.parametrize("text", ["[{}x", "1{}x", "1,{}x", "1{},{}x", "[1{},{}1{},{}x"])
+def test_blanks_in_a_shape_take_no_more_time_than_other_characters(text: str) -> None:
+    began = time.process_time()
+    assert SHAPE.fullmatch(text.replace("{}", " " * 3000)) is None  # tried in all ways, it takes a minute and more
+    assert time.process_time() - began < 5
+
+
+def test_a_shape_that_is_longer_than_any_is_not_searched() -> None:
+    with pytest.raises(Refusal, match="X-Shape"):
+        decode(RAW, bytearray(1), {"x-dtype": "uint8", "x-shape": "[" + " " * 2000 + "1]"})
 
 
 def test_safetensors_payloads_are_told_by_metadata_and_names() -> None:

@@ -15,7 +15,10 @@ from .served import Payload
 
 __all__ = ["decode", "encode", "single"]
 
-SHAPE = re.compile(r"[\[(]?\s*(\d{1,13}(?:\s*,\s*\d{1,13})*)?\s*,?\s*[\])]?")
+# No two blanks that may be left out are neighbours: in all the ways to share n of them out it would be searched.
+SHAPE = re.compile(r"[\[(]?\s*(?:(\d{1,13}(?:\s*,\s*\d{1,13})*)\s*(?:,\s*)?)?[\])]?")
+MAX_SHAPE_LENGTH = 1024
+"""More than 32 dimensions take, written with blanks."""
 
 
 def decode(body: bytearray, headers: Mapping[str, str]) -> Tensor:
@@ -54,7 +57,7 @@ def single(payload: Payload, what: str) -> Tensor:
 
 
 def _shape(text: str) -> tuple[int, ...]:
-    match = SHAPE.fullmatch(text.strip())
+    match = SHAPE.fullmatch(text.strip()) if len(text) <= MAX_SHAPE_LENGTH else None
     if match is None:
         raise Refusal(400, "BadRequestError", f"X-Shape must be dimensions such as '2,3', got {text!r:.80}")
     return checked_shape([int(each) for each in (match[1] or "").split(",") if each.strip()])
