@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from multiworld.serving.generation import Advance, Alone, GenerationStage, Gener
 from multiworld.serving.generation.cache import Step
 from multiworld.serving.generation.gpt import Gpt, GptConfig, GptStage
 from multiworld.serving.generation.message import pack
+from multiworld.serving.generation.question import MAX_STOP_TOKENS, MAX_TOKENS, Question
 from multiworld.serving.generation.state import KeyValues
 from multiworld.serving.graph import Batch
 from multiworld.serving.packets import Item, Kind
@@ -601,6 +603,19 @@ async def test_a_gateway_can_ask_for_all_and_for_a_stream() -> None:
 async def test_questions_that_are_none_are_refused(payload: Payload) -> None:
     with pytest.raises(BadRequestError):
         await Generator(Alone(make_stages())).infer(payload)
+
+
+@pytest.mark.parametrize(("name", "most"), [("tokens", MAX_TOKENS), ("stop", MAX_STOP_TOKENS)])
+async def test_lists_of_tokens_are_bounded_before_they_are_read(name: str, most: int) -> None:
+    many: Payload = {"tokens": torch.ones(1, dtype=torch.uint8), name: torch.ones(64 << 20, dtype=torch.uint8)}
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRequestError, match=f"{name} may have {most} elements, got {64 << 20}"):
+            await Generator(Alone(make_stages())).infer(many)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20, "nobody makes a list of them"
+    finally:
+        tracemalloc.stop()
+    assert Question.of({"tokens": torch.ones(1, dtype=torch.bool), name: torch.ones(most, dtype=torch.int16)})
 
 
 async def test_an_empty_list_of_stop_tokens_stops_nothing() -> None:

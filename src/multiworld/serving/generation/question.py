@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...channel.base import Payload
@@ -17,6 +18,9 @@ __all__ = ["Question"]
 FIELDS = {"tokens", "max_new_tokens", "temperature", "seed", "top_k", "stop"}
 DEFAULT_NEW_TOKENS = 64
 MAX_TOKEN = (1 << 63) - 1
+MAX_TOKENS = 1 << 20
+MAX_STOP_TOKENS = 4096
+"""Of a list of Python's, each takes some forty bytes, and its making holds the event loop up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +49,10 @@ class Question:
         except (ValueError, OverflowError) as error:
             raise BadRequestError("", str(error)) from None
         question = cls(
-            tokens=_tokens(fields["tokens"], "tokens"),
+            tokens=_tokens(fields["tokens"], "tokens", MAX_TOKENS),
             max_new_tokens=int(_number(fields, "max_new_tokens", DEFAULT_NEW_TOKENS)),
             sampling=sampling,
-            stop=frozenset(_tokens(fields["stop"], "stop") if "stop" in fields else ()),
+            stop=frozenset(_tokens(fields["stop"], "stop", MAX_STOP_TOKENS) if "stop" in fields else ()),
         )
         if not question.tokens or question.max_new_tokens < 1:
             raise BadRequestError("", "expected at least one token to go on from, and max_new_tokens of at least 1")
@@ -68,12 +72,16 @@ def _number(fields: Mapping[str, Tensor], name: str, default: Any) -> Any:
     return value
 
 
-def _tokens(tensor: Tensor, name: str) -> list[int]:
+def _tokens(tensor: Tensor, name: str, max_tokens: int) -> list[int]:
     if not tensor.numel():
         return []  # of whatever type: an empty list in JSON has none
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() > 1:
         raise BadRequestError("", f"{name} must be whole numbers [n], got {tensor.dtype} {list(tensor.shape)}")
-    tokens = [int(token) for token in tensor.reshape(-1).tolist()]
-    if any(token > MAX_TOKEN for token in tokens):
-        raise BadRequestError("", f"{name} must be at most {MAX_TOKEN}, got {max(tokens)}")
+    if tensor.numel() > max_tokens:
+        raise BadRequestError("", f"{name} may have {max_tokens} elements, got {tensor.numel()}")
+    if tensor.dtype == torch.bool:
+        tensor = tensor.long()
+    tokens: list[int] = tensor.reshape(-1).tolist()
+    if (largest := max(tokens)) > MAX_TOKEN:
+        raise BadRequestError("", f"{name} must be at most {MAX_TOKEN}, got {largest}")
     return tokens
