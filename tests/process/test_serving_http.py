@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from multiworld.serving.gateway import Gateway, GatewayOptions, Payload
+from multiworld.serving.gateway.connection import HttpConnection
 
 pytestmark = pytest.mark.process
 
@@ -213,6 +214,46 @@ async def test_a_client_that_goes_cancels_its_request_and_those_behind_it() -> N
             await echo.began.wait()
         await asyncio.wait_for(echo.cancelled.wait(), 5)
         assert (echo.num_calls, echo.num_cancelled) == (1, 1)
+
+
+def server_side(gateway: Gateway) -> HttpConnection:
+    """The only connection that there is: what it is given directly comes in exactly these pieces."""
+    (connection,) = gateway._connections()
+    assert isinstance(connection, HttpConnection)
+    return connection
+
+
+@pytest.mark.parametrize("behind", [b"", post(), post(bytes(50_000), **RAW), post()[:30], b"no HTTP" + END])
+async def test_a_client_that_goes_is_noticed_after_a_large_body_and_whatever_came_behind_it(behind: bytes) -> None:
+    async with served(Echo(is_slow=True)) as (gateway, echo):
+        async with connected(gateway) as client:
+            head, _, body = post(bytes(300_000), **RAW).partition(END)
+            client.writer.write(head + END)
+            while not gateway._state.tasks:  # noqa: ASYNC110 - not announced
+                await asyncio.sleep(0.01)
+            for piece in (body[:200_000], body[200_000:]):
+                server_side(gateway).data_received(piece)
+                await asyncio.sleep(0.01)
+            await asyncio.wait_for(echo.began.wait(), 5)
+            if behind:
+                server_side(gateway).data_received(behind)
+        await asyncio.wait_for(echo.cancelled.wait(), 5)
+        assert (echo.num_calls, echo.num_cancelled) == (1, 1)
+
+
+async def test_requests_behind_one_that_is_slow_wait_unread_when_they_are_many_or_large() -> None:
+    for behind in (post() * 100, post(bytes(500_000), **RAW)):
+        async with served(Echo(is_slow=True)) as (gateway, echo), connected(gateway) as client:
+            client.writer.write(post())
+            await asyncio.wait_for(echo.began.wait(), 5)
+            connection = server_side(gateway)
+            connection.data_received(behind[:400_000])
+            assert not connection.transport.is_reading()
+            echo.release.set()
+            assert (await client.answer())[0] == 200
+            if behind[400_000:]:
+                connection.data_received(behind[400_000:])
+            assert (await client.answer())[0] == 200
 
 
 async def test_a_client_that_goes_ends_its_stream() -> None:

@@ -1,7 +1,9 @@
 """One connection: HTTP/1.1 by uvicorn, with the bounds that it has not.
 
 uvicorn waits for ever for the head of a request and for a client to read, and keeps as much of a head and of trailers
-as comes. Of a request that offers another protocol (``Upgrade: h2c``) it loses the body, though it answers in this one.
+as comes. It reads no more while a request is answered that had a large body, or others come behind it, and so does not
+notice when the client goes. Of a request that offers another protocol (``Upgrade: h2c``) it loses the body, though it
+answers in this one.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["HttpConnection"]
 
 MAX_HEAD_BYTES = 1 << 16  # so many of trailers, too
+MAX_WAITING = 8  # requests behind the one that is answered; while there are more, or their bodies are larger,
+MAX_WAITING_BYTES = 1 << 16  # no more is read, and nobody sees whether the client is still there
 FRAMING = (b"content-length", b"transfer-encoding")
 
 logger = logging.getLogger(__name__)
@@ -42,7 +46,8 @@ class HttpConnection(HttpToolsProtocol):
         self.logger = logger
         self.access_log = False  # whatever handlers somebody else has given uvicorn's logger
         self._options = options
-        self._is_in_head = self._is_in_copy = False
+        self._is_in_head = self._is_in_copy = self._is_deaf = False
+        """``_is_deaf``: what comes is forgotten, as it can be no request."""
         self._num_heads = self._head_bytes = self._trailer_bytes = self._silent_bytes = 0
         """``_silent_bytes``: of a message, since the last piece of its body."""
         self._is_in_body = self._has_body_come = False
@@ -73,7 +78,7 @@ class HttpConnection(HttpToolsProtocol):
         self.lost.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_deaf:
             return
         self._unset_keepalive_if_required()
         num_heads, was_amid, self._has_body_come = self._num_heads, self._is_in_head or self._is_in_body, False
@@ -137,6 +142,7 @@ class HttpConnection(HttpToolsProtocol):
         if not self.parser.should_upgrade():  # else its body is still to come
             self._is_in_body = False
             super().on_message_complete()
+            self._read_on()
 
     def on_headers_complete(self) -> None:
         if self._is_in_copy:
@@ -146,6 +152,7 @@ class HttpConnection(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
         super().on_headers_complete()
+        self._read_on()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(Refusal(400, "BadRequestError", "this is no HTTP/1.1"))
@@ -185,6 +192,12 @@ class HttpConnection(HttpToolsProtocol):
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
+    def _read_on(self) -> None:
+        """What is read next may be that the client has gone."""
+        waiting_bytes = sum(len(cycle.body) for cycle, _ in self.pipeline)
+        if len(self.pipeline) <= MAX_WAITING and waiting_bytes <= MAX_WAITING_BYTES:
+            self.flow.resume_reading()
+
     def _is_busy(self) -> bool:
         return self._running is not None and not self._running.response_complete
 
@@ -207,7 +220,8 @@ class HttpConnection(HttpToolsProtocol):
         if running is not None and self._is_busy() and not running.more_body:
             running.keep_alive = False
             self.pipeline.clear()
-            self.flow.pause_reading()
+            self._is_deaf = True
+            self.flow.resume_reading()
             return
         if running is not None and self._is_busy() and running.response_started:
             self.transport.close()  # an early answer to a body that cannot be read
