@@ -85,12 +85,18 @@ class Connection:
         return await self.answer()
 
 
+async def page(scope: Any, receive: Any, send: Any) -> None:
+    """Something mounted that reads no bodies."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
 @contextlib.asynccontextmanager
 async def served(echo: Echo | None = None, **options: Any) -> AsyncIterator[tuple[Gateway, Echo]]:
     """A gateway, which must leave nothing behind."""
     echo = echo or Echo()
     before = asyncio.all_tasks()
-    gateway = Gateway(echo, GatewayOptions(**options))
+    gateway = Gateway(echo, GatewayOptions(**options), mounts={"/page": page})
     await gateway.start()
     try:
         yield gateway, echo
@@ -326,6 +332,27 @@ async def test_a_client_that_sends_slowly_but_steadily_is_served() -> None:
             client.writer.write(bytes([byte]))
             await asyncio.sleep(0.03)
         assert (await client.answer())[0] == 200
+
+
+PAGE = b"GET /page HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked" + END
+
+
+@pytest.mark.parametrize("rest", [b"1", b"8\r\nabc", b"0\r\nx: "])
+async def test_a_client_whose_body_goes_on_after_its_answer_is_closed_in_time(rest: bytes) -> None:
+    async with served(head_timeout_s=0.2) as (gateway, _), connected(gateway) as client:
+        assert (await client.ask(PAGE))[2] == b"ok"
+        client.writer.write(rest)
+        assert await asyncio.wait_for(client.reader.read(), 5) == b""
+
+
+async def test_a_connection_goes_on_after_a_body_that_came_later_than_its_answer() -> None:
+    async with served() as (gateway, _), connected(gateway) as client:
+        for _ in range(2):
+            assert (await client.ask(PAGE))[2] == b"ok"
+            client.writer.write(b"3\r\nabc\r\n")
+            await asyncio.sleep(0.02)
+            client.writer.write(b"0\r\n\r\n")
+        assert (await client.ask(post()))[0] == 200
 
 
 async def test_a_client_that_never_reads_its_answer_is_dropped() -> None:

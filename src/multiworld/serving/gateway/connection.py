@@ -95,8 +95,8 @@ class HttpConnection(HttpToolsProtocol):
             self._silent_bytes += len(data)
             if self._silent_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(_long_trailers())
-        elif self._timer is None and self.timeout_keep_alive_task is None and not self._is_busy():
-            self._await_head()  # what came was no request, and has ended the wait for one
+        if self._timer is None and self.timeout_keep_alive_task is None and not self._is_busy():
+            self._await_head()  # what came was no request, or of one that is answered, and has ended the wait for one
 
     def _parse(self, data: bytes) -> None:
         """Have it parsed, and what follows the offer of another protocol as if there had been none."""
@@ -119,8 +119,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
         self._num_heads += 1
         self._is_in_head, self._head_bytes, self._trailer_bytes, self._silent_bytes = True, 0, 0, 0
-        if self._timer is None:
-            self._await_head()
+        self._await_head()
 
     def on_url(self, url: bytes) -> None:
         if not self._is_in_copy:
@@ -202,6 +201,8 @@ class HttpConnection(HttpToolsProtocol):
         return self._running is not None and not self._running.response_complete
 
     def _await_head(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self.loop.call_later(self._options.head_timeout_s, self._head_is_late)
 
     def _head_is_late(self) -> None:
