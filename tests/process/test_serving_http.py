@@ -325,6 +325,12 @@ async def test_slow_clients_are_answered_408_and_closed() -> None:
             assert (await client.ask(b"POST /infer HTTP/1.1\r\nHost"))[0] == 408
 
 
+async def test_a_length_with_thousands_of_zeros_is_that_without_them() -> None:
+    async with served() as (gateway, _), connected(gateway) as client:
+        assert (await client.ask(post(Content_Length=f"{len(BODY):06000}")))[0] == 200
+        assert (await client.ask(post()))[0] == 200
+
+
 async def test_a_client_that_sends_slowly_but_steadily_is_served() -> None:
     async with served(body_timeout_s=0.3) as (gateway, _), connected(gateway) as client:
         client.writer.write(post(b"", Content_Length=str(len(BODY))))

@@ -239,6 +239,17 @@ async def test_a_body_beyond_the_limit_is_refused_at_once() -> None:
     assert client.app.vitals()["held_bytes"] == 0
 
 
+async def test_a_length_of_any_number_of_digits_is_understood() -> None:
+    client = Client()
+    headers, body = {"content-type": "application/json"}, orjson.dumps(ONE)
+    padded = {**headers, "content-length": f"{len(body):020000}"}
+    assert (await client.call("POST", "/infer", padded, [body])).status == 200
+    endless = {**headers, "content-length": "9" * 20_000}
+    assert (await client.call("POST", "/infer", endless, [body])).status == 413
+    nothing = {**headers, "content-length": "0" * 20_000}
+    assert (await client.call("POST", "/infer", nothing, [b""])).status == 400
+
+
 async def test_the_memory_of_all_bodies_is_bounded() -> None:
     client = Client(FakePipeline(is_slow=True), GatewayOptions(max_body_bytes=1000, max_held_bytes=1000))
     headers = {"content_type": "application/octet-stream", "x_dtype": "uint8"}

@@ -12,6 +12,9 @@ from .refusal import Refusal
 
 __all__ = ["BodyReader", "HeldBytes"]
 
+MAX_DIGITS = 20
+"""Of a length: already these are larger than any body that is served."""
+
 
 class HeldBytes:
     """How many bytes the bodies of all open requests take, and may."""
@@ -125,7 +128,9 @@ def _declared(headers: Mapping[str, str]) -> int | None:
     if "transfer-encoding" in headers:
         return None
     text = headers.get("content-length", "0")
-    return int(text) if text.isascii() and text.isdigit() else None
+    if not (text.isascii() and text.isdigit()):
+        return None
+    return int(text.lstrip("0")[:MAX_DIGITS] or "0")  # Python refuses to read thousands of them
 
 
 def _too_large(max_bytes: int) -> Refusal:
