@@ -227,6 +227,69 @@ async def test_documentation_needs_nothing_from_elsewhere() -> None:
     assert "/generate" not in (await Client().get("/docs")).body.decode()
 
 
+def described(description: Any, method: str, path: str, status: int) -> Any:
+    """What the document says of such an answer, with what its schema refers to."""
+    content = description["paths"][path][method]["responses"][str(status)]["content"]
+    name = content["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
+    return content, description["components"]["schemas"].get(name)
+
+
+KSERVE_INFER = "/v2/models/{name}/infer"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.RequestLostError("blocks", "blocks-1"), 502),
+        (errors.StateLostError("blocks", "41"), 409),
+        (errors.RequestIdReusedError("41"), 422),
+        (errors.OverloadedError(7, 0.2), 429),
+        (errors.StageUnavailableError("blocks", 1.0), 503),
+        (errors.DeadlineExceededError(1.0, "blocks"), 504),
+    ],
+)
+async def test_the_documentation_knows_the_errors_of_the_pipeline(error: errors.ServingError, status: int) -> None:
+    client = Client(StreamingPipeline(error=error, parts=0))
+    description = (await client.get("/openapi.json")).json()
+    for path, asked in (("/infer", ONE), ("/generate", ONE), (KSERVE_INFER, v2_request())):
+        reply = await client.post_json(path.replace("{name}", "echo"), asked)
+        assert reply.status == status
+        _, schema = described(description, "post", path, status)
+        assert isinstance(reply.json()["error"], str) == (schema["properties"]["error"]["type"] == "string")
+
+
+async def test_the_documentation_knows_what_is_not_acceptable_and_no_model() -> None:
+    complex_ones = Client(StreamingPipeline(work=lambda payload: torch.ones(1, dtype=torch.complex64)))
+    description = (await complex_ones.get("/openapi.json")).json()
+    for path, asked in (("/infer", ONE), ("/generate", ONE), (KSERVE_INFER, v2_request())):
+        assert (await complex_ones.post_json(path.replace("{name}", "echo"), asked)).status == 406
+        described(description, "post", path, 406)
+    assert (await complex_ones.post_json("/v2/models/other/infer", v2_request())).status == 404
+    assert described(description, "post", KSERVE_INFER, 404)[1]["properties"] == {"error": {"type": "string"}}
+    for path in ("/v2/models/{name}", "/v2/models/{name}/ready", "/v2/models/{name}/versions/{version}"):
+        described(description, "get", path, 404)
+
+
+async def test_the_documentation_knows_the_shapes_of_answers_and_requests() -> None:
+    client = Client()
+    description = (await client.get("/openapi.json")).json()
+    reply = await client.post_json("/v2/models/echo/infer", v2_request(parameters={"binary_data_output": True}))
+    content, _ = described(description, "post", KSERVE_INFER, 200)
+    assert reply.headers["content-type"] in content
+    told = description["paths"][KSERVE_INFER]["post"]["responses"]["200"]["headers"]
+    assert HEADER_LENGTH in {name.lower() for name in told}
+    client.served.unready = "no replica"
+    for path in ("/readyz", "/v2/health/ready", "/v2/models/{name}/ready"):
+        reply = await client.get(path.replace("{name}", "echo"))
+        _, schema = described(description, "get", path, 503)
+        is_text = isinstance(reply.json()["error"], str)
+        assert is_text == (schema["properties"]["error"]["type"] == "string"), path
+    one_each = {"inputs": {"x": [1], "y": [2]}, "dtype": {"x": "int8", "y": "float16"}}
+    assert (await client.post_json("/infer", one_each)).status == 200
+    kinds = description["components"]["schemas"]["Request"]["properties"]["dtype"]["oneOf"]
+    assert "object" in [kind.get("type") for kind in kinds]
+
+
 async def test_a_body_beyond_the_limit_is_refused_at_once() -> None:
     client = Client(options=GatewayOptions(max_body_bytes=1000, max_json_bytes=100))
     raw = {"content-type": "application/octet-stream", "x-dtype": "uint8"}

@@ -31,21 +31,26 @@ def describe(name: str, version: str, options: GatewayOptions, *, streams: bool)
         paths["/generate"] = {"post": _generate()}
     paths |= {
         "/healthz": {"get": _get("The gateway lives", {"live": True})},
-        "/readyz": {"get": _get("Whether a request would be answered now", {"ready": True}, fails=True)},
+        "/readyz": {"get": _get("Whether a request would be answered now", {"ready": True}, fails="Error")},
         "/status": {"get": _get("Stages, replicas, requests, latencies; and the gateway's own numbers", {})},
         "/metrics": {"get": _text("All metrics, for Prometheus", "text/plain")},
         "/v2": {"get": _get("KServe v2: the server", {"name": "multiworld", "version": version})},
         "/v2/health/live": {"get": _get("KServe v2: the server lives", {"live": True})},
-        "/v2/health/ready": {"get": _get("KServe v2: the server is ready", {"ready": True}, fails=True)},
+        "/v2/health/ready": {"get": _get("KServe v2: the server is ready", {"ready": True}, fails="KServeError")},
     }
     for prefix, parameters in (
         ("/v2/models/{name}", [_path("name", name)]),
         ("/v2/models/{name}/versions/{version}", [_path("name", name), _path("version", "1")]),
     ):
-        paths[prefix] = {"parameters": parameters, "get": _get("KServe v2: the model", {"name": name})}
+        paths[prefix] = {
+            "parameters": parameters,
+            "get": _get("KServe v2: the model", {"name": name}, is_of_model=True),
+        }
         paths[f"{prefix}/ready"] = {
             "parameters": parameters,
-            "get": _get("KServe v2: the model is ready", {"name": name, "ready": True}, fails=True),
+            "get": _get(
+                "KServe v2: the model is ready", {"name": name, "ready": True}, fails="KServeError", is_of_model=True
+            ),
         }
         paths[f"{prefix}/infer"] = {"parameters": parameters, "post": _kserve_infer()}
     return {
@@ -109,11 +114,18 @@ def _kserve_infer() -> dict[str, Any]:
         "requestBody": {"required": True, "content": content},
         "responses": {
             "200": {
-                "description": "The outputs.",
-                "headers": _told(),
-                "content": {JSON: {"schema": {"type": "object"}}},
+                "description": "The outputs, in JSON, or with binary tensors after it, as `parameters` ask.",
+                "headers": {
+                    **_told(),
+                    "Inference-Header-Content-Length": {
+                        "description": "The length of the JSON part, if binary tensors follow.",
+                        "schema": {"type": "integer"},
+                    },
+                },
+                "content": {JSON: {"schema": {"type": "object"}}, RAW: {"schema": BINARY_SCHEMA}},
             },
-            **_failures(schema="KServeError"),
+            **_failures("KServeError"),
+            **_unknown_model(),
         },
     }
 
@@ -158,19 +170,29 @@ def _told() -> dict[str, Any]:
 
 
 def _failures(schema: str = "Error") -> dict[str, Any]:
-    content = {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
     causes = {
         "400": "The request cannot be read, or a stage refuses it.",
+        "406": "No format that is accepted can hold the answer.",
         "408": "The body came too slowly.",
+        "409": "The state of a generation was lost again and again, or the request goes on from one that is not there.",
         "413": "The body is too large.",
         "415": "The content type is not served.",
         "422": "The Idempotency-Key was that of a request with another payload.",
         "429": "Too much is asked at this moment: see Retry-After.",
         "500": "A stage failed.",
+        "502": "Lost, and not tried again, as a stage must not execute a request twice.",
         "503": "A stage has no live replica, or the gateway stops: see Retry-After.",
         "504": "No answer within the time limit.",
     }
-    return {status: {"description": cause, "content": content} for status, cause in causes.items()}
+    return {status: _failure(cause, schema) for status, cause in causes.items()}
+
+
+def _unknown_model() -> dict[str, Any]:
+    return {"404": _failure("There is no such model, or version of it.", "KServeError")}
+
+
+def _failure(cause: str, schema: str) -> dict[str, Any]:
+    return {"description": cause, "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}
 
 
 def _schemas() -> dict[str, Any]:
@@ -182,6 +204,10 @@ def _schemas() -> dict[str, Any]:
         "additionalProperties": False,
     }
     tensors = {"$ref": "#/components/schemas/Tensor"}
+    dtypes = {
+        "description": "Of all inputs that have none of their own, or an object with one per name.",
+        "oneOf": [dtype, {"type": "object", "additionalProperties": dtype}],
+    }
     many = [numbers, {"type": "object", "additionalProperties": {"oneOf": [numbers, tensors]}}]
     listed = {"type": "array", "items": tensors}
     kserve_input = {
@@ -206,7 +232,7 @@ def _schemas() -> dict[str, Any]:
         "Request": {
             "type": "object",
             "required": ["inputs"],
-            "properties": {"inputs": {"anyOf": [*many, listed]}, "dtype": dtype, "shape": SHAPE},
+            "properties": {"inputs": {"anyOf": [*many, listed]}, "dtype": dtypes, "shape": SHAPE},
         },
         "Answer": {
             "type": "object",
@@ -228,10 +254,14 @@ def _schemas() -> dict[str, Any]:
     }
 
 
-def _get(summary: str, example: dict[str, Any], *, fails: bool = False) -> dict[str, Any]:
+def _get(
+    summary: str, example: dict[str, Any], *, fails: str | None = None, is_of_model: bool = False
+) -> dict[str, Any]:
+    """Describe what is asked without a body. ``fails``: the schema of the error, if it may be 503."""
     content = {JSON: {"schema": {"type": "object"}, "example": example}}
-    failure = {"503": _failures()["503"]} if fails else {}
-    return {"summary": summary, "responses": {"200": {"description": summary + ".", "content": content}, **failure}}
+    failure = {} if fails is None else {"503": _failures(fails)["503"]}
+    responses = {"200": {"description": summary + ".", "content": content}, **failure}
+    return {"summary": summary, "responses": {**responses, **(_unknown_model() if is_of_model else {})}}
 
 
 def _text(summary: str, content_type: str) -> dict[str, Any]:
