@@ -1,6 +1,7 @@
 """A model that is cut into stages returns bitwise what it returned as a whole."""
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from multiworld.serving.cutting import LayerCost, cut, partition, profile, stages_of
+from multiworld.serving.cutting import LayerCost, cut, cut_parts, partition, profile, stages_of
 from multiworld.serving.errors import BadRequestError
 from multiworld.serving.graph import Batch, Graph
 
@@ -387,6 +388,63 @@ def test_parts_whose_requests_cannot_be_concatenated_never_get_batches() -> None
     assert (batches[0], batches[1:3], batches[3]) == (False, [False, False], False)
     assert [stage.batch for stage in stages_of(ResNet(), torch.randn(2, 3, 8, 8), 3)] == [None] * 3
     assert [stage.batch for stage in stages_of(ResNet(), torch.randn(2, 3, 8, 8), 3, batch=False)] == [False] * 3
+
+
+class Lambda(nn.Module):
+    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(x)
+
+
+MIXING: dict[str, Callable[[], nn.Module]] = {
+    "attention over the first dimension": lambda: nn.TransformerEncoderLayer(8, 2, 16),
+    "softmax": lambda: nn.Softmax(0),
+    "sum of earlier rows": lambda: Lambda(lambda x: x.cumsum(0)),
+    "sum of later rows": lambda: Lambda(lambda x: x.flip(0).cumsum(0).flip(0)),
+    "mean": lambda: Lambda(lambda x: x - x.mean(0)),
+    "order": lambda: Lambda(lambda x: x.flip(0)),
+    "pairs": lambda: Lambda(lambda x: x.view(-1, 2, 2, 8).flip(1).flatten(0, 1)),
+}
+
+
+@pytest.mark.parametrize("kind", MIXING)
+@pytest.mark.parametrize("example", [torch.randn(4, 2, 8), torch.zeros(4, 2, 8)], ids=["random", "zeros"])
+def test_rows_that_depend_on_each_other_are_not_batched(kind: str, example: torch.Tensor) -> None:
+    parts = cut_parts(nn.Sequential(nn.Linear(8, 8), MIXING[kind](), nn.Linear(8, 8)), example, 2, repeats=1)
+    assert not all(part.by_rows for part in parts)
+
+
+def test_rows_that_do_not_depend_on_each_other_are_batched() -> None:
+    layers = [nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)]
+    for model, example in (
+        (nn.Sequential(nn.Linear(8, 8), *layers), torch.zeros(3, 2, 8)),
+        (nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8)).double(), torch.randn(1, 8).double()),
+        (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)).bfloat16(), torch.randn(2, 8).bfloat16()),
+        (GPT(), torch.zeros(2, 9, dtype=torch.long)),
+    ):
+        assert all(part.by_rows for part in cut_parts(model, example, 2, repeats=1))
+
+
+class Rewritten(nn.Module):
+    """What has rows at first is written into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        copy = hidden.clone()
+        copy.copy_(hidden.softmax(0))
+        return self.last(hidden.relu()) + copy  # type: ignore[no-any-return]
+
+
+def test_rows_into_which_others_are_written_are_not_batched() -> None:
+    parts = cut_parts(Rewritten(), torch.randn(3, 8), 4, repeats=1)
+    assert not any(part.by_rows for part in parts[1:])
 
 
 class Summed(nn.Module):

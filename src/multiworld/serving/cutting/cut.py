@@ -14,8 +14,9 @@ from ..graph import Batch, Stage
 from ..results import checked_result
 from .boundaries import Boundary, Layout
 from .building import build
-from .measuring import Measured, measure, nodes_with_rows
+from .measuring import Measured, measure
 from .partition import LayerCost, partition
+from .rows import nodes_with_rows
 from .tracing import Example, Traced, trace_by_export, trace_by_fx
 
 __all__ = ["Part", "cut", "cut_parts", "profile", "stages_of"]
@@ -157,7 +158,7 @@ class _Cuttable:
             except Exception as error:  # this runs the model's own code, which may raise anything
                 problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
                 continue
-            self._with_rows = nodes_with_rows(self.traced, self.measured)
+            self._with_rows = nodes_with_rows(self.traced)
             found = self.layout.boundaries(self.measured, self._with_rows)
             self.boundaries = _usable(found, at_least, by_rows=by_rows)
             if len(self.boundaries) + 1 >= at_least:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import fx
 
 from .tracing import Traced
 
-__all__ = ["Measured", "measure", "nodes_with_rows"]
+__all__ = ["Measured", "inputs_of", "measure"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
     The shortest, since what else the machine does can only add to an operation's time: a stall in most of the runs
     would move a median, and with it the cut.
     """
-    inputs = _inputs(traced)
+    inputs = inputs_of(traced)
     watch = _Stopwatch(traced.module, any(value.is_cuda for value in inputs))
     with torch.no_grad():
         for run in range(repeats + 1):
@@ -61,32 +60,7 @@ def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
     return {node: Measured(min(watch.seconds[node]), *watch.values[node]) for node in traced.module.graph.nodes}
 
 
-def nodes_with_rows(traced: Traced, measured: Mapping[fx.Node, Measured]) -> set[fx.Node]:
-    """Return the operations whose result has the requests' rows in front; none if the model takes no other number.
-
-    It is run with twice as many, so that rows are not taken for another dimension of that size, nor what is made of
-    rows and others, as by ``flatten``, for rows.
-    """
-    num_rows = traced.example.num_rows
-    watch = _Stopwatch(traced.module, on_gpu=False)
-    try:
-        with torch.no_grad():
-            inputs = [
-                torch.cat((value, value)) if value.shape[:1] == (num_rows,) else value.clone()
-                for value in _inputs(traced)
-            ]
-            watch.run(*inputs, enable_io_processing=False)
-    except Exception:  # the model's own code may raise anything
-        return set()
-    shapes = {node: measured[node].shape for node in traced.module.graph.nodes}
-    return {
-        node
-        for node, shape in shapes.items()
-        if shape is not None and shape[:1] == (num_rows,) and watch.values[node][0] == (2 * shape[0], *shape[1:])
-    }
-
-
-def _inputs(traced: Traced) -> list[torch.Tensor]:
+def inputs_of(traced: Traced) -> list[torch.Tensor]:
     """Return the example's tensors in the graph's order, whatever the example's."""
     places = [node for node in traced.module.graph.nodes if node.op == "placeholder"]
     return [traced.example.values[str(node.target)] for node in places]

@@ -1,0 +1,85 @@
+"""Finds out which operations keep the rows of a request apart from those of others, by running them beside others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from .measuring import inputs_of
+from .tracing import Traced
+
+__all__ = ["nodes_with_rows"]
+
+TOLERANCE_ON_GPU = 1e-2
+"""Of the largest value: there, another number of rows may be computed by another algorithm, with TF32 or without."""
+
+
+def nodes_with_rows(traced: Traced) -> set[fx.Node]:
+    """Return the operations whose result has the requests' rows in front, each row the same whatever other rows there
+    are; none if the model takes no other number of rows.
+
+    Shapes alone do not tell: where time is in front, as in ``nn.TransformerEncoderLayer``, or where each row depends on
+    all, as after ``softmax(0)``, they are those of rows.
+    """
+    num_rows = traced.example.num_rows
+    try:
+        with torch.no_grad():
+            return _run_beside_others(traced, num_rows) if num_rows else set()
+    except Exception:  # the model's own code may raise anything
+        return set()
+
+
+def _run_beside_others(traced: Traced, num_rows: int) -> set[fx.Node]:
+    """Run the model on the example alone and among other rows, operation after operation, so that little is kept."""
+    inputs = inputs_of(traced)
+    alone, among = fx.Interpreter(traced.module), fx.Interpreter(traced.module)
+    alone.args_iter = iter([value.clone() for value in inputs])
+    among.args_iter = iter(
+        [_among_others(value) if value.shape[:1] == (num_rows,) else value.clone() for value in inputs]
+    )
+    found: set[fx.Node] = set()
+    for node in traced.module.graph.nodes:
+        for run in (alone, among):
+            run.env[node] = run.run_node(node)
+        if _has_rows(alone.env[node], among.env[node], num_rows):
+            found.add(node)
+        for used in alone.user_to_last_uses.get(node, ()):
+            if not _has_rows(alone.env.pop(used), among.env.pop(used), num_rows):
+                found.discard(used)  # something was written into it meanwhile
+    return found
+
+
+def _among_others(value: torch.Tensor) -> torch.Tensor:
+    """Return one other row, those of the example, and twice as many other rows.
+
+    So what mixes rows with earlier or later ones, counts them, takes them in pairs or turns them round gives itself
+    away. Others have the values of the example in other places: they must be indices that exist.
+    """
+    others = value.flatten().roll(1).view(value.shape)
+    if torch.equal(others, value):
+        others = (value == 0).to(value.dtype)
+    return torch.cat((others[:1], value, others, others))
+
+
+def _has_rows(alone: Any, among: Any, num_rows: int) -> bool:
+    return (
+        isinstance(alone, torch.Tensor)
+        and isinstance(among, torch.Tensor)
+        and alone.shape[:1] == (num_rows,)
+        and among.shape == (1 + 3 * num_rows, *alone.shape[1:])
+        and _is_close(alone, among[1 : 1 + num_rows])
+    )
+
+
+def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors differ by no more than other numbers of rows make the same products differ."""
+    if not (one.is_floating_point() or one.is_complex()) or not one.numel():
+        return torch.equal(one, other)
+    tolerance = max(math.sqrt(torch.finfo(one.dtype).eps), TOLERANCE_ON_GPU if one.is_cuda else 0.0)
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    one, other = one.to(wide), other.to(wide)
+    largest = float(one.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
