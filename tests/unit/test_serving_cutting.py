@@ -462,6 +462,11 @@ def test_a_part_is_not_batched_whose_answer_has_no_rows() -> None:
     assert [stage.batch for stage in stages_of(Summed(), torch.randn(2, 8), 2)] == [None, False]
 
 
+def test_where_requests_are_batched_an_answer_without_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Summed cannot be cut into 2 stages .*its answers have no rows in front"):
+        stages_of(Summed(), torch.randn(2, 8), 2, batch=Batch(max_size=8))
+
+
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -469,6 +474,13 @@ class Scaled(nn.Module):
 
     def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return self.last(self.first(x).relu() * scale)  # type: ignore[no-any-return]
+
+
+def test_a_part_is_not_batched_of_whose_payload_a_tensor_has_no_rows() -> None:
+    batch, example = Batch(max_size=8), {"x": torch.randn(2, 8), "scale": torch.randn(8)}
+    assert [stage.batch for stage in stages_of(Scaled(), example, 2, batch=batch)] == [False, batch]
+    with pytest.raises(ValueError, match=r"Scaled cannot be cut into 1 stages .*its inputs have no rows in front"):
+        stages_of(Scaled(), example, 1, batch=batch)
 
 
 def test_an_example_is_measured_by_its_names_whatever_their_order() -> None:

@@ -36,8 +36,8 @@ class Part:
     by_rows: bool
 
     def batch(self, asked: Batch | Literal[False] | None) -> Batch | Literal[False] | None:
-        """Return how its stage batches: as asked; where nothing is, never if it cannot."""
-        return asked if asked is not None or self.by_rows else False
+        """Return how its stage batches: as asked, but never if it cannot."""
+        return asked if self.by_rows else False
 
 
 def profile(module: nn.Module, example: Any, *, repeats: int = 5) -> list[LayerCost]:
@@ -66,7 +66,8 @@ def cut(
     and the model is put in evaluation mode. Skip connections go along as further tensors of the payload. ``example``:
     see ``profile``; give it two rows or more, so that rows can be told from other dimensions of size 1, and the size of
     a usual request, for which the parts are balanced. ``by_rows``: cut only where the first dimension of all that goes
-    on is that of the rows, so that requests can be batched in every part.
+    on is that of the rows, so that requests can be batched in every part; but in the first one only if all of a request
+    has its rows in front.
 
     Raises ValueError for a model that cannot be traced, has fewer places to cut than asked for, or does not return the
     same in parts (because it draws random numbers, or keeps state between calls).
@@ -128,8 +129,8 @@ def stages_of(
     """Return a model as a chain of stages ``part0``, ``part1``, ...; ``options`` go to each ``Stage``; its device is by
     default the one on which the model is.
 
-    ``replicas``: of each stage, or one number per stage. Without a ``batch``, parts whose requests cannot be
-    concatenated never get one. Raises as ``cut`` does.
+    ``replicas``: of each stage, or one number per stage. Parts whose requests cannot be concatenated never get a
+    ``batch``; where one is asked for, only the first may be such a part. Raises as ``cut`` does.
     """
     counts = [replicas] * num_stages if isinstance(replicas, int) else list(replicas)
     if len(counts) != num_stages:
@@ -161,6 +162,10 @@ class _Cuttable:
             self._with_rows = nodes_with_rows(self.traced)
             found = self.layout.boundaries(self.measured, self._with_rows)
             self.boundaries = _usable(found, at_least, by_rows=by_rows)
+            if by_rows and not (self.gives_rows and (self.takes_rows or at_least > 1)):
+                what = "inputs" if self.gives_rows else "answers"
+                problems.append(f"{trace.__name__}: its {what} have no rows in front, so requests cannot be batched")
+                continue
             if len(self.boundaries) + 1 >= at_least:
                 return
             where = "at {} places of {} where requests can be batched" if by_rows else "at {} places of {}"
