@@ -490,21 +490,57 @@ def test_an_example_is_measured_by_its_names_whatever_their_order() -> None:
 
 
 class Cropped(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, crop: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
+        self.crop = crop
         self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.dim() != 3:  # which a symbolic trace cannot follow
             raise ValueError
-        if x.shape[1] > 16:
-            x = x[:, -16:]
-        return self.last(self.first(x))  # type: ignore[no-any-return]
+        return self.last(self.first(self.crop(x)))  # type: ignore[no-any-return]
 
 
-def test_sizes_beyond_which_a_cut_is_not_known_to_be_right_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    cut(Cropped(), torch.randn(2, 5, 8), 2, repeats=1)
-    assert "size()[1] <= 16" in caplog.text
+@pytest.mark.parametrize(
+    ("crop", "right", "wrong", "text"),
+    [
+        (lambda x: x[:, -16:] if x.shape[1] > 16 else x, 16, 17, r"shape\[1\] <= 16, got \[3, 17, 8\]"),
+        (lambda x: x[:, :-1] if x.shape[1] % 2 else x, 10, 5, r"shape\[1\] % 2 == 0, got \[3, 5, 8\]"),
+        (lambda x: x[:, :-1] if x.shape[1] == 16 else x, 15, 16, r"shape\[1\] != 16"),
+        (lambda x: x[:, :-1] if x.shape[1] // 2 > 7 else x, 15, 16, r"shape\[1\] // 2 <= 7"),
+    ],
+    ids=["more", "odd", "equal", "half"],
+)
+def test_sizes_with_which_a_model_would_go_another_way_are_refused(
+    crop: Callable[[torch.Tensor], torch.Tensor], right: int, wrong: int, text: str
+) -> None:
+    model = Cropped(crop)
+    cropped = cut(model, torch.randn(2, 4, 8), 2, repeats=1)
+    for parts in (cropped, pickle.loads(pickle.dumps(cropped))):
+        for rows in (1, 3):
+            payload = torch.randn(rows, right, 8)
+            assert torch.equal(run(parts, payload), model(payload))
+        with pytest.raises(BadRequestError, match=text):
+            run(parts, torch.randn(3, wrong, 8))
+
+
+@pytest.mark.parametrize("number_of", [len, lambda x: x.shape[0]], ids=["fixed", "free"])
+def test_a_model_that_depends_on_the_number_of_rows_is_not_batched(number_of: Callable[[torch.Tensor], int]) -> None:
+    model = Cropped(lambda x: x * 2 if number_of(x) > 16 else x)
+    assert not any(part.by_rows for part in cut_parts(model, torch.randn(2, 4, 8), 2, repeats=1))
+
+
+def test_two_inputs_of_other_sizes_than_each_others_are_refused() -> None:
+    class Pair(Cropped):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(x + y)
+
+    model = Pair(lambda x: x)
+    parts = cut(model, [torch.randn(2, 4, 8), torch.randn(2, 4, 8)], 2, repeats=1)
+    payload = [torch.randn(3, 7, 8), torch.randn(3, 7, 8)]
+    assert torch.equal(run(parts, payload), model(*payload))
+    with pytest.raises(BadRequestError, match=r"x.shape\[1\] == y.shape\[1\], got \[3, 7, 8\], \[3, 1, 8\]"):
+        run(parts, [payload[0], payload[1][:, :1]])
 
 
 def test_what_the_example_did_not_have_is_refused() -> None:
@@ -565,6 +601,23 @@ def test_what_is_made_of_rows_and_steps_is_not_rows(steps_first: bool) -> None:
     assert len(cut(model, example, 2, repeats=1)) == 2
     with pytest.raises(ValueError, match=r"where requests can be batched"):
         stages_of(model, example, 2, batch=Batch(max_size=8))
+
+
+def test_one_row_is_taken_by_a_model_that_was_followed_for_more() -> None:
+    class Checked(Flattened):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dim() != 3:
+                raise ValueError
+            return super().forward(x)
+
+    for steps_first in (False, True):
+        model = Checked(steps_first)
+        parts = cut(model, torch.randn(2, 5, 8), 2, repeats=1)
+        for rows in (1, 3):
+            payload = torch.randn(rows, 5, 8)
+            assert torch.equal(run(parts, payload), model(payload))
+        with pytest.raises(BadRequestError, match="the model was cut for inputs of which holds"):
+            run(parts, torch.randn(3, 4, 8))
 
 
 def test_an_example_of_more_tensors_than_a_model_takes_is_refused() -> None:

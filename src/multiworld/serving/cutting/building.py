@@ -11,8 +11,9 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from ..errors import BadRequestError
+from . import guards
 from .boundaries import Boundary, Layout
-from .tracing import Key, Traced
+from .tracing import Key, Traced, fixed_sizes
 
 __all__ = ["build"]
 
@@ -84,6 +85,23 @@ class _Sizes(nn.Module):
         return tensor
 
 
+class _Guards(nn.Module):
+    """Refuses sizes with which the model would go another way than the one that was followed."""
+
+    def __init__(self, names: list[str], conditions: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names, self.conditions = names, conditions
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        sizes = tuple([tuple(tensor.shape) for tensor in tensors])
+        broken = guards.broken(self.conditions, sizes)
+        if broken is not None:
+            got = ", ".join(str(list(shape)) for shape in sizes)
+            what = guards.described(broken, self.names)
+            raise BadRequestError("", f"the model was cut for inputs of which holds {what}, got {got}")
+        return tensors[0]
+
+
 class _Part:
     def __init__(
         self,
@@ -113,16 +131,17 @@ class _Part:
         payload = self._graph.placeholder("payload")
         if self._before is None:
             example = self._traced.example
-            payload = self._checked(payload, "structure", _Structure([example.keys[name] for name in example.values]))
+            payload = self._checked([payload], "structure", _Structure([example.keys[name] for name in example.values]))
             for node in self._layout.nodes:
                 if node.op == "placeholder":
                     key = example.keys[str(node.target)]
                     tensor = payload if key is None else self._item(payload, key)
-                    fixed = _fixed_sizes(node, example.num_rows)
+                    fixed = fixed_sizes(node, example.num_rows)
                     if fixed is not None:
                         sizes = _Sizes("" if key is None else str(key), fixed)
-                        tensor = self._checked(tensor, f"sizes_{node.name}", sizes)
+                        tensor = self._checked([tensor], f"sizes_{node.name}", sizes)
                     self._made[node] = tensor
+            self._check_guards()
             return
         several = len(self._before.tensors) > 1
         for node in self._before.tensors:
@@ -130,19 +149,27 @@ class _Part:
         for size, (tensor, dim) in self._before.sizes.items():
             self._made[size] = self._graph.call_function(torch.ops.aten.sym_size.int, (self._made[tensor], dim))
 
+    def _check_guards(self) -> None:
+        if self._traced.guards:
+            keys = self._traced.example.keys
+            inputs = [node for node in self._layout.nodes if node.op == "placeholder"]
+            names = ["" if keys[str(node.target)] is None else str(node.target) for node in inputs]
+            tensors = [self._made[node] for node in inputs]
+            self._made[inputs[0]] = self._checked(tensors, "guards", _Guards(names, self._traced.guards))
+
     def _pack(self) -> Any:
         if self._after is None:
             return fx.map_arg(self._layout.nodes[-1].args[0], self._make)
         made = {node.name: self._make(node) for node in self._after.tensors}
         return made if len(made) > 1 else next(iter(made.values()))
 
-    def _checked(self, value: fx.Node, name: str, check: nn.Module) -> fx.Node:
+    def _checked(self, values: list[fx.Node], name: str, check: nn.Module) -> fx.Node:
         """Have a module look at what comes in; what else is called by a part is followed when it is unpickled."""
         name = f"checked_{name}"
         while hasattr(self._traced.module, name):
             name += "_"
         self._traced.module.add_submodule(name, check)
-        return self._graph.call_module(name, (value,))
+        return self._graph.call_module(name, tuple(values))
 
     def _item(self, payload: fx.Node, key: str | int) -> fx.Node:
         return self._graph.call_function(operator.getitem, (payload, key))
@@ -174,18 +201,6 @@ class _Part:
         if self._before is not None:
             return self._made[self._before.tensors[0]]
         return self._made[next(node for node in self._layout.nodes if node.op == "placeholder")]
-
-
-def _fixed_sizes(placeholder: fx.Node, num_rows: int | None) -> tuple[int | None, ...] | None:
-    """Return for each dimension of an input the size that torch.export followed the model for, if that is fixed.
-
-    It fixes each that is 1, without need: with an example of one row, nothing is known of more rows.
-    """
-    value = placeholder.meta.get("val")
-    if not isinstance(value, torch.Tensor):  # fx follows it for no size
-        return None
-    sizes = [size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size for size in value.shape]
-    return tuple(None if dim == 0 and size == num_rows == 1 else size for dim, size in enumerate(sizes))
 
 
 def _constant_name(node: fx.Node) -> str:

@@ -8,13 +8,17 @@ from typing import Any
 import torch
 from torch import fx
 
+from .guards import broken
 from .measuring import inputs_of
-from .tracing import Traced
+from .tracing import Traced, fixed_sizes
 
 __all__ = ["nodes_with_rows"]
 
 TOLERANCE_ON_GPU = 1e-2
 """Of the largest value: there, another number of rows may be computed by another algorithm, with TF32 or without."""
+
+NUMBERS_TRIED = 64
+"""Of rows, which a batch may have."""
 
 
 def nodes_with_rows(traced: Traced) -> set[fx.Node]:
@@ -27,9 +31,23 @@ def nodes_with_rows(traced: Traced) -> set[fx.Node]:
     num_rows = traced.example.num_rows
     try:
         with torch.no_grad():
-            return _run_beside_others(traced, num_rows) if num_rows else set()
+            return _run_beside_others(traced, num_rows) if num_rows and _takes_any(traced, num_rows) else set()
     except Exception:  # the model's own code may raise anything
         return set()
+
+
+def _takes_any(traced: Traced, num_rows: int) -> bool:
+    """Return whether the model as it was followed is right for any number of rows."""
+    shapes = [tuple(value.shape) for value in inputs_of(traced)]
+    places = [node for node in traced.module.graph.nodes if node.op == "placeholder"]
+    for node, shape in zip(places, shapes, strict=True):
+        if shape[:1] == (num_rows,) and (fixed_sizes(node, num_rows) or [None])[0] is not None:
+            return False
+    return all(
+        broken(traced.guards, tuple((number, *shape[1:]) if shape[:1] == (num_rows,) else shape for shape in shapes))
+        is None
+        for number in range(2, NUMBERS_TRIED)
+    )
 
 
 def _run_beside_others(traced: Traced, num_rows: int) -> set[fx.Node]:

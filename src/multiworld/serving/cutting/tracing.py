@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,12 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-__all__ = ["Example", "Traced", "trace_by_export", "trace_by_fx"]
+from . import guards
+
+__all__ = ["Example", "Traced", "fixed_sizes", "trace_by_export", "trace_by_fx"]
 
 logger = logging.getLogger(__name__)
 
-BOUND = re.compile(r" [<>]=? ")
 Key = str | int | None
 
 
@@ -64,10 +64,14 @@ class Example:
 
 @dataclass(frozen=True)
 class Traced:
-    """``module.graph`` takes the tensors of ``example`` and returns a tensor, or a list or dict of tensors."""
+    """``module.graph`` takes the tensors of ``example`` and returns a tensor, or a list or dict of tensors.
+
+    ``guards``: what must hold of the sizes of a request's tensors, besides those that are fixed.
+    """
 
     module: fx.GraphModule
     example: Example
+    guards: tuple[str, ...] = ()
 
 
 class _Tracer(fx.Tracer):
@@ -129,12 +133,12 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
 
     plain.forward = forward
     exported = _export(plain, example)
-    bounds = [code for code in getattr(exported, "_guards_code", ()) if BOUND.search(code)]
-    if bounds:  # to check them with each request would take as long as a small part does
+    readable, others = guards.read(getattr(exported, "_guards_code", ()))
+    if others:
         logger.warning(
-            "%s was followed for sizes of which holds: %s. Do not send it others: what it would do then is not known.",
+            "%s was followed for inputs of which holds: %s. Do not send it others: what it would do then is not known.",
             type(module).__name__,
-            "; ".join(bounds),
+            "; ".join(others),
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -150,7 +154,40 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
     output = _output(graph)
     output.args = (pytree.tree_unflatten(list(pytree.tree_leaves(output.args[0])), spec[0]),)
     graph.set_codegen(fx.graph.CodeGen())
-    return Traced(fx.GraphModule(traced, graph), example)
+    followed = fx.GraphModule(traced, graph)
+    return Traced(followed, example, tuple(_without_needless(readable, module, followed, example)))
+
+
+def fixed_sizes(placeholder: fx.Node, num_rows: int | None) -> tuple[int | None, ...] | None:
+    """Return for each dimension of an input the size that torch.export followed the model for, if that is fixed.
+
+    It fixes each that is 1, without need: with an example of one row, nothing is known of more rows.
+    """
+    value = placeholder.meta.get("val")
+    if not isinstance(value, torch.Tensor):  # fx follows it for no size
+        return None
+    sizes = [size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size for size in value.shape]
+    return tuple(None if dim == 0 and size == num_rows == 1 else size for dim, size in enumerate(sizes))
+
+
+def _without_needless(
+    readable: list[str], module: nn.Module, followed: fx.GraphModule, example: Example
+) -> Iterable[str]:
+    """Let requests of one row pass, the most usual, where the model as followed does the same with one as it does."""
+    one = {
+        name: value[:1] if value.shape[:1] == (example.num_rows,) else value for name, value in example.values.items()
+    }
+    sizes = tuple(tuple(value.shape) for value in one.values())
+    if guards.broken(tuple(readable), sizes) is None:
+        return readable
+    try:
+        with torch.no_grad():
+            whole = pytree.tree_leaves(_plain(module(**{name: value.clone() for name, value in one.items()})))
+            found = pytree.tree_leaves(followed(*(value.clone() for value in one.values())))
+            is_same = len(whole) == len(found) and all(map(torch.equal, whole, found))
+    except Exception:  # the model's own code may raise anything
+        is_same = False
+    return guards.except_for_one_row(readable, sizes, 0) if is_same else readable
 
 
 def _export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
