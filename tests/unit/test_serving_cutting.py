@@ -447,6 +447,46 @@ def test_rows_into_which_others_are_written_are_not_batched() -> None:
     assert not any(part.by_rows for part in parts[1:])
 
 
+class Shifted(nn.Module):
+    """Writes into what was made of sizes, into a buffer and into what was made of one, through views."""
+
+    start: torch.Tensor
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("start", torch.zeros(3, 5, 8), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() != 3:
+            raise ValueError
+        hidden = self.first(x)
+        if self.kind == "zeros":
+            shifted = torch.zeros(x.shape[0], x.shape[1], 8)
+            shifted[:, 1:] = hidden[:, 1:]
+        elif self.kind == "part of zeros":
+            shifted = torch.zeros(x.shape[0], x.shape[1], 8).transpose(0, 1)
+            torch.neg(hidden[:, 1], out=shifted[1])
+            shifted = shifted.transpose(0, 1)
+        elif self.kind == "mask":
+            shifted = torch.zeros(1, x.shape[1], 8)
+            shifted[:, 0] = 1
+        else:
+            shifted = self.start.clone()
+            shifted.view(-1).copy_(hidden.reshape(-1))
+        return self.last(self.second(hidden) + shifted) + shifted.cos()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["zeros", "part of zeros", "mask", "buffer"])
+def test_what_is_written_into_goes_along(kind: str) -> None:
+    model = Shifted(kind)
+    parts = pickle.loads(pickle.dumps(cut(model, torch.randn(3, 5, 8), 4, repeats=1)))
+    payload = torch.randn(3, 5, 8)
+    with torch.no_grad():
+        assert torch.equal(run(parts, payload), model(payload))
+
+
 class Summed(nn.Module):
     """Its answer has no rows."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -37,19 +38,16 @@ class Layout:
     """The operations of a graph in order, and which of them are made again wherever they are needed.
 
     Made again is what depends on no request, only on weights, constants and sizes: a mask, positions, rotary angles.
-    Sending it would cost more, and such a tensor has no rows to concatenate.
+    Sending it would cost more, and such a tensor has no rows to concatenate. What is written into, itself or through
+    a view, is not: it would be made without what was written.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
         self.nodes: list[fx.Node] = list(graph.nodes)
         self.index = {node: index for index, node in enumerate(self.nodes)}
-        self.sizes: set[fx.Node] = set()
-        self.remade: set[fx.Node] = set()
-        for node in self.nodes:
-            if _is_size(node):
-                self.sizes.add(node)
-            elif node.op == "get_attr" or (_is_pure_call(node) and self._is_made_of_remade(node)):
-                self.remade.add(node)
+        self.sizes = {node for node in self.nodes if _is_size(node)}
+        self.remade = self._made_again(frozenset())
+        self.remade = self._made_again(self._written())
 
     def boundaries(self, measured: Mapping[fx.Node, Measured], with_rows: Collection[fx.Node]) -> list[Boundary]:
         """Return where the graph can be cut, each place once (of equal ones the first), the very end not among them.
@@ -108,15 +106,68 @@ class Layout:
                 last[source] = self.index[node]
         return last
 
-    def _is_made_of_remade(self, node: fx.Node) -> bool:
-        return all(source in self.remade or source in self.sizes for source in node.all_input_nodes)
+    def _made_again(self, written: Collection[fx.Node]) -> set[fx.Node]:
+        remade: set[fx.Node] = set()
+        for node in self.nodes:
+            if node in self.sizes or node in written:
+                continue
+            if node.op == "get_attr" or (
+                _is_pure_call(node) and all(source in remade or source in self.sizes for source in node.all_input_nodes)
+            ):
+                remade.add(node)
+        return remade
+
+    def _written(self) -> set[fx.Node]:
+        """Return which of what would be made again shares its memory with what is written into."""
+        written: set[fx.Node] = set()
+        left = [node for writer in self.nodes for node in _written_by(writer)]
+        while left:
+            node = left.pop()
+            if node in self.remade and node not in written:
+                written.add(node)
+                left += _maybe_viewed_by(node)
+                left += [user for user in node.users if node in _maybe_viewed_by(user)]
+        return written
 
 
 def _is_pure_call(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method") or node.is_impure():
         return False
     name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", node.target))
-    return not any(word in name for word in RANDOM) and not name.endswith("_")
+    return not any(word in name for word in RANDOM) and not _written_by(node)
+
+
+def _written_by(node: fx.Node) -> list[fx.Node]:
+    """Return the tensors that an operation writes into."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return _arguments(node, node.target, only_written=True)
+    name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+    found: list[fx.Node] = []
+    if node.op in ("call_method", "call_function"):
+        if name.endswith("_") or name == "setitem" or node.kwargs.get("inplace"):
+            fx.map_arg(node.args[:1], found.append)
+        fx.map_arg(node.kwargs.get("out"), found.append)
+    return found
+
+
+def _maybe_viewed_by(node: fx.Node) -> list[fx.Node]:
+    """Return the tensors whose memory an operation's result may be."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return _arguments(node, node.target, only_written=False)
+    return node.all_input_nodes
+
+
+def _arguments(node: fx.Node, target: torch._ops.OpOverload[..., Any], *, only_written: bool) -> list[fx.Node]:
+    """Return the tensors that an operation's schema says it writes into, or also returns views of."""
+    found: list[fx.Node] = []
+    for place, argument in enumerate(target._schema.arguments):
+        alias = argument.alias_info
+        if alias is not None and (alias.is_write or not only_written):
+            fx.map_arg(
+                node.args[place] if place < len(node.args) else node.kwargs.get(argument.name),
+                found.append,
+            )
+    return found
 
 
 def _is_size(node: fx.Node) -> bool:
