@@ -487,6 +487,54 @@ def test_what_is_written_into_goes_along(kind: str) -> None:
         assert torch.equal(run(parts, payload), model(payload))
 
 
+class Accumulated(nn.Module):
+    """Writes into a tensor that fx takes for a constant, which so keeps what was written."""
+
+    start: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("start", torch.zeros(3, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden, sums = self.first(x), self.start.clone()
+        sums.view(-1).add_(hidden.view(-1))
+        return self.last(self.second(hidden) + sums) + sums.cos()  # type: ignore[no-any-return]
+
+
+def test_a_model_that_fx_follows_wrongly_is_exported() -> None:
+    model, payload = Accumulated(), torch.randn(3, 8)
+    assert torch.equal(run(cut(model, torch.randn(3, 8), 4, repeats=1), payload), model(payload))
+
+
+class Mixed(nn.Module):
+    """Its second layer computes with other types than the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() != 2:
+            raise ValueError
+        x = self.layers[0](x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = self.layers[1](x)
+            with torch.autocast("cpu", enabled=False):
+                x = torch.sin(x)
+        return self.layers[2](x.float())  # type: ignore[no-any-return]
+
+
+def test_a_model_is_cut_around_where_types_are_mixed() -> None:
+    model = Mixed()
+    parts = pickle.loads(pickle.dumps(cut(model, torch.randn(2, 8), 3, repeats=1)))
+    assert set().union(*(part.state_dict() for part in parts)) == set(model.state_dict())
+    payload = torch.randn(3, 8)
+    with torch.no_grad():
+        assert torch.equal(run(parts, payload), model(payload))
+
+
 class Summed(nn.Module):
     """Its answer has no rows."""
 

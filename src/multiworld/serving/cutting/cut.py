@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import fx, nn
@@ -26,6 +26,7 @@ SECONDS_PER_BYTE = 3e-10
 SECONDS_PER_TENSOR = 2e-5
 """What a tensor costs at least to be packed, sent and unpacked."""
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def profile(module: nn.Module, example: Any, *, repeats: int = 5) -> list[LayerC
     ``example``: a request's payload: a tensor, or a list or dict of tensors, which ``forward`` takes as its positional
     or keyword arguments. Puts the module in evaluation mode. Raises ValueError if it cannot be traced.
     """
-    return _Cuttable(module, example, repeats, at_least=1).costs()
+    return _tried(module, example, 1, lambda traced: _Cuttable(traced, repeats, at_least=1).costs())
 
 
 def cut(
@@ -97,23 +98,27 @@ def cut_parts(
     by_rows: bool = False,
 ) -> list[Part]:
     """As ``cut``, and tell of each part whether its requests can be batched."""
-    cuttable = _Cuttable(module, example, repeats, at_least=num_stages, by_rows=by_rows)
-    costs = cuttable.costs()
-    plan = partition(
-        costs,
-        num_stages,
-        seconds_per_byte=seconds_per_byte,
-        seconds_per_tensor=seconds_per_tensor,
-        max_param_bytes=max_param_bytes,
-    )
-    logger.info("%s is cut at %s, for stages of %s s", type(module).__name__, plan.starts, plan.seconds)
-    cuts = [cuttable.boundaries[start - 1] for start in plan.starts[1:]]
-    parts = build(cuttable.traced, cuttable.layout, cuts, module.state_dict().keys())
-    _check(module, cuttable.traced.example, example, parts)
-    along_rows = [cuttable.takes_rows, *(place.by_rows for place in cuts), cuttable.gives_rows]
-    return [
-        Part(part, before and after) for part, before, after in zip(parts, along_rows[:-1], along_rows[1:], strict=True)
-    ]
+
+    def attempt(traced: Traced) -> list[Part]:
+        cuttable = _Cuttable(traced, repeats, at_least=num_stages, by_rows=by_rows)
+        plan = partition(
+            cuttable.costs(),
+            num_stages,
+            seconds_per_byte=seconds_per_byte,
+            seconds_per_tensor=seconds_per_tensor,
+            max_param_bytes=max_param_bytes,
+        )
+        logger.info("%s is cut at %s, for stages of %s s", type(module).__name__, plan.starts, plan.seconds)
+        cuts = [cuttable.boundaries[start - 1] for start in plan.starts[1:]]
+        parts = build(traced, cuttable.layout, cuts, module.state_dict().keys())
+        _check(module, traced.example, example, parts)
+        along_rows = [cuttable.takes_rows, *(place.by_rows for place in cuts), cuttable.gives_rows]
+        return [
+            Part(part, before and after)
+            for part, before, after in zip(parts, along_rows[:-1], along_rows[1:], strict=True)
+        ]
+
+    return _tried(module, example, num_stages, attempt)
 
 
 def stages_of(
@@ -144,36 +149,44 @@ def stages_of(
     ]
 
 
+class _UnsuitableError(ValueError):
+    """A model as one way of tracing gives it cannot be cut as asked; another way may do."""
+
+
+def _tried(module: nn.Module, example: Any, num_stages: int, attempt: Callable[[Traced], T]) -> T:
+    """Return what the first way of tracing gives with which an attempt succeeds."""
+    bound = Example.bind(module, example)
+    module.eval()
+    problems: list[str] = []
+    for trace in (trace_by_fx, trace_by_export):
+        try:
+            return attempt(trace(module, bound))
+        except _UnsuitableError as error:
+            problems.append(f"{trace.__name__}: {error}")
+        except Exception as error:  # this runs the model's own code, which may raise anything
+            problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
+    raise ValueError(
+        f"{type(module).__name__} cannot be cut into {num_stages} stages ({'; '.join(problems)}). "
+        "Write the stages yourself, or ask for fewer."
+    )
+
+
 class _Cuttable:
     """A model as a chain of runs of operations, between the places where it can be cut."""
 
-    def __init__(self, module: nn.Module, example: Any, repeats: int, *, at_least: int, by_rows: bool = False) -> None:
-        bound = Example.bind(module, example)
-        module.eval()
-        problems: list[str] = []
-        for trace in (trace_by_fx, trace_by_export):
-            try:
-                self.traced: Traced = trace(module, bound)
-                self.layout = Layout(self.traced.module.graph)
-                self.measured = measure(self.traced, repeats)
-            except Exception as error:  # this runs the model's own code, which may raise anything
-                problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
-                continue
-            self._with_rows = nodes_with_rows(self.traced)
-            found = self.layout.boundaries(self.measured, self._with_rows)
-            self.boundaries = _usable(found, at_least, by_rows=by_rows)
-            if by_rows and not (self.gives_rows and (self.takes_rows or at_least > 1)):
-                what = "inputs" if self.gives_rows else "answers"
-                problems.append(f"{trace.__name__}: its {what} have no rows in front, so requests cannot be batched")
-                continue
-            if len(self.boundaries) + 1 >= at_least:
-                return
+    def __init__(self, traced: Traced, repeats: int, *, at_least: int, by_rows: bool = False) -> None:
+        self.traced = traced
+        self.layout = Layout(traced.module.graph)
+        self.measured = measure(traced, repeats)
+        self._with_rows = nodes_with_rows(traced)
+        found = self.layout.boundaries(self.measured, self._with_rows)
+        self.boundaries = _usable(found, at_least, by_rows=by_rows)
+        if by_rows and not (self.gives_rows and (self.takes_rows or at_least > 1)):
+            what = "inputs" if self.gives_rows else "answers"
+            raise _UnsuitableError(f"its {what} have no rows in front, so requests cannot be batched")
+        if len(self.boundaries) + 1 < at_least:
             where = "at {} places of {} where requests can be batched" if by_rows else "at {} places of {}"
-            problems.append(f"{trace.__name__}: can be cut {where.format(len(self.boundaries), len(found))}")
-        raise ValueError(
-            f"{type(module).__name__} cannot be cut into {at_least} stages ({'; '.join(problems)}). "
-            "Write the stages yourself, or ask for fewer."
-        )
+            raise _UnsuitableError(f"can be cut {where.format(len(self.boundaries), len(found))}")
 
     @property
     def takes_rows(self) -> bool:
@@ -238,12 +251,12 @@ def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.M
     try:
         checked_result(payload, is_ours=False)
     except TypeError as error:
-        raise ValueError(f"{type(module).__name__} cannot be served as it is: {error}") from None
+        raise _UnsuitableError(f"{type(module).__name__} cannot be served as it is: {error}") from None
     pieces = _leaves(payload)
     if len(whole) != len(pieces) or not all(map(_same, whole, pieces)):
-        raise ValueError(
+        raise _UnsuitableError(
             f"{type(module).__name__} returns something else in parts than as a whole: it may draw random numbers, or "
-            "keep state between calls. Write its stages yourself."
+            "keep state between calls"
         )
 
 

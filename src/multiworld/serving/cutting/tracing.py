@@ -15,6 +15,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from . import guards
+from .regions import as_modules
 
 __all__ = ["Example", "Traced", "fixed_sizes", "trace_by_export", "trace_by_fx"]
 
@@ -148,6 +149,7 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
     for node in list(graph.nodes):
         if node.target in ("_guards_fn", torch.ops.aten._assert_tensor_metadata.default):
             graph.erase_node(node)  # they hold for the example's device, and take time with each request
+    as_modules(traced)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     for name, node in zip(names, placeholders, strict=True):
         node.target = name

@@ -1,0 +1,82 @@
+"""Makes what torch.export puts into a graph of its own, as the operations under ``torch.autocast``, one module each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.node import map_aggregate
+
+__all__ = ["as_modules"]
+
+
+def as_modules(module: fx.GraphModule) -> None:
+    """Replace each call of such a graph by that of a module that can be copied and pickled; those in it too."""
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        inner = {source: _graph_of(module, source) for source in node.all_input_nodes if source.op == "get_attr"}
+        graphs = {source: graph for source, graph in inner.items() if graph is not None}
+        if not graphs:
+            continue
+        for graph in graphs.values():
+            as_modules(graph)
+        tensors = [source for source in node.all_input_nodes if source not in graphs]
+        name = f"region_{node.name}"
+        module.add_submodule(name, _Region(node, tensors, graphs))
+        with module.graph.inserting_before(node):
+            call = module.graph.call_module(name, tuple(tensors))
+        call.meta = node.meta
+        node.replace_all_uses_with(call)
+        module.graph.erase_node(node)
+        for source in graphs:
+            if not source.users:
+                module.graph.erase_node(source)
+    module.recompile()
+
+
+@dataclass(frozen=True)
+class _Given:
+    place: int
+
+
+@dataclass(frozen=True)
+class _Inner:
+    name: str
+
+
+class _Region(nn.Module):
+    """Names the operator in place of holding it: unpickled, it would be another one."""
+
+    def __init__(self, node: fx.Node, tensors: list[fx.Node], graphs: dict[fx.Node, fx.GraphModule]) -> None:
+        super().__init__()
+        assert isinstance(node.target, torch._ops.HigherOrderOperator)
+        self.operator: str = node.target.__name__
+        stands_for: dict[Any, _Given | _Inner] = {tensor: _Given(place) for place, tensor in enumerate(tensors)}
+        for place, (source, graph) in enumerate(graphs.items()):
+            self.add_module(f"inner{place}", graph)
+            stands_for[source] = _Inner(f"inner{place}")
+
+        def stand_in(value: Any) -> Any:
+            return stands_for[value] if isinstance(value, fx.Node) else value
+
+        self.args: Any = map_aggregate(node.args, stand_in)
+        self.kwargs: Any = map_aggregate(dict(node.kwargs), stand_in)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        def actual(value: Any) -> Any:
+            if isinstance(value, _Given):
+                return tensors[value.place]
+            return getattr(self, value.name) if isinstance(value, _Inner) else value
+
+        args: Any = map_aggregate(self.args, actual)
+        kwargs: Any = map_aggregate(self.kwargs, actual)
+        return getattr(torch.ops.higher_order, self.operator)(*args, **kwargs)
+
+
+def _graph_of(module: fx.GraphModule, source: fx.Node) -> fx.GraphModule | None:
+    path, _, name = str(source.target).rpartition(".")
+    value = getattr(module.get_submodule(path), name)
+    return value if isinstance(value, fx.GraphModule) else None
