@@ -356,6 +356,43 @@ def test_memory_bounds_what_a_stage_holds() -> None:
         partition(chain, 2, max_param_bytes=60)
 
 
+def test_memory_is_counted_once_for_what_layers_of_a_stage_share() -> None:
+    shared = {7: 40}
+    chain = [
+        LayerCost("a", 1, 50, shared_bytes=shared),
+        LayerCost("b", 1, 50, shared_bytes=shared),
+        LayerCost("c", 1, 10),
+        LayerCost("d", 1, 50, shared_bytes=shared),
+    ]
+    assert partition(chain, 2, max_param_bytes=70).starts == (0, 2)
+    with pytest.raises(ValueError, match="have 80, the largest 50"):
+        partition(chain, 2, max_param_bytes=50)
+
+
+class Tied(nn.Module):
+    """As torch.export gives it, all its weights come first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.layers[3] = self.layers[0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() != 2:
+            raise ValueError
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_stage_holds_the_weights_that_it_uses() -> None:
+    costs = profile(Tied(), torch.randn(2, 8), repeats=1)
+    assert [cost.param_bytes for cost in costs] == [256] * 4
+    assert [list(cost.shared_bytes.values()) for cost in costs] == [[256], [], [], [256]]
+    parts = cut(Tied(), torch.randn(2, 8), 2, repeats=1, max_param_bytes=512)
+    assert [len(set(map(id, part.parameters()))) for part in parts] == [2, 2]
+
+
 @pytest.mark.parametrize("num_stages", [0, 4])
 def test_more_stages_than_layers_are_refused(num_stages: int) -> None:
     with pytest.raises(ValueError, match=f"cannot cut 3 layers into {num_stages} stages"):

@@ -64,16 +64,20 @@ class Layout:
 
     def needed_sizes(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
         """Return the sizes that nodes are made of, directly or through what is made again."""
+        return {node for node in self._needed(nodes) if node in self.sizes}
+
+    def needed_weights(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
+        """Return the weights and constants that nodes are made of, directly or through what is made again."""
+        return {node for node in self._needed(nodes) if node.op == "get_attr"}
+
+    def _needed(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
         needed: set[fx.Node] = set()
-        seen: set[fx.Node] = set()
         left = [source for node in nodes for source in node.all_input_nodes]
         while left:
             node = left.pop()
-            if node in self.sizes:
+            if node not in needed and (node in self.sizes or node in self.remade):
                 needed.add(node)
-            elif node in self.remade and node not in seen:
-                seen.add(node)
-                left += node.all_input_nodes
+                left += [] if node in self.sizes else node.all_input_nodes
         return needed
 
     def _boundary(

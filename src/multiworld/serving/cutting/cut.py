@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -198,21 +199,36 @@ class _Cuttable:
 
     def costs(self) -> list[LayerCost]:
         ends = [boundary.end for boundary in self.boundaries]
-        runs = zip([0, *ends], [*ends, len(self.layout.nodes)], strict=True)
+        runs = [
+            self.layout.nodes[start:end] for start, end in zip([0, *ends], [*ends, len(self.layout.nodes)], strict=True)
+        ]
+        weights = [self._weights(run) for run in runs]
+        holders = Counter(weight for held in weights for weight in held)
         return [
-            self._cost(self.layout.nodes[start:end], after)
-            for (start, end), after in zip(runs, [*self.boundaries, None], strict=True)
+            LayerCost(
+                name=_name(run, self.measured),
+                seconds=sum(self.measured[node].seconds for node in run),
+                param_bytes=sum(held.values()),
+                out_bytes=after.size_bytes(self.measured) if after else 0,
+                out_tensors=len(after.tensors) if after else 0,
+                shared_bytes={weight: size_bytes for weight, size_bytes in held.items() if holders[weight] > 1},
+            )
+            for run, held, after in zip(runs, weights, [*self.boundaries, None], strict=True)
         ]
 
-    def _cost(self, nodes: Sequence[fx.Node], after: Boundary | None) -> LayerCost:
-        tensors = {id(tensor): tensor for node in nodes for tensor in _weights(self.traced.module, node)}
-        return LayerCost(
-            name=_name(nodes, self.measured),
-            seconds=sum(self.measured[node].seconds for node in nodes),
-            param_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
-            out_bytes=after.size_bytes(self.measured) if after else 0,
-            out_tensors=len(after.tensors) if after else 0,
-        )
+    def _weights(self, run: Sequence[fx.Node]) -> dict[int, int]:
+        """Return the bytes of each tensor that the part of a run holds."""
+        module = self.traced.module
+        made = [node for node in run if node not in self.layout.remade]
+        held: list[object] = []
+        for node in (*made, *self.layout.needed_weights(made)):
+            if node.op == "call_module":
+                child = module.get_submodule(str(node.target))
+                held += [*child.parameters(), *child.buffers()]
+            elif node.op == "get_attr":
+                path, _, name = str(node.target).rpartition(".")
+                held.append(getattr(module.get_submodule(path), name))
+        return {id(value): value.numel() * value.element_size() for value in held if isinstance(value, torch.Tensor)}
 
 
 def _usable(boundaries: list[Boundary], at_least: int, *, by_rows: bool) -> list[Boundary]:
@@ -220,19 +236,6 @@ def _usable(boundaries: list[Boundary], at_least: int, *, by_rows: bool) -> list
     along_rows = [boundary for boundary in boundaries if boundary.by_rows]
     enough = along_rows and len(along_rows) + 1 >= at_least
     return along_rows if by_rows or enough else boundaries
-
-
-def _weights(module: fx.GraphModule, node: fx.Node) -> list[torch.Tensor]:
-    if node.op == "call_module":
-        child = module.get_submodule(str(node.target))
-        return [*child.parameters(), *child.buffers()]
-    found: list[torch.Tensor] = []
-    for source in (node, *node.all_input_nodes):
-        if source.op == "get_attr":
-            path, _, name = str(source.target).rpartition(".")
-            value = getattr(module.get_submodule(path), name)
-            found += [value] if isinstance(value, torch.Tensor) else []
-    return found
 
 
 def _name(nodes: Sequence[fx.Node], measured: Mapping[fx.Node, Measured]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 __all__ = ["LayerCost", "Partition", "partition"]
@@ -12,13 +12,18 @@ __all__ = ["LayerCost", "Partition", "partition"]
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one layer was measured to cost: seconds per call, bytes of its weights, what goes on to the next layer."""
+    """What one layer was measured to cost: seconds per call, bytes of its weights, what goes on to the next layer.
+
+    ``shared_bytes``: of those of its weights that other layers have too, by a number for each. A stage of several such
+    layers holds them once.
+    """
 
     name: str
     seconds: float
     param_bytes: int = 0
     out_bytes: int = 0
     out_tensors: int = 1
+    shared_bytes: Mapping[int, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ def partition(
     if math.isinf(best[-1][-1][0]):
         raise ValueError(
             f"{num_stages} stages of at most {max_param_bytes} bytes of weights do not hold the model: its "
-            f"{len(costs)} layers have {sum(cost.param_bytes for cost in costs)}, the largest "
+            f"{len(costs)} layers have {_weights(costs)[-1]}, the largest "
             f"{max(cost.param_bytes for cost in costs)}"
         )
     starts = _walk_back(best, len(costs))
@@ -79,18 +84,31 @@ class _Chain:
 
     def __init__(self, costs: Sequence[LayerCost], sent: Sequence[float], max_param_bytes: float) -> None:
         self._seconds = list(accumulate((cost.seconds for cost in costs), initial=0.0))
-        self._params = list(accumulate((cost.param_bytes for cost in costs), initial=0))
+        self._param_bytes = (
+            [] if math.isinf(max_param_bytes) else [_weights(costs[start:]) for start in range(len(costs))]
+        )
         self._sent = [0.0, *sent[:-1], 0.0]
         self._max_param_bytes = max_param_bytes
 
     def seconds(self, start: int, end: int) -> float:
-        if self._params[end] - self._params[start] > self._max_param_bytes:
+        if self._param_bytes and self._param_bytes[start][end - start - 1] > self._max_param_bytes:
             return math.inf
         return self._seconds[end] - self._seconds[start] + self._sent[start] + self._sent[end]
 
     def sent(self, start: int) -> float:
         """Return how long what goes over the cut in front of a layer takes."""
         return self._sent[start]
+
+
+def _weights(costs: Sequence[LayerCost]) -> list[int]:
+    """Return the bytes of the weights of the first layer, of the first two, and so on."""
+    known: set[int] = set()
+    sums: list[int] = []
+    for cost in costs:
+        again = sum(size_bytes for weight, size_bytes in cost.shared_bytes.items() if weight in known)
+        known.update(cost.shared_bytes)
+        sums.append((sums[-1] if sums else 0) + cost.param_bytes - again)
+    return sums
 
 
 def _walk_back(best: Sequence[Sequence[tuple[float, float, int]]], end: int) -> list[int]:
