@@ -207,7 +207,7 @@ async def test_a_replica_says_whether_its_work_or_the_hand_over_of_weights_faile
     work: Any, failed: bool, tmp_path: Path
 ) -> None:
     place = Place(member="a-2", stage="a", graph=Graph([Stage("a", work)]), store="tcp://127.0.0.1:1")
-    member = ReplicaMember(NobodyComes(), place, host="", folder=tmp_path)  # type: ignore[arg-type]
+    member = ReplicaMember(NobodyComes(), place, host="", files=MemberFiles({"folder": tmp_path}))  # type: ignore[arg-type]
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     member.line = Line(told.put_nowait)
     member.obey({"do": "load", "version": 1, "donor": "a-1", "weights": None})

@@ -21,6 +21,7 @@ from multiworld.serving.control.actions import (
 )
 from multiworld.serving.control.fleet import Fleet
 from multiworld.serving.control.members import Member, MemberState
+from multiworld.serving.control.wiring import Edge, EdgeState, Wiring
 from multiworld.serving.errors import DeploymentError, UnknownStageError
 from multiworld.serving.exit_status import IN_VAIN
 from multiworld.serving.graph import Graph, Stage
@@ -92,6 +93,35 @@ def test_a_gateway_comes_again_under_its_name() -> None:
     assert simulation.gateways() == ["gateway-1"]
     assert ("gateway-1", "a-1") in simulation.open_edges()
     assert ("b-1", "gateway-1") in simulation.open_edges()
+
+
+def test_a_gateway_sends_nothing_before_its_answers_have_a_way_unless_that_takes_long() -> None:
+    def edge(upstream: str, downstream: str, state: EdgeState) -> Edge:
+        return Edge(upstream=upstream, downstream=downstream, since=0.0, first=0.0, state=state)
+
+    wiring = Wiring(chain("a", "b"))
+    members = {
+        name: Member(
+            id=name,
+            stage=name.rpartition("-")[0],
+            version=1,
+            born=0.0,
+            since=0.0,
+            state=MemberState.READY,
+            attached=True,
+        )
+        for name in ("gateway-1", "a-1", "b-1", "b-2")
+    }
+    to_first, answers = ("gateway-1", "a-1"), ("b-1", "gateway-1")
+    wiring.edges[to_first] = edge(*to_first, EdgeState.CONNECTED)
+    wiring.edges[answers] = edge(*answers, EdgeState.FORMING)
+    assert wiring.route(members, 1.0) == []
+    assert wiring.route(members, 3.5) != []
+    wiring.edges[to_first].state = EdgeState.CONNECTED
+    wiring.edges[answers] = edge(*answers, EdgeState.CONNECTED)
+    assert [action.message["do"] for action in wiring.route(members, 1.0) if isinstance(action, Send)] == ["open"] * 2
+    wiring.edges["b-2", "gateway-1"] = edge("b-2", "gateway-1", EdgeState.FORMING)
+    assert wiring.route(members, 1.0) == [], "what is open stays so"
 
 
 def test_a_gateway_is_not_started_again_where_it_cannot_run() -> None:

@@ -119,13 +119,19 @@ class Wiring:
         return actions
 
     def route(self, members: Mapping[str, Member], now: float) -> list[Action]:
-        """Open what leads to who is ready, last stages first, and close what leads to who is not to get more."""
+        """Open what leads to who is ready, last stages first, and close what leads to who is not to get more.
+
+        A gateway gets answers before it sends requests: else those who have heard only that one of its name is gone
+        would keep none.
+        """
         actions: list[Action] = []
         order = {stage: index for index, stage in enumerate(self._graph.order)}
         for edge in sorted(self.edges.values(), key=lambda edge: -order.get(members[edge.upstream].stage, -1)):
             if not edge.stands or not members[edge.upstream].may_send:
                 continue  # who is away is told when it is back
             is_open, is_ready = edge.state is EdgeState.OPEN, members[edge.downstream].is_ready
+            if is_ready and not (is_open or edge.is_unsure) and not self._hears(members[edge.upstream], now):
+                continue
             if is_open != is_ready or edge.is_unsure:
                 edge.state = EdgeState.OPEN if is_ready else EdgeState.CONNECTED
                 edge.is_unsure = False
@@ -146,6 +152,14 @@ class Wiring:
                 if edge is None or not (edge.stands or edge.attempts or now - edge.first > PATIENCE_S):
                     return False
         return True
+
+    def _hears(self, member: Member, now: float) -> bool:
+        """Whether all who might answer a gateway can, but for those to whom there is no way."""
+        answering = [edge for edge in self.edges.values() if edge.downstream == member.id]
+        return not member.is_gateway or not any(
+            edge.state is EdgeState.FORMING and not edge.attempts and now - edge.first <= PATIENCE_S
+            for edge in answering
+        )
 
     def is_open(self, member: str) -> bool:
         """Whether anybody routes to it."""
