@@ -408,6 +408,24 @@ async def test_connections_are_bounded() -> None:
         assert (await one.ask(post()))[0] == 200
 
 
+async def test_what_a_connection_refuses_is_counted() -> None:
+    async def counted(client: Connection, status: int) -> bool:
+        text = (await client.ask(b"GET /metrics HTTP/1.1\r\nHost: x" + END))[2]
+        return b'multiworld_http_requests_total{route="connection",code="%d"} 1\n' % status in text
+
+    async with served(max_connections=2, head_timeout_s=1.0) as (gateway, _), connected(gateway) as one:
+        assert not await counted(one, 503)
+        heads = {400: b"no HTTP" + END, 431: b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000, 408: b"GET / HT"}
+        for status, head in heads.items():
+            async with connected(gateway) as two:
+                assert (await two.ask(head))[0] == status
+                assert await asyncio.wait_for(two.reader.read(), 5) == b""
+            assert await counted(one, status)
+        async with connected(gateway), connected(gateway) as three:
+            assert (await three.answer())[0] == 503
+        assert await counted(one, 503)
+
+
 async def test_a_stop_answers_what_is_open_and_accepts_nothing_new() -> None:
     async with served(Echo(is_slow=True)) as (gateway, echo):
         async with connected(gateway) as busy, connected(gateway) as idle:

@@ -40,12 +40,20 @@ logger = logging.getLogger(__name__)
 class HttpConnection(HttpToolsProtocol):
     """Refused: connections beyond ``max_connections``, heads that are long or slow, clients that do not read."""
 
-    def __init__(self, config: Config, state: ServerState, options: GatewayOptions) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        options: GatewayOptions,
+        *,
+        on_refused: Callable[[int], None] | None = None,
+    ) -> None:
+        """``on_refused``: called with the status of each answer that no request of the application's gets."""
         super().__init__(config, state, {LOSABLE: self})
         self.when_lost: Callable[[], None] | None = None
         self.logger = logger
         self.access_log = False  # whatever handlers somebody else has given uvicorn's logger
-        self._options = options
+        self._options, self._on_refused = options, on_refused
         self._is_in_head = self._is_in_copy = self._is_deaf = False
         """``_is_deaf``: what comes is forgotten, as it can be no request."""
         self._num_heads = self._head_bytes = self._trailer_bytes = self._silent_bytes = 0
@@ -228,6 +236,8 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()  # an early answer to a body that cannot be read
             self._await_closing()
             return
+        if self._on_refused is not None:
+            self._on_refused(refusal.status)
         body = orjson.dumps(error_object(refusal))
         headers = {
             "content-type": "application/json",

@@ -69,7 +69,7 @@ class Gateway:
         config.load()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: HttpConnection(config, self._state, options),
+            lambda: HttpConnection(config, self._state, options, on_refused=self._app.counts.refused),
             options.host,
             options.port,
             backlog=BACKLOG,

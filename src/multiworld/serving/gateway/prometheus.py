@@ -11,6 +11,8 @@ from .served import Metric, Sample
 __all__ = ["CONTENT_TYPE", "HttpCounts", "metrics_text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONNECTION = "connection"
+"""The route of what is refused before it is a request."""
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -26,6 +28,10 @@ class HttpCounts:
     def answered(self, route: str, status: int) -> None:
         self.answers[route, status] += 1
 
+    def refused(self, status: int) -> None:
+        """Count an answer that no request got: a connection too many, a head that is slow, long or none."""
+        self.answered(CONNECTION, status)
+
     def took(self, seconds: float) -> None:
         """Count the time of one inference, whatever came of it."""
         self._buckets[bisect_left(BUCKETS_S, seconds)] += 1
@@ -38,15 +44,25 @@ class HttpCounts:
         ]
         return "".join(
             (
-                _family("http_requests_total", "counter", "Answers by route and status.", answers),
+                _family(
+                    "http_requests_total",
+                    "counter",
+                    f"Answers by route and status. Route {CONNECTION}: what was refused before it was a request.",
+                    answers,
+                ),
                 _family(
                     "http_clients_gone_total",
                     "counter",
-                    "Requests whose client went before the answer.",
+                    "Requests whose client went before the answer, or amid a stream.",
                     [({}, self.num_gone)],
                 ),
                 _family("http_connections", "gauge", "Open connections.", [({}, num_connections)]),
-                _family("http_requests_open", "gauge", "Requests without an answer yet.", [({}, num_open)]),
+                _family(
+                    "http_requests_open",
+                    "gauge",
+                    "Requests whose answer is not there yet, or is being sent.",
+                    [({}, num_open)],
+                ),
                 _family("http_held_bytes", "gauge", "Of the bodies of open requests.", [({}, held_bytes)]),
                 self._histogram(),
             )
