@@ -377,6 +377,42 @@ async def test_a_client_that_never_reads_its_answer_is_dropped() -> None:
             assert "connections=0 requests=0" in repr(gateway)
 
 
+async def read_slowly(gateway: Gateway, data: bytes, *, most_s: float) -> int:
+    """Ask, read 64 kB each hundredth of a second, and return how much came until the connection was closed."""
+    assert gateway.address is not None
+    loop = asyncio.get_running_loop()
+    num_bytes, until = 0, loop.time() + most_s
+    with socket.socket() as client, contextlib.suppress(ConnectionError):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        client.setblocking(False)
+        await loop.sock_connect(client, gateway.address)
+        await loop.sock_sendall(client, data)
+        while loop.time() < until and not (num_bytes and "connections=0" in repr(gateway)):
+            num_bytes += len(await asyncio.wait_for(loop.sock_recv(client, 65536), most_s))
+            await asyncio.sleep(0.01)
+    return num_bytes
+
+
+async def test_a_client_has_only_so_long_to_read_a_whole_answer() -> None:
+    async with served(answer_total_timeout_s=0.5) as (gateway, echo):
+        num_bytes = await read_slowly(gateway, post(bytes(30_000_000), **RAW), most_s=10)
+        assert echo.num_calls == 1
+        assert 0 < num_bytes < 30_000_000
+        assert "connections=0" in repr(gateway)
+        async with connected(gateway) as quick:
+            assert (await quick.ask(post()))[0] == 200
+            await asyncio.sleep(0.6)
+            assert (await quick.ask(post()))[0] == 200, "what has been read is not late"
+
+
+async def test_a_stream_of_events_may_take_longer_than_an_answer() -> None:
+    async with served(answer_total_timeout_s=0.1) as (gateway, echo):
+        echo.release.set()  # as many events as the client reads
+        await read_slowly(gateway, post() + post(path="/generate"), most_s=1)
+        assert "connections=1" in repr(gateway), "which its client has left only now"
+        await asyncio.wait_for(echo.cancelled.wait(), 5)
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [

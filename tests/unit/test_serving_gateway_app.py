@@ -474,6 +474,7 @@ async def test_no_other_protocol_is_served() -> None:
         {"max_body_bytes": 10, "max_held_bytes": 9},
         {"nan_policy": "maybe"},
         {"body_timeout_s": 0},
+        {"answer_total_timeout_s": -1.0},
         {"default_timeout_s": float("nan")},
         {"max_connections": 1.5},
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ class HttpConnection(HttpToolsProtocol):
         self._is_in_body = self._has_body_come = False
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
+        self._answer_until = math.inf
         self._running: RequestResponseCycle | None = None
         self.lost: asyncio.Future[None] = self.loop.create_future()
         """Done when the connection is no more."""
@@ -191,12 +193,16 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             self._await_closing()
 
+    def limit_answer(self) -> None:
+        """From now on the client has ``answer_total_timeout_s`` to read the answer. It holds until the next request."""
+        self._answer_until = self.loop.time() + self._options.answer_total_timeout_s
+
     def abort(self) -> None:
         """Close now, whatever is unsent."""
         self.transport.abort()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
-        self._running = cycle
+        self._running, self._answer_until = cycle, math.inf
         super()._start_asgi_task(cycle, app)
 
     def _read_on(self) -> None:
@@ -257,11 +263,12 @@ class HttpConnection(HttpToolsProtocol):
             self._await_reader(size)
 
     def _await_reader(self, unsent_bytes: int) -> None:
-        self._writing = self.loop.call_later(self._options.write_timeout_s, self._look_at_reader, unsent_bytes)
+        due = min(self.loop.time() + self._options.write_timeout_s, self._answer_until)
+        self._writing = self.loop.call_at(due, self._look_at_reader, unsent_bytes)
 
     def _look_at_reader(self, unsent_bytes: int) -> None:
         size = self.transport.get_write_buffer_size()
-        if size and size >= unsent_bytes:
+        if size and (size >= unsent_bytes or self.loop.time() >= self._answer_until):
             self.transport.abort()
             return
         self._writing = None

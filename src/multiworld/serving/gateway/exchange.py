@@ -40,9 +40,12 @@ class Answer:
 
 
 class Losable(Protocol):
-    """A connection that calls back when it is lost, which spares a task per request."""
+    """A connection that calls back when it is lost, which spares a task per request, and bounds its answers' time."""
 
     when_lost: Callable[[], None] | None
+
+    def limit_answer(self) -> None:
+        """From now on the client has only so long to read the answer. It holds until the next request."""
 
 
 class Exchange:
@@ -90,6 +93,8 @@ class Exchange:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.body.skip(SKIPPED_BYTES), SKIP_S)
         lingers = not self.body.is_complete
+        if self._losable is not None and answer.events is None:
+            self._losable.limit_answer()
         await self._send_head(answer, closes=is_last or lingers)
         if answer.events is not None:
             self._is_streaming = True

@@ -12,7 +12,10 @@ DEFAULT_PORT = 8000
 """Of a gateway that is started from the command line."""
 
 NAN_POLICIES = ("allow", "refuse")
-SECONDS = ("body_timeout_s", "body_total_timeout_s", "head_timeout_s", "idle_timeout_s", "write_timeout_s")
+SECONDS = (
+    *("body_timeout_s", "body_total_timeout_s", "head_timeout_s", "idle_timeout_s"),
+    *("write_timeout_s", "answer_total_timeout_s"),
+)
 COUNTS = ("max_body_bytes", "max_json_bytes", "max_held_bytes", "max_connections")
 
 
@@ -44,6 +47,8 @@ class GatewayOptions:
     """For a whole body."""
     write_timeout_s: float = 30.0
     """For a client to read some more of its answer."""
+    answer_total_timeout_s: float = 600.0
+    """For a client to read a whole answer; then its connection is aborted. A stream of events has no such end."""
     idle_timeout_s: float = 75.0
     """Of a connection between two requests."""
 
