@@ -608,6 +608,26 @@ def test_a_part_is_not_batched_of_whose_payload_a_tensor_has_no_rows() -> None:
         stages_of(Scaled(), example, 1, batch=batch)
 
 
+@pytest.mark.parametrize("scale", [torch.tensor(2.0), torch.randn(8)], ids=["no rows", "other rows"])
+def test_later_parts_are_batched_whichever_tensor_of_a_request_has_rows(scale: torch.Tensor) -> None:
+    example = {"scale": scale, "x": torch.randn(2, 8)}
+    assert [part.by_rows for part in cut_parts(Scaled(), example, 2, repeats=1)] == [False, True]
+
+
+def test_one_row_is_taken_whichever_tensor_of_a_request_has_rows() -> None:
+    class Checked(Flattened):
+        def forward(self, scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            if x.dim() != 3:
+                raise ValueError
+            return super().forward(x * scale)
+
+    model, scale = Checked(steps_first=False), torch.randn(8)
+    for rows in (1, 2):
+        parts = cut(model, {"scale": scale, "x": torch.randn(rows, 5, 8)}, 2, repeats=1)
+        for payload in (torch.randn(1, 5, 8), torch.randn(3, 5, 8)):
+            assert torch.equal(run(parts, {"scale": scale, "x": payload}), model(scale, payload))
+
+
 def test_an_example_is_measured_by_its_names_whatever_their_order() -> None:
     model, example = Scaled(), {"scale": torch.randn(2, 1), "x": torch.randn(2, 8)}
     parts = cut(model, example, 2, repeats=1)

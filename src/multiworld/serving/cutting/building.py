@@ -18,11 +18,13 @@ from .tracing import Key, Traced, fixed_sizes
 __all__ = ["build"]
 
 
-def build(traced: Traced, layout: Layout, cuts: Sequence[Boundary], state: Collection[str]) -> list[nn.Module]:
+def build(
+    traced: Traced, layout: Layout, cuts: Sequence[Boundary], state: Collection[str], num_rows: int | None
+) -> list[nn.Module]:
     """Return the parts between the cuts as modules; their weights are those of the whole, under the same names.
 
     One tensor goes from part to part as it is, several as a dict. ``state``: the names in the whole's ``state_dict``;
-    the parts' have no others.
+    the parts' have no others. ``num_rows``: of the example.
     """
     for node in layout.nodes:
         if node.op == "get_attr" and node.target not in state:
@@ -30,7 +32,7 @@ def build(traced: Traced, layout: Layout, cuts: Sequence[Boundary], state: Colle
     befores: list[Boundary | None] = [None, *cuts]
     afters: list[Boundary | None] = [*cuts, None]
     return [
-        _Part(traced, layout, state, before, after).build(f"Part{number}")
+        _Part(traced, layout, state, num_rows, before, after).build(f"Part{number}")
         for number, (before, after) in enumerate(zip(befores, afters, strict=True))
     ]
 
@@ -108,10 +110,12 @@ class _Part:
         traced: Traced,
         layout: Layout,
         state: Collection[str],
+        num_rows: int | None,
         before: Boundary | None,
         after: Boundary | None,
     ) -> None:
         self._traced, self._layout, self._state, self._before, self._after = traced, layout, state, before, after
+        self._num_rows = num_rows
         self._graph = fx.Graph()
         self._made: dict[fx.Node, fx.Node] = {}
         self._device: fx.Node | None = None
@@ -136,7 +140,7 @@ class _Part:
                 if node.op == "placeholder":
                     key = example.keys[str(node.target)]
                     tensor = payload if key is None else self._item(payload, key)
-                    fixed = fixed_sizes(node, example.num_rows)
+                    fixed = fixed_sizes(node, self._num_rows)
                     if fixed is not None:
                         sizes = _Sizes("" if key is None else str(key), fixed)
                         tensor = self._checked([tensor], f"sizes_{node.name}", sizes)

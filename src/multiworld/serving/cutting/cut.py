@@ -17,7 +17,7 @@ from .boundaries import Boundary, Layout
 from .building import build
 from .measuring import Measured, measure
 from .partition import LayerCost, partition
-from .rows import nodes_with_rows
+from .rows import find_rows
 from .tracing import Example, Traced, trace_by_export, trace_by_fx
 
 __all__ = ["Part", "cut", "cut_parts", "profile", "stages_of"]
@@ -111,7 +111,7 @@ def cut_parts(
         )
         logger.info("%s is cut at %s, for stages of %s s", type(module).__name__, plan.starts, plan.seconds)
         cuts = [cuttable.boundaries[start - 1] for start in plan.starts[1:]]
-        parts = build(traced, cuttable.layout, cuts, module.state_dict().keys())
+        parts = build(traced, cuttable.layout, cuts, module.state_dict().keys(), cuttable.rows.number)
         _check(module, traced.example, example, parts)
         along_rows = [cuttable.takes_rows, *(place.by_rows for place in cuts), cuttable.gives_rows]
         return [
@@ -179,8 +179,8 @@ class _Cuttable:
         self.traced = traced
         self.layout = Layout(traced.module.graph)
         self.measured = measure(traced, repeats)
-        self._with_rows = nodes_with_rows(traced)
-        found = self.layout.boundaries(self.measured, self._with_rows)
+        self.rows = find_rows(traced)
+        found = self.layout.boundaries(self.measured, self.rows.nodes)
         self.boundaries = _usable(found, at_least, by_rows=by_rows)
         if by_rows and not (self.gives_rows and (self.takes_rows or at_least > 1)):
             what = "inputs" if self.gives_rows else "answers"
@@ -191,11 +191,11 @@ class _Cuttable:
 
     @property
     def takes_rows(self) -> bool:
-        return all(node in self._with_rows for node in self.layout.nodes if node.op == "placeholder")
+        return all(node in self.rows.nodes for node in self.layout.nodes if node.op == "placeholder")
 
     @property
     def gives_rows(self) -> bool:
-        return all(node in self._with_rows for node in self.layout.nodes[-1].all_input_nodes)
+        return all(node in self.rows.nodes for node in self.layout.nodes[-1].all_input_nodes)
 
     def costs(self) -> list[LayerCost]:
         ends = [boundary.end for boundary in self.boundaries]

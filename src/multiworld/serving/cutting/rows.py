@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from .guards import broken
 from .measuring import inputs_of
 from .tracing import Traced, fixed_sizes
 
-__all__ = ["nodes_with_rows"]
+__all__ = ["Rows", "find_rows"]
 
 TOLERANCE_ON_GPU = 1e-2
 """Of the largest value: there, another number of rows may be computed by another algorithm, with TF32 or without."""
@@ -21,19 +22,34 @@ NUMBERS_TRIED = 64
 """Of rows, which a batch may have."""
 
 
-def nodes_with_rows(traced: Traced) -> set[fx.Node]:
-    """Return the operations whose result has the requests' rows in front, each row the same whatever other rows there
-    are; none if the model takes no other number of rows.
+@dataclass(frozen=True)
+class Rows:
+    """``nodes``: the operations whose result has the requests' rows in front, ``number`` of them in the example."""
+
+    number: int | None
+    nodes: frozenset[fx.Node]
+
+
+def find_rows(traced: Traced) -> Rows:
+    """Return what has rows in front, each the same whatever other rows there are; nothing if the model takes no other
+    number of rows.
 
     Shapes alone do not tell: where time is in front, as in ``nn.TransformerEncoderLayer``, or where each row depends on
-    all, as after ``softmax(0)``, they are those of rows.
+    all, as after ``softmax(0)``, they are those of rows. Nor does an input's first dimension: what most operations
+    keep is taken for the rows.
     """
-    num_rows = traced.example.num_rows
+    found = [Rows(number, _nodes_with_rows(traced, number)) for number in traced.example.first_sizes]
+    return max(found, key=lambda rows: len(rows.nodes), default=Rows(None, frozenset()))
+
+
+def _nodes_with_rows(traced: Traced, num_rows: int) -> frozenset[fx.Node]:
+    if num_rows == 0 or not _takes_any(traced, num_rows):
+        return frozenset()
     try:
         with torch.no_grad():
-            return _run_beside_others(traced, num_rows) if num_rows and _takes_any(traced, num_rows) else set()
+            return _run_beside_others(traced, num_rows)
     except Exception:  # the model's own code may raise anything
-        return set()
+        return frozenset()
 
 
 def _takes_any(traced: Traced, num_rows: int) -> bool:
@@ -50,7 +66,7 @@ def _takes_any(traced: Traced, num_rows: int) -> bool:
     )
 
 
-def _run_beside_others(traced: Traced, num_rows: int) -> set[fx.Node]:
+def _run_beside_others(traced: Traced, num_rows: int) -> frozenset[fx.Node]:
     """Run the model on the example alone and among other rows, operation after operation, so that little is kept."""
     inputs = inputs_of(traced)
     alone, among = fx.Interpreter(traced.module), fx.Interpreter(traced.module)
@@ -67,7 +83,7 @@ def _run_beside_others(traced: Traced, num_rows: int) -> set[fx.Node]:
         for used in alone.user_to_last_uses.get(node, ()):
             if not _has_rows(alone.env.pop(used), among.env.pop(used), num_rows):
                 found.discard(used)  # something was written into it meanwhile
-    return found
+    return frozenset(found)
 
 
 def _among_others(value: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import copy
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,10 +57,9 @@ class Example:
         return cls(values, keys, absent)  # type: ignore[arg-type]
 
     @property
-    def num_rows(self) -> int | None:
-        """The size of the first dimension of the first tensor, None if it has none."""
-        first = next(iter(self.values.values()))
-        return first.shape[0] if first.dim() else None
+    def first_sizes(self) -> list[int]:
+        """The sizes of the tensors' first dimensions, each once: one of them may be the number of rows."""
+        return list(dict.fromkeys(value.shape[0] for value in self.values.values() if value.dim()))
 
 
 @dataclass(frozen=True)
@@ -172,24 +171,28 @@ def fixed_sizes(placeholder: fx.Node, num_rows: int | None) -> tuple[int | None,
     return tuple(None if dim == 0 and size == num_rows == 1 else size for dim, size in enumerate(sizes))
 
 
-def _without_needless(
-    readable: list[str], module: nn.Module, followed: fx.GraphModule, example: Example
-) -> Iterable[str]:
+def _without_needless(readable: list[str], module: nn.Module, followed: fx.GraphModule, example: Example) -> list[str]:
     """Let requests of one row pass, the most usual, where the model as followed does the same with one as it does."""
-    one = {
-        name: value[:1] if value.shape[:1] == (example.num_rows,) else value for name, value in example.values.items()
-    }
-    sizes = tuple(tuple(value.shape) for value in one.values())
-    if guards.broken(tuple(readable), sizes) is None:
-        return readable
+    for num_rows in example.first_sizes:
+        has_rows = [value.shape[:1] == (num_rows,) for value in example.values.values()]
+        one = {
+            name: value[:1] if is_one else value
+            for is_one, (name, value) in zip(has_rows, example.values.items(), strict=True)
+        }
+        sizes = tuple(tuple(value.shape) for value in one.values())
+        if guards.broken(tuple(readable), sizes) and _agree(module, followed, one):
+            readable = guards.except_for_one_row(readable, sizes, has_rows.index(True))
+    return readable
+
+
+def _agree(module: nn.Module, followed: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> bool:
     try:
         with torch.no_grad():
-            whole = pytree.tree_leaves(_plain(module(**{name: value.clone() for name, value in one.items()})))
-            found = pytree.tree_leaves(followed(*(value.clone() for value in one.values())))
-            is_same = len(whole) == len(found) and all(map(torch.equal, whole, found))
+            whole = pytree.tree_leaves(_plain(module(**{name: value.clone() for name, value in values.items()})))
+            found = pytree.tree_leaves(followed(*(value.clone() for value in values.values())))
+            return len(whole) == len(found) and all(map(torch.equal, whole, found))
     except Exception:  # the model's own code may raise anything
-        is_same = False
-    return guards.except_for_one_row(readable, sizes, 0) if is_same else readable
+        return False
 
 
 def _export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
