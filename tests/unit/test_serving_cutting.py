@@ -783,3 +783,35 @@ class WithState(nn.Module):
 def test_a_model_whose_answers_cannot_be_served_is_not_cut() -> None:
     with pytest.raises(ValueError, match="WithState cannot be served as it is: expected a tensor, or a list or dict"):
         cut(WithState(), torch.randn(2, 8), 2, repeats=1)
+
+
+class Between(nn.Module):
+    """Its layers give each other what a function makes of a tensor and another one makes a tensor of again."""
+
+    def __init__(self, there: Callable[[torch.Tensor], torch.Tensor], back: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.there, self.back = there, back
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.back(self.there(self.first(x)).clone()))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch will give up quantized types
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 10, torch.quint8), lambda x: x.dequantize()),
+        (lambda x: x.relu().to_sparse(), lambda x: x.to_dense()),
+    ],
+    ids=["quantized", "sparse"],
+)
+def test_a_cut_goes_where_tensors_can_be_sent(there: Callable[..., torch.Tensor], back: Any) -> None:
+    model, payload = Between(there, back), torch.randn(2, 8)
+    with pytest.raises(ValueError, match=r"trace_by_fx: can be cut at [23] places"):
+        cut(model, payload, 7, repeats=1)
+    for part in cut_parts(model, payload, 3, repeats=1):
+        assert part.by_rows
+        payload = part.module(payload)
+        assert payload.layout == torch.strided
+        assert payload.dtype == torch.float32

@@ -250,11 +250,12 @@ def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.M
         whole = _leaves(module(**{name: value.clone() for name, value in bound.values.items()}))
         payload = _copied(example)
         for part in parts:
-            payload = _copied(part(payload))
-    try:
-        checked_result(payload, is_ours=False)
-    except TypeError as error:
-        raise _UnsuitableError(f"{type(module).__name__} cannot be served as it is: {error}") from None
+            payload = part(payload)
+            try:
+                checked_result(payload, is_ours=False)
+            except TypeError as error:
+                raise _UnsuitableError(f"{type(module).__name__} cannot be served as it is: {error}") from None
+            payload = _copied(payload)
     pieces = _leaves(payload)
     if len(whole) != len(pieces) or not all(map(_same, whole, pieces)):
         raise _UnsuitableError(

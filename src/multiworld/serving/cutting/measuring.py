@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
 
+from ...channel.tensors import CODES
 from .tracing import Traced
 
-__all__ = ["Measured", "inputs_of", "measure"]
+__all__ = ["Measured", "can_be_sent", "inputs_of", "measure"]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """``shape`` is None where an operation returned something else than one tensor."""
+    """``shape`` is None where an operation returned something else than one tensor that can be sent."""
 
     seconds: float
     shape: tuple[int, ...] | None
@@ -37,7 +38,7 @@ class _Stopwatch(fx.Interpreter):
         if self._on_gpu:
             torch.cuda.synchronize()
         self.seconds[n].append(time.perf_counter() - started)
-        if isinstance(result, torch.Tensor):
+        if can_be_sent(result):
             self.values[n] = tuple(result.shape), result.numel() * result.element_size()
         else:
             self.values[n] = None, 0
@@ -58,6 +59,16 @@ def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
                 watch.seconds.clear()
             watch.run(*(value.clone() for value in inputs), enable_io_processing=False)
     return {node: Measured(min(watch.seconds[node]), *watch.values[node]) for node in traced.module.graph.nodes}
+
+
+def can_be_sent(value: object) -> TypeGuard[torch.Tensor]:
+    """Return whether a value may go from stage to stage: quantized, sparse and nested tensors do not."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not value.is_nested
+        and value.dtype in CODES
+    )
 
 
 def inputs_of(traced: Traced) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from .guards import broken
-from .measuring import inputs_of
+from .measuring import can_be_sent, inputs_of
 from .tracing import Traced, fixed_sizes
 
 __all__ = ["Rows", "find_rows"]
@@ -100,8 +100,8 @@ def _among_others(value: torch.Tensor) -> torch.Tensor:
 
 def _has_rows(alone: Any, among: Any, num_rows: int) -> bool:
     return (
-        isinstance(alone, torch.Tensor)
-        and isinstance(among, torch.Tensor)
+        can_be_sent(alone)
+        and can_be_sent(among)
         and alone.shape[:1] == (num_rows,)
         and among.shape == (1 + 3 * num_rows, *alone.shape[1:])
         and _is_close(alone, among[1 : 1 + num_rows])
