@@ -442,6 +442,7 @@ MIXING: dict[str, Callable[[], nn.Module]] = {
     "sum of earlier rows": lambda: Lambda(lambda x: x.cumsum(0)),
     "sum of later rows": lambda: Lambda(lambda x: x.flip(0).cumsum(0).flip(0)),
     "mean": lambda: Lambda(lambda x: x - x.mean(0)),
+    "largest": lambda: Lambda(lambda x: x / x.abs().max()),
     "order": lambda: Lambda(lambda x: x.flip(0)),
     "pairs": lambda: Lambda(lambda x: x.view(-1, 2, 2, 8).flip(1).flatten(0, 1)),
 }
@@ -463,6 +464,25 @@ def test_rows_that_do_not_depend_on_each_other_are_batched() -> None:
         (GPT(), torch.zeros(2, 9, dtype=torch.long)),
     ):
         assert all(part.by_rows for part in cut_parts(model, example, 2, repeats=1))
+
+
+class Tables(nn.Module):
+    """Its columns are indices of tables of several sizes, and may be floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(size, 8) for size in (3, 5, 7))
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = (table(x[:, place].long()) for place, table in enumerate(self.tables))
+        return self.last(first * second + third)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.float32])
+def test_indices_of_tables_of_their_own_are_rows(dtype: torch.dtype) -> None:
+    example = torch.tensor([[2, 4, 6], [1, 0, 5], [0, 3, 6]], dtype=dtype)
+    assert all(part.by_rows for part in cut_parts(Tables(), example, 2, repeats=1))
 
 
 class Rewritten(nn.Module):
@@ -570,6 +590,23 @@ def test_a_model_is_cut_around_where_types_are_mixed() -> None:
     payload = torch.randn(3, 8)
     with torch.no_grad():
         assert torch.equal(run(parts, payload), model(payload))
+
+
+class Choosing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() != 2:
+            raise ValueError
+        x = self.first(x)
+        return self.last(torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))  # type: ignore[no-any-return]
+
+
+def test_a_model_whose_values_choose_among_graphs_is_not_cut() -> None:
+    with pytest.raises(ValueError, match="Choosing cannot be cut into 2 stages"):
+        cut(Choosing(), torch.randn(2, 8), 2, repeats=1)
 
 
 class Summed(nn.Module):

@@ -1,4 +1,4 @@
-"""Makes what torch.export puts into a graph of its own, as the operations under ``torch.autocast``, one module each."""
+"""Makes a module of operations under ``torch.autocast`` or ``torch.no_grad``, of which torch.export makes a graph."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from torch.fx.node import map_aggregate
 
 __all__ = ["as_modules"]
 
+MODES = ("wrap_with_autocast", "wrap_with_set_grad_enabled")
+
 
 def as_modules(module: fx.GraphModule) -> None:
-    """Replace each call of such a graph by that of a module that can be copied and pickled; those in it too."""
+    """Replace each call of such a graph by that of a module that can be copied and pickled; those in it too.
+
+    Raises NotImplementedError for graphs among which values choose, as in ``torch.cond``: those of several requests
+    would choose one for all.
+    """
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, torch._ops.HigherOrderOperator):
             continue
@@ -21,6 +27,8 @@ def as_modules(module: fx.GraphModule) -> None:
         graphs = {source: graph for source, graph in inner.items() if graph is not None}
         if not graphs:
             continue
+        if node.target.__name__ not in MODES:
+            raise NotImplementedError(f"{node.target} has operations of its own")
         for graph in graphs.values():
             as_modules(graph)
         tensors = [source for source in node.all_input_nodes if source not in graphs]

@@ -90,12 +90,20 @@ def _among_others(value: torch.Tensor) -> torch.Tensor:
     """Return one other row, those of the example, and twice as many other rows.
 
     So what mixes rows with earlier or later ones, counts them, takes them in pairs or turns them round gives itself
-    away. Others have the values of the example in other places: they must be indices that exist.
+    away.
     """
-    others = value.flatten().roll(1).view(value.shape)
-    if torch.equal(others, value):
-        others = (value == 0).to(value.dtype)
+    others = _others(value)
     return torch.cat((others[:1], value, others, others))
+
+
+def _others(value: torch.Tensor) -> torch.Tensor:
+    """Return other rows. What may be indices, each column those of a table of its own, must stay indices that exist."""
+    others = value[:1].expand_as(value)
+    if value.is_floating_point():
+        others = torch.where((value == value.round()).all(0), others, 1 - 2 * others)
+    if torch.equal(others, value):
+        others = value.flatten().roll(1).view(value.shape)
+    return (value == 0).to(value.dtype) if torch.equal(others, value) else others
 
 
 def _has_rows(alone: Any, among: Any, num_rows: int) -> bool:
