@@ -775,6 +775,31 @@ async def test_a_part_outlives_who_sent_it_where_it_waits_for_the_other() -> Non
         await p.wait_idle()
 
 
+async def test_parts_of_a_gateway_that_is_gone_wait_for_nothing() -> None:
+    async with plant(MERGING, "m-1", "a-1") as p:  # b is missing
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=60))
+        joining = p.replicas["m-1"]
+        await until(lambda: bool(joining._open))
+        joining.node.lost("gateway-2")
+        assert joining._open
+        joining.node.lost("gateway-1")
+        assert not joining._open
+        asking.cancel()
+
+
+async def test_parts_that_come_too_late_for_anybody_are_not_kept() -> None:
+    async with plant(BRANCHING, "m-1", "a-1", "p-1", "s-1") as p:
+        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=0.6))
+        joining = p.replicas["m-1"]
+        await until(lambda: bool(joining._open) and not p.replicas["p-1"].node.custody["a"])
+        p.kill("a-1")
+        p.front.node.cancel = lambda ids: None  # type: ignore[method-assign] # it says nothing
+        with pytest.raises(DeadlineExceededError):
+            await asking
+        assert joining._open
+        await until(lambda: not joining._open)
+
+
 async def test_a_branch_that_was_lost_behind_another_stage_is_made_again_while_the_other_waits() -> None:
     async with plant(BRANCHING, "m-1", "a-1", "p-1", "s-1") as p:
         asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))

@@ -397,6 +397,9 @@ class Front:
                 else RequestLostError(stage, refusal.peer),
             )
 
+    def gateway_gone(self, gateway: str) -> None:
+        """Of replicas only."""
+
     def connection_lost(self, edge: Edge, error: Exception) -> None:
         if not isinstance(error, PeerLeftError):  # who leaves has passed on what it had
             self.replica_lost()

@@ -117,7 +117,8 @@ def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
     status = 1
     try:
         for number in ENDING:
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         die_with_parent(parent)
         status = _draw_up(options, folder)
     except (KeyboardInterrupt, ProcessLookupError):

@@ -62,6 +62,9 @@ class NodeOwner(Protocol):
     def refused(self, stage: str, item: Item, refusal: Refusal) -> None:
         """What was sent has been lost and may not be sent again."""
 
+    def gateway_gone(self, gateway: str) -> None:
+        """The controller says that a gateway is gone, with all who waited for its answers."""
+
     def connection_lost(self, edge: Edge, error: Exception) -> None:
         """An edge broke; what has to be done for its items has been done."""
 
@@ -186,6 +189,8 @@ class Node:
         if peer.rpartition("-")[0] == GATEWAY and GATEWAY in self.custody:
             self._gone.add(peer)  # until one of that name is connected again, no answer for it finds a taker
             self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
+        if peer.rpartition("-")[0] == GATEWAY:
+            self._owner.gateway_gone(peer)
 
     def learn(self, peer: str, executing: Iterable[bytes]) -> None:
         """The controller says what a replica executed when it died: nothing else that it held is suspected any more."""

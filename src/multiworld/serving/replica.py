@@ -449,13 +449,19 @@ class Replica:
             request.result_for = {stage}
         self.node.send(failed, stage)
 
+    def gateway_gone(self, gateway: str) -> None:
+        """Nobody waits for its requests any more: parts of them wait in vain."""
+        for id_, request in list(self._open.items()):
+            if not request.taken and any(f"{GATEWAY}-{part.origin}" == gateway for part in request.inputs.values()):
+                self._release(id_)
+
     def connection_lost(self, edge: Edge, error: Exception) -> None:
         self._deaf.discard(edge)
         self._heard_from(edge)
         for id_, request in list(self._open.items()):
             if edge in request.senders:
                 request.senders = [sender for sender in request.senders if sender is not edge]
-                if not request.taken and not request.senders and not self._merges:
+                if not request.taken and not request.senders and not (self._merges and edge.stage != GATEWAY):
                     del self._open[id_]  # whoever sent it sends it again, maybe elsewhere
         self._changed.set()
         self._on_edge_lost(edge, error)
@@ -504,7 +510,11 @@ class Replica:
 
     def _ask_about_parts(self, now: float) -> None:
         """A part of what was joined and answered elsewhere would wait for ever."""
-        late = [id_ for id_, request in self._open.items() if not request.taken and now >= request.ask_at]
+        parts = [(id_, request) for id_, request in self._open.items() if not request.taken and now >= request.ask_at]
+        for id_, request in parts:
+            if any(part.deadline < now for part in request.inputs.values()):
+                self._release(id_)
+        late = [id_ for id_, _ in parts if id_ in self._open]
         for id_ in late:
             self._open[id_].ask_at = now + (now - self._open[id_].arrived_at)
         self.node.ask(late)

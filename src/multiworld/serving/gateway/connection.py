@@ -207,8 +207,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def _read_on(self) -> None:
         """What is read next may be that the client has gone."""
-        waiting_bytes = sum(len(cycle.body) for cycle, _ in self.pipeline)
-        if len(self.pipeline) <= MAX_WAITING and waiting_bytes <= MAX_WAITING_BYTES:
+        if len(self.pipeline) > MAX_WAITING:  # first: there may be thousands, and this is asked for each
+            return
+        if sum(len(cycle.body) for cycle, _ in self.pipeline) <= MAX_WAITING_BYTES:
             self.flow.resume_reading()
 
     def _is_busy(self) -> bool:

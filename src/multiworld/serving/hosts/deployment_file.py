@@ -16,6 +16,7 @@ from typing import Any
 
 from ...world.procfs import EXITED, process_start_time, process_state
 from ..errors import DeploymentError
+from .orphans import process_space
 
 __all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deployment", "list_deployments"]
 
@@ -40,6 +41,8 @@ class DeploymentRecord:
     """Where its gateways answer: another deployment of this user could listen there too, and would get requests."""
     works: str = ""
     """The folder of its works, which it removes at its end, unless it is killed."""
+    process_space: str = ""
+    """Where ``pid`` means something: containers may share folders."""
 
     @property
     def is_running(self) -> bool:
@@ -81,6 +84,7 @@ class DeploymentFile:
             started=time.time(),
             http=http,
             works=str(works or ""),
+            process_space=process_space(),
         )
         path = folder / f"{name}.json"
         with _locked(folder):
@@ -174,7 +178,7 @@ def _clear(folder: Path) -> None:
     """Remove the files of deployments that were killed, and the works that they left."""
     for path in folder.glob("*.json"):
         record = _read(path)
-        if record is None or record.is_running:
+        if record is None or record.is_running or record.process_space != process_space():
             continue
         works = Path(record.works)
         if works.name.startswith(WORKS_PREFIX) and not works.is_symlink():
