@@ -538,10 +538,32 @@ class Shifted(nn.Module):
 @pytest.mark.parametrize("kind", ["zeros", "part of zeros", "mask", "buffer"])
 def test_what_is_written_into_goes_along(kind: str) -> None:
     model = Shifted(kind)
-    parts = pickle.loads(pickle.dumps(cut(model, torch.randn(3, 5, 8), 4, repeats=1)))
-    payload = torch.randn(3, 5, 8)
-    with torch.no_grad():
-        assert torch.equal(run(parts, payload), model(payload))
+    num_places = len(profile(model, torch.randn(3, 5, 8), repeats=1))
+    for num_stages in (4, num_places):
+        parts = pickle.loads(pickle.dumps(cut(model, torch.randn(3, 5, 8), num_stages, repeats=1)))
+        payload = torch.randn(3, 5, 8)
+        with torch.no_grad():
+            assert torch.equal(run(parts, payload), model(payload))
+
+
+class Views(nn.Module):
+    """Changes a tensor in place whose view is still to be used."""
+
+    def __init__(self, inplace: nn.Module) -> None:
+        super().__init__()
+        self.first, self.last, self.inplace = nn.Linear(8, 8), nn.Linear(8, 8), inplace
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        view = hidden.view(-1, 2, 4)
+        return self.last(self.inplace(hidden)) + view.flatten(1)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("inplace", [nn.ReLU(inplace=True), Lambda(lambda x: x.relu_())], ids=["module", "method"])
+def test_tensors_that_share_what_is_written_into_stay_together(inplace: nn.Module) -> None:
+    model, payload = Views(inplace), torch.randn(3, 8)
+    parts = cut(model, payload, len(profile(model, payload, repeats=1)), repeats=1)
+    assert torch.equal(run(parts, payload), model(payload))
 
 
 class Accumulated(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,10 +56,13 @@ class Layout:
         ``with_rows``: the operations that return a tensor with the requests' rows in front.
         """
         last_use = self._last_uses()
+        written = self._memory_written(measured)
         found: list[Boundary] = []
         for end in range(1, len(self.nodes) - 1):
             boundary = self._boundary(end, last_use, measured, with_rows)
-            if boundary is not None and not (found and found[-1].tensors == boundary.tensors):
+            if boundary is None or _share_any(boundary.tensors, written[end], measured):
+                continue
+            if not (found and found[-1].tensors == boundary.tensors):
                 found.append(boundary)
         return found
 
@@ -100,6 +104,16 @@ class Layout:
         by_rows = all(node in with_rows for node in tensors)
         return Boundary(end, tensors, readable, by_rows)
 
+    def _memory_written(self, measured: Mapping[fx.Node, Measured]) -> list[set[int]]:
+        """Return for each operation which memory it and the later ones write into."""
+        written: list[set[int]] = [set()]
+        for node in reversed(self.nodes):
+            into = _written_by(node)
+            if node.op == "call_module":  # it returns a view, or wrote into what it was given, as an activation may
+                into = [source for source in node.all_input_nodes if measured[source].memory == measured[node].memory]
+            written.append(written[-1] | {measured[source].memory for source in into})
+        return written[::-1]
+
     def _last_uses(self) -> dict[fx.Node, int]:
         """Return the index of the last operation that needs a node, directly or through what is made again there."""
         last: dict[fx.Node, int] = {}
@@ -132,6 +146,12 @@ class Layout:
                 left += _maybe_viewed_by(node)
                 left += [user for user in node.users if node in _maybe_viewed_by(user)]
         return written
+
+
+def _share_any(tensors: Iterable[fx.Node], written: Collection[int], measured: Mapping[fx.Node, Measured]) -> bool:
+    """Return whether two tensors share memory that is written into: sent, each would have its own."""
+    counts = Counter(measured[node].memory for node in tensors)
+    return any(count > 1 and memory in written for memory, count in counts.items())
 
 
 def _is_pure_call(node: fx.Node) -> bool:

@@ -18,11 +18,15 @@ __all__ = ["Measured", "can_be_sent", "inputs_of", "measure"]
 
 @dataclass(frozen=True)
 class Measured:
-    """``shape`` is None where an operation returned something else than one tensor that can be sent."""
+    """``shape`` is None where an operation returned something else than one tensor that can be sent.
+
+    ``memory``: where its memory begins; at each moment different tensors have the same only if they share it.
+    """
 
     seconds: float
     shape: tuple[int, ...] | None
     size_bytes: int
+    memory: int = 0
 
 
 class _Stopwatch(fx.Interpreter):
@@ -30,7 +34,7 @@ class _Stopwatch(fx.Interpreter):
         super().__init__(module)
         self._on_gpu = on_gpu
         self.seconds: dict[fx.Node, list[float]] = defaultdict(list)
-        self.values: dict[fx.Node, tuple[tuple[int, ...] | None, int]] = {}
+        self.values: dict[fx.Node, tuple[tuple[int, ...] | None, int, int]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         started = time.perf_counter()
@@ -39,9 +43,10 @@ class _Stopwatch(fx.Interpreter):
             torch.cuda.synchronize()
         self.seconds[n].append(time.perf_counter() - started)
         if can_be_sent(result):
-            self.values[n] = tuple(result.shape), result.numel() * result.element_size()
+            memory = result.untyped_storage().data_ptr()
+            self.values[n] = tuple(result.shape), result.numel() * result.element_size(), memory
         else:
-            self.values[n] = None, 0
+            self.values[n] = None, 0, 0
         return result
 
 
