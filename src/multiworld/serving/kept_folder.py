@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["kept"]
+__all__ = ["WORKS_PREFIX", "kept", "works_folder"]
+
+WORKS_PREFIX = "multiworld-serving-"
+
+
+@contextmanager
+def works_folder() -> Iterator[Path]:
+    """Give a new folder for what the processes of a deployment are to run; it is removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix=WORKS_PREFIX))
+    try:
+        with kept(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -7,11 +7,9 @@ import ipaddress
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,9 +21,8 @@ from ..elastic.forking import die_with_parent
 from ..wire.addresses import family_of
 from .errors import DeploymentError
 from .hosts import DeploymentFile, HostOptions, Order
-from .hosts.deployment_file import WORKS_PREFIX
 from .hosts.streams import flush_streams
-from .kept_folder import kept
+from .kept_folder import kept, works_folder
 
 __all__ = ["serve"]
 
@@ -44,16 +41,12 @@ def serve(options: argparse.Namespace) -> int:
     except ValueError as error:
         _say(str(error))
         return 2
-    with _ended_by_signals():
-        folder = Path(tempfile.mkdtemp(prefix=WORKS_PREFIX))
+    with _ended_by_signals(), works_folder() as folder:
         try:
-            with kept(folder):
-                return _run(options, folder) if _draw_up_beside(options, folder) else 2
+            return _run(options, folder) if _draw_up_beside(options, folder) else 2
         except DeploymentError as error:
             _say(str(error))
             return 1
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

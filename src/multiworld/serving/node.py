@@ -186,10 +186,10 @@ class Node:
             if edge is not None:
                 edge.abort()
                 self.edge_broke(edge, MemberLostError(peer))
-        if peer.rpartition("-")[0] == GATEWAY and GATEWAY in self.custody:
-            self._gone.add(peer)  # until one of that name is connected again, no answer for it finds a taker
-            self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
         if peer.rpartition("-")[0] == GATEWAY:
+            if GATEWAY in self.custody:
+                self._gone.add(peer)  # until one of that name is connected again, no answer for it finds a taker
+                self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
             self._owner.gateway_gone(peer)
 
     def learn(self, peer: str, executing: Iterable[bytes]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -28,7 +26,7 @@ from .errors import DeploymentError
 from .front import Front
 from .graph import GATEWAY, Graph, Stage
 from .hosts import HostHandle, start_host
-from .kept_folder import kept
+from .kept_folder import works_folder
 from .member import GatewayMember, place_of
 from .routing import make_policy
 from .scaling import ScalingPolicy
@@ -174,19 +172,15 @@ class Pipeline:
                 "deploy under 'if __name__ == \"__main__\":'"
             )
         cluster = Cluster() if cluster is None else cluster
-        folder = Path(tempfile.mkdtemp(prefix="multiworld-serving-"))
-        try:
-            with kept(folder):
-                await asyncio.to_thread(self.blueprint().write, folder)
-                spec, lease_s = self._spec(cluster, folder), self.lease_s
-                async with (
-                    WorldManager(job=spec.job, token=spec.token, lease_s=lease_s, host=cluster.address[0]) as manager,
-                    self._traced(tracing) as tracer,
-                    self._brought_up(spec, manager, cluster, ready_s, tracer) as deployment,
-                ):
-                    yield deployment
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with works_folder() as folder:
+            await asyncio.to_thread(self.blueprint().write, folder)
+            spec, lease_s = self._spec(cluster, folder), self.lease_s
+            async with (
+                WorldManager(job=spec.job, token=spec.token, lease_s=lease_s, host=cluster.address[0]) as manager,
+                self._traced(tracing) as tracer,
+                self._brought_up(spec, manager, cluster, ready_s, tracer) as deployment,
+            ):
+                yield deployment
 
     @asynccontextmanager
     async def _brought_up(

@@ -16,13 +16,13 @@ from typing import Any
 
 from ...world.procfs import EXITED, process_start_time, process_state
 from ..errors import DeploymentError
+from ..kept_folder import WORKS_PREFIX
 from .orphans import process_space
 
 __all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deployment", "list_deployments"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOCK = ".lock"
-WORKS_PREFIX = "multiworld-serving-"
 EVERYWHERE = {"0.0.0.0", "::"}
 
 
