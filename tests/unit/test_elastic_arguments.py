@@ -241,15 +241,43 @@ def test_the_variables_that_torchrun_reads_mean_the_same(variable: str, monkeypa
     assert_same(["--nproc-per-node=4", SCRIPT], monkeypatch)
 
 
-def test_an_abbreviation_that_torchrun_takes_is_taken_but_for_some_that_ours_made_ambiguous() -> None:
-    theirs, ours = torchrun.get_args_parser(), run_parser()
-    lost = set()
+def test_an_abbreviation_that_torchrun_takes_means_the_same() -> None:
+    theirs = torchrun.get_args_parser()
     for each in _torchrun_actions():
         for text in each.option_strings:
             for prefix in (text[:end] for end in range(3, len(text)) if text.startswith("--")):
-                if len(theirs._get_option_tuples(prefix)) == 1 and len(ours._get_option_tuples(prefix)) != 1:
-                    lost.add(prefix)
-    assert lost == {"--re", "--no-", "--no_", "--no-p", "--no_p"}
+                if len(theirs._get_option_tuples(prefix)) == 1:
+                    value = [] if each.nargs == 0 else [VALUES[each.dest] or ""]
+                    expected = theirs.parse_args([prefix, *value, SCRIPT])
+                    parsed = run_parser().parse_args([prefix, *value, SCRIPT])
+                    assert str(getattr(parsed, each.dest)) == str(getattr(expected, each.dest)), prefix
+
+
+def test_abbreviations_of_ours_are_taken_and_two_spellings_of_one_option_are_not_ambiguous() -> None:
+    job = options("--prog", "5", "--lease", "1", "--rdzv-b=c10d", "--nproc", "2")
+    assert (job.progress_timeout_s, job.lease_s, job.rdzv_backend, job.num_workers) == (5.0, 1.0, "c10d", 2)
+
+
+def test_an_ambiguous_option_is_refused_with_the_options_that_it_may_stand_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        options("--m", "5")
+    told = capsys.readouterr().err
+    assert "ambiguous option: --m could match --master-addr, --master-port, --max-restarts, --module" in told
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["--progress 1", "--c 3", "--p", "--cut", "--lease=x", "--no-p", "--r 16", "--nnodes", "-- -m x", "-m", "--help"],
+)
+@pytest.mark.parametrize("line", ["", "--nnodes 1 -r3 -t 0:1", "-m", "--no-python", "--", "--log-dir=/x --"])
+def test_what_stands_after_the_script_is_the_scripts(given: str, line: str) -> None:
+    parsed = run_parser().parse_args([*line.split(), "/bin/sh", *given.split()])
+    assert parsed.training_script == "/bin/sh"
+    assert parsed.training_script_args == given.split()
+    old = launch_parser().parse_args(["--use-env", "script.py", *given.split()])
+    assert old.training_script_args == given.split()
 
 
 def test_without_our_options_nothing_is_decided_for_the_user() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -11,6 +13,7 @@ from torch.distributed.argparse_util import check_env, env
 from torch.distributed.run import get_args_parser
 
 from ..wire.names import is_address
+from .command_line import AmbiguousOptionError, split_at_script
 from .options import DEFAULT_PAGE, RestartBudget, RestartPolicy
 
 __all__ = ["LAUNCH", "RUN", "launch_parser", "run_parser"]
@@ -53,7 +56,22 @@ def launch_parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, where argparse shows the usage of all options first."""
+    """Leaves to the script what stands after it; says what is wrong in one line, without the usage of all options."""
+
+    preferred: frozenset[str] = frozenset()
+    """The options whose abbreviations stand for nothing else: torchrun's."""
+
+    def parse_known_args(  # type: ignore[override]  # its overloads are for other classes of namespaces
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        given = sys.argv[1:] if args is None else list(args)
+        try:
+            ours, of_script = split_at_script(given, self._option_string_actions, self.preferred)
+        except AmbiguousOptionError as error:
+            self.error(str(error))
+        parsed, unknown = super().parse_known_args(ours, namespace)
+        parsed.training_script_args = of_script
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -73,15 +91,17 @@ class _Switch(check_env):
 
 def _parser(prog: str, description: str) -> argparse.ArgumentParser:
     try:
+        torchruns = get_args_parser()
         parser = _Parser(
             prog=prog,
             description=description,
             epilog=EPILOG,
             usage=f"{prog} [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT]",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            parents=[get_args_parser()],
+            parents=[torchruns],
             conflict_handler="resolve",  # two options are given a wider meaning by ours
         )
+        parser.preferred = frozenset(torchruns._option_string_actions)
         _add_ours(parser)
     except ValueError as error:
         raise ValueError(f"a PET_ variable that stands for a switch must be 0 or 1: {error}") from error
