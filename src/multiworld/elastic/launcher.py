@@ -6,14 +6,13 @@ import errno
 import json
 import logging
 import os
-import resource
 import secrets
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch.distributed.elastic.events.api import Event, EventSource
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from ..errors import MultiworldError
+from ..wire.descriptors import raise_limit
 from ..wire.progress import ProgressThread
 from ..world.liveness import LivenessPolicy
 from .actions import Outcome
@@ -89,7 +89,7 @@ def launch(options: JobOptions, *, in_place: bool = False) -> None:
     except OSError as error:
         raise JobError(options.run_id, f"the process that starts its workers could not be started: {error}") from error
     if in_place:
-        _raise_descriptor_limit()  # ours, not that of workers
+        raise_limit()  # ours, not that of workers
     with _logs_carried():
         try:
             server.prepare(options.num_workers)
@@ -262,14 +262,6 @@ def _logs_carried() -> Iterator[None]:
         yield
     finally:
         carrier.close(LAST_WORDS_S)
-
-
-def _raise_descriptor_limit() -> None:
-    """A coordinator holds a link to every agent, and whoever takes over calls many at once."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _pump(options: JobOptions) -> LogPump:

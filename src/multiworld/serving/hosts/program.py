@@ -14,6 +14,7 @@ from typing import NoReturn
 from ...elastic.blas_threads import get_blas_threads, set_blas_threads
 from ...elastic.forking import count_lasting_threads, die_with_parent, outlive_parent
 from ...elastic.worker_program import Inheritance
+from ...wire.descriptors import raise_limit
 from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions
@@ -51,6 +52,7 @@ def main(descriptor: int, dies_with_parent: bool) -> NoReturn:
 
 def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: bool = False) -> int:
     _open_standard_descriptors()
+    raise_limit()  # for members, too: a gateway has connections without number, and a replica an edge per neighbour
     if options.paths:
         sys.path[:] = options.paths  # before anything of theirs is imported
     signals = Signals()
