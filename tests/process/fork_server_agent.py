@@ -115,10 +115,16 @@ class Agent:
         warm: bool = True,
         python: str | None = None,
         env: Mapping[str, str] | None = None,
+        reads_stdin: bool = False,
     ) -> Started:
         entrypoint = Entrypoint(kind=kind, target=target, python=python)
         launch = Launch(
-            entrypoint=entrypoint, arguments=arguments, env={**os.environ, **(env or {})}, cwd=cwd, warm=warm
+            entrypoint=entrypoint,
+            arguments=arguments,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            warm=warm,
+            reads_stdin=reads_stdin,
         )
         started = Started(self)
         self._started.append(started)

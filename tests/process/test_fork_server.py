@@ -79,6 +79,7 @@ ENDINGS = {
         "    child.start()\n    print(queue.get())\n    child.join()\n    print(child.exitcode)"
     ),
 }
+READ_LINE = "import sys; print(sys.stdin.readline(), end='')"
 SLEEPER = "import subprocess; print(subprocess.Popen(['sleep', '1000']).pid); import time; time.sleep(1000)"
 
 
@@ -266,6 +267,42 @@ def test_a_hung_worker_shows_its_stacks(agent: Agent, tmp_path: Path) -> None:
     worker.call("signal", signal.SIGTERM)
     assert worker.wait() == -signal.SIGTERM
     assert "in hang" in worker.stderr()
+
+
+def test_workers_inherit_the_standard_input_of_the_agent_unless_it_is_not_theirs(tmp_path: Path) -> None:
+    source, write_fd = os.pipe()
+    before = os.dup(0)
+    os.dup2(source, 0)
+    try:
+        agent = Agent(warm=False)
+    finally:
+        os.dup2(before, 0)
+        for fd in (source, before):
+            os.close(fd)
+    try:
+        for kind, *command in ((COMMAND, "head", "-n1"), (SCRIPT, write(tmp_path, "read.py", READ_LINE))):
+            os.write(write_fd, b"a line\n")
+            assert agent.spawn(kind, *command, reads_stdin=True).stdout() == "a line\n"
+            assert agent.spawn(kind, *command).stdout() == ""
+        os.close(write_fd)
+        assert agent.spawn(COMMAND, "cat", reads_stdin=True).stdout() == ""
+    finally:
+        agent.close()
+
+
+def test_workers_of_an_agent_without_standard_streams_find_their_own(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    worker = f"import os, sys; print(repr(sys.stdin.read()), file=open({str(told)!r}, 'w'))"
+    program = (
+        "import os; os.closerange(0, 3)\n"
+        "from tests.process.fork_server_agent import Agent\n"
+        "from multiworld.elastic.options import EntrypointKind\n"
+        "agent = Agent(warm=False)\n"
+        f"agent.spawn(EntrypointKind.COMMAND, {sys.executable!r}, '-c', {worker!r}, reads_stdin=True).wait()\n"
+        "agent.close()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=scaled(30), check=False).returncode == 0
+    assert told.read_text() == "''\n"
 
 
 def test_workers_live_on_when_the_fork_server_is_killed(cold: Agent) -> None:

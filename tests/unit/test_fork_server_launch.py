@@ -22,7 +22,7 @@ LAUNCH = Launch(entrypoint=SCRIPT, arguments=("-n", "4"), env={"NAME": "value"},
     [
         LAUNCH,
         replace(LAUNCH, entrypoint=replace(MODULE, python="/usr/bin/python3"), warm=False),
-        replace(LAUNCH, arguments=(), numa=("node", 1)),
+        replace(LAUNCH, arguments=(), numa=("node", 1), reads_stdin=False),
         replace(LAUNCH, env={"NAME": b"\xff\xfe".decode("utf-8", "surrogateescape")}, cwd="/ä \n"),
     ],
 )

@@ -19,7 +19,7 @@ from typing import NoReturn
 from . import parcel
 from .blas_threads import get_blas_threads, set_blas_threads
 from .fork_server_loop import ForkLoop
-from .forking import count_lasting_threads, die_with_parent, outlive_parent
+from .forking import count_lasting_threads, die_with_parent, flush_streams, outlive_parent
 from .worker_program import Inheritance
 
 __all__ = ["ServerOptions", "main", "serve"]
@@ -96,8 +96,7 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
     num_blas_threads = get_blas_threads()
     set_blas_threads(1)  # of most workers; the others set it again
     gc.freeze()  # else each worker's first collection writes to, and so copies, every page
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     ctypes.CDLL(None).fflush(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our children: their status means nothing
     if options.dies_with_agent:

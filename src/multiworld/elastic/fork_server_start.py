@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from . import parcel
 from .fork_server_program import ServerOptions, serve
-from .forking import count_lasting_threads, fork
+from .forking import count_lasting_threads, flush_streams, fork
 
 __all__ = ["start_process"]
 
@@ -24,7 +26,7 @@ BOOTSTRAP = (
 
 def start_process(options: ServerOptions, *, in_place: bool) -> tuple[int, socket.socket]:
     """Return its pid and our end of what it is spoken to through. It is our child."""
-    ours, theirs = parcel.connected_pair()
+    ours, theirs = map(_beside_standard_streams, parcel.connected_pair())
     with theirs:
         if in_place and threading.active_count() == 1 and count_lasting_threads() == 1:
             return _fork_server(ours, theirs, options), ours
@@ -32,8 +34,7 @@ def start_process(options: ServerOptions, *, in_place: bool) -> tuple[int, socke
 
 
 def _fork_server(ours: socket.socket, theirs: socket.socket, options: ServerOptions) -> int:
-    sys.stdout.flush()  # else what is buffered is written twice
-    sys.stderr.flush()
+    flush_streams()  # else what is buffered is written twice
     pid = fork()
     if pid == 0:
         ours.detach()  # closed with all that is not the server's
@@ -47,9 +48,25 @@ def _execute_server(theirs: socket.socket, options: ServerOptions) -> int:
     bootstrap = BOOTSTRAP.format(root=root, fd=theirs.fileno(), options=options.to_text())
     process = subprocess.Popen(
         [sys.executable, "-c", bootstrap],
-        stdin=subprocess.DEVNULL,
+        stdin=None if _is_open(0) else subprocess.DEVNULL,  # the workers' as well
         pass_fds=(theirs.fileno(),),
         start_new_session=True,
     )
     process.returncode = 0  # it is waited for by its pid: the object is to take it for ended
     return process.pid
+
+
+def _beside_standard_streams(sock: socket.socket) -> socket.socket:
+    """A process that was started without some of its standard streams gets their numbers for what it opens next."""
+    if sock.fileno() > 2:
+        return sock
+    with sock:
+        return socket.socket(fileno=fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import warnings
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "adopt_orphans",
     "count_lasting_threads",
     "die_with_parent",
+    "flush_streams",
     "fork",
     "is_adopting_orphans",
     "outlive_parent",
@@ -30,6 +32,13 @@ def fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+def flush_streams() -> None:
+    """Write what is buffered, to those of the standard streams that this process was started with."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 def count_lasting_threads() -> int:

@@ -255,6 +255,7 @@ class Starter:
             env=env,
             cwd=self._cwd,
             warm=self._options.warm,
+            reads_stdin=assignment.rank == 0 or not self._options.only_rank_0_reads,
             numa=None if self._options.numa_binding is None else (self._options.numa_binding, assignment.local_rank),
         )
 

@@ -25,6 +25,8 @@ class Launch:
     cwd: str
     warm: bool
     """Fork it and run the program in that interpreter, instead of starting one."""
+    reads_stdin: bool = True
+    """Whether it inherits the standard input of the agent; else its input is empty."""
     numa: tuple[str, int] | None = None
     """A value of ``torch.numa.binding.AffinityMode``, and the index of the device whose node the worker is bound to."""
 
@@ -46,6 +48,7 @@ class Launch:
             "env": dict(self.env),
             "cwd": self.cwd,
             "warm": self.warm,
+            "reads_stdin": self.reads_stdin,
             "numa": self.numa,
         }
         return json.dumps(fields).encode()
@@ -62,6 +65,7 @@ class Launch:
             env=fields["env"],
             cwd=fields["cwd"],
             warm=fields["warm"],
+            reads_stdin=fields["reads_stdin"],
             numa=None if mode_and_index is None else (mode_and_index[0], mode_and_index[1]),
         )
 

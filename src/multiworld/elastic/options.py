@@ -136,6 +136,8 @@ class JobOptions:
     """Where the coordinator serves its page (a numeric address; port 0: a free one), or None for nowhere."""
     progress_timeout_s: float | None = None
     """A worker that has called ``multiworld.elastic.progress`` once is hung if it does not for this long."""
+    only_rank_0_reads: bool = False
+    """Whether the launcher's standard input is rank 0's alone, as under mpiexec; else all workers here inherit it."""
     token: str | None = None
     """None: a random one if all agents are on this host, else ``MULTIWORLD_TOKEN``."""
 

@@ -77,7 +77,7 @@ class Hatchling:
 
     def _become(self, launch: Launch, stdout_fd: int, stderr_fd: int) -> None:
         """Return only if the program is to run in this interpreter."""
-        _take_descriptors(stdout_fd, stderr_fd)
+        _take_descriptors(stdout_fd, stderr_fd, reads_stdin=launch.reads_stdin)
         os.chdir(launch.cwd)
         if launch.numa is not None:
             _bind(*launch.numa)
@@ -138,9 +138,14 @@ def _await_adoption(parent: int) -> None:
         os.close(pidfd)
 
 
-def _take_descriptors(stdout_fd: int, stderr_fd: int) -> None:
-    stdin_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    for number, fd in enumerate((stdin_fd, stdout_fd, stderr_fd)):
+def _take_descriptors(stdout_fd: int, stderr_fd: int, *, reads_stdin: bool) -> None:
+    """The fork server has the agent's standard input, or an empty one where the agent has none."""
+    if not reads_stdin:
+        stdin_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(stdin_fd, 0)
+        os.close(stdin_fd)
+    os.set_inheritable(0, True)  # a program may have opened it as its own
+    for number, fd in ((1, stdout_fd), (2, stderr_fd)):
         os.dup2(fd, number)
         os.close(fd)
 

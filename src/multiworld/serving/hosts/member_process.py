@@ -43,7 +43,7 @@ def become_member(
     except ProcessLookupError:
         os._exit(1)
     announce()
-    _take_descriptors(stdout_fd, stderr_fd)
+    _take_descriptors(stdout_fd, stderr_fd, reads_stdin=False)
     _reset_signals()
     _be_fresh(_environment(order), inheritance)
     faulthandler.enable(file=2)
