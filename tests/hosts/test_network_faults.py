@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from multiworld.testing import Crew, Host, Network, WorkerGroup
+from multiworld.testing import Crew, Host, Network, WorkerGroup, wait_until
 from tests.bounds import CUT_S, KILL_S, STOP_S
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 BACKENDS = ["tcp", "gloo"]
 LEASE_S = 0.6
+WAIT_S = 10.0
+
+
+def sentinels_of(pid: int) -> set[int]:
+    """The processes that answer for this one to those on other hosts."""
+    return {
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if f"sentinel_program.py\0{pid}\0" in _text(path)
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it ended
+        return ""
 
 
 @pytest.fixture
@@ -147,3 +167,14 @@ def test_a_busy_member_on_another_host_loses_no_world(hosts: tuple[Host, ...], c
         crew[1].do("send", world="w", dst=0, value=3.0)
         assert receive.result() == [3.0, 3.0]
         assert not any(member.is_broken("w") for member in crew.members)
+
+
+def test_a_busy_member_whose_sentinel_was_killed_before_loses_no_world(hosts: tuple[Host, ...]) -> None:
+    with WorkerGroup() as workers:
+        crew = Crew(workers, 2, hosts=hosts, lease_s=LEASE_S)
+        crew.form("w")
+        (killed,) = sentinels_of(crew[1].worker.pid)
+        os.kill(killed, signal.SIGKILL)
+        assert wait_until(lambda: sentinels_of(crew[1].worker.pid) - {killed} != set(), WAIT_S)
+        crew[1].call("hold_gil", seconds=3).result(20)
+        crew.check_works("w")

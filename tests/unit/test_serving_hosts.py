@@ -33,8 +33,8 @@ from multiworld.serving.hosts.lines import LineSplitter, to_line
 from multiworld.serving.hosts.log_file import LogFile
 from multiworld.serving.hosts.loop import HostLoop
 from multiworld.serving.hosts.lossy_console import LossyConsole
-from multiworld.serving.hosts.restarts import Restarts
 from multiworld.serving.hosts.signals import Signals
+from multiworld.world.restarts import Restarts
 
 AT = ("127.0.0.1", 4711)
 HELLO = {"event": "hello", "host": "h", "address": "10.0.0.1", "pid": 7, "capacity": 2, "members": {"a-1": 8}}

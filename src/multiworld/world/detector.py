@@ -8,10 +8,12 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ..wire.addresses import family_of
 from ..wire.frames import Kind
 from ..wire.progress import ProgressThread, Timer
+from .kept_process import KeptProcess
 from .link import Link
 from .liveness import LivenessMonitor, LivenessPolicy, Lost, Suspected, Vital
 from .sentinel import NONCE_BYTES, Sentinel, decode_reply, encode_query, nonce_of
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 MAX_DATAGRAM = 256
 LEFT = "its program ended or closed its manager"
+SENTINEL = "the sentinel, without which peers on other hosts may take a busy process for a hung one,"
 
 
 class Detector:
@@ -49,7 +52,7 @@ class Detector:
         self._local: dict[str, _Pidfd] = {}
         self._timer: Timer | None = None
         self._beat_at = 0.0
-        self._sentinels: dict[str, Sentinel | None] = {}  # by local address; None: it cannot be started
+        self._sentinels: dict[str, KeptProcess[Sentinel]] = {}  # by local address
         self._inquiries: dict[int, _Inquiry] = {}  # by address family
         self._closed = False
 
@@ -101,8 +104,7 @@ class Detector:
         for inquiry in self._inquiries.values():
             inquiry.close()
         for sentinel in self._sentinels.values():
-            if sentinel is not None:
-                sentinel.close()
+            sentinel.close()
         self._sentinels.clear()
 
     def _tick(self) -> None:
@@ -171,17 +173,28 @@ class Detector:
         """
         host = link.local_host
         if host not in self._sentinels:
-            try:
-                self._sentinels[host] = Sentinel.start(host, _secret_for(self._token, self._manager_id))
-            except Exception as error:  # whatever it is, the link is as good without
-                self._sentinels[host] = None
-                logger.warning(
-                    "no sentinel could be started (peers on other hosts may take a busy process for a hung one): %s",
-                    error,
-                )
-        sentinel = self._sentinels[host]
+            self._sentinels[host] = kept = self._kept_sentinel(host)
+            kept.begin()
+        sentinel = self._sentinels[host].current
         if sentinel is not None:
             link.tell(Kind.SENTINEL, host=host, port=sentinel.port)
+
+    def _kept_sentinel(self, host: str) -> KeptProcess[Sentinel]:
+        port = 0
+
+        def start() -> Sentinel:
+            nonlocal port
+            sentinel = Sentinel.start(host, _secret_for(self._token, self._manager_id), port=port)
+            port = sentinel.port  # of a successor too: peers that are not told in time ask the right one
+            return sentinel
+
+        return KeptProcess(self._loop, SENTINEL, start, partial(self._announce, host))
+
+    def _announce(self, host: str, sentinel: Sentinel) -> None:
+        """Another sentinel answers at this address now."""
+        for link in self._links.values():
+            if link.open and link.peer.id not in self._local and link.local_host == host:
+                link.tell(Kind.SENTINEL, host=host, port=sentinel.port)
 
     def _ask(self, link: Link) -> None:
         assert link.sentinel is not None

@@ -6,6 +6,7 @@ another host. Its sentinel can, and answers authenticated datagrams.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -52,17 +53,13 @@ class Sentinel:
         self.port = port
 
     @classmethod
-    def start(cls, host: str, token: bytes) -> Sentinel:
+    def start(cls, host: str, token: bytes, *, port: int = 0) -> Sentinel:
         """Bind a UDP port on a numeric local address and start the child, without waiting until it is up.
 
-        Queries that arrive earlier are answered once it is. Raises ``OSError`` if the address is not this machine's, or
-        no process can be started.
+        Queries that arrive earlier are answered once it is. ``port``: the wished one, which a predecessor had; another
+        one if that is taken. Raises ``OSError`` if the address is not this machine's, or no process can be started.
         """
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST | socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as sock:
-            sock.bind(address)
+        with _bound(host, port) as sock:
             sentinel = cls(_spawn(sock.fileno()), sock.getsockname()[1])
         try:
             assert sentinel._process.stdin is not None
@@ -79,7 +76,7 @@ class Sentinel:
 
     @property
     def alive(self) -> bool:
-        """Whether the child still runs; if someone killed it, ``close`` this sentinel and start another."""
+        """Whether the child still runs. If someone killed it, ``close`` this sentinel and start another."""
         return self._process.poll() is None
 
     def close(self) -> None:
@@ -89,6 +86,21 @@ class Sentinel:
         if os.getpid() == self._owner:  # a forked copy of this object must not end its parent's sentinel
             self._process.kill()
             self._process.wait()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST | socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        if port == 0 or error.errno != errno.EADDRINUSE:
+            raise
+        return _bound(host, 0)
+    return sock
 
 
 def _spawn(descriptor: int) -> subprocess.Popen[bytes]:

@@ -16,6 +16,7 @@ from typing import NoReturn
 from ...elastic.forking import fork
 from ...elastic.worker_program import Inheritance
 from ...wire.progress import Timer
+from ...world.restarts import Restarts
 from ..black_box import BlackBox, carry
 from ..exit_status import IN_VAIN, Ending, starts_again
 from .hatching import Hatching
@@ -23,7 +24,6 @@ from .loop import HostLoop
 from .member_process import become_member
 from .order import Order
 from .output import MemberOutput, Outputs
-from .restarts import Restarts
 from .streams import flush_streams
 
 __all__ = ["Members"]
