@@ -292,3 +292,7 @@ class ProtocolError(MultiworldError):
 
 class HandshakeError(ProtocolError):
     """The other end of a connection could not prove the job token, or speaks for another job or version."""
+
+
+class TokenError(HandshakeError):
+    """The two ends of a connection do not know the same job token."""

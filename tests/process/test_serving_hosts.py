@@ -213,7 +213,7 @@ async def start_again_and_again(desk: Desk, host: Host) -> None:
 async def pretend_host(desk: Desk, *, pid: int, space: str = "") -> tuple[asyncio.StreamWriter, dict[str, Any] | None]:
     """Return the connection, and what the reception says at once after the hello."""
     reader, writer = await asyncio.open_connection("127.0.0.1", desk.port)
-    greeting = DialerGreeting(TOKEN.encode(), "host", os.urandom(16))
+    greeting = DialerGreeting(TOKEN, "host", os.urandom(16))
     writer.write(to_line(greeting.hello))
     writer.write(to_line(greeting.answer(json.loads(await reader.readline()))))
     greeting.check_accepted(json.loads(await reader.readline()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from multiworld.channel import attach_socket
-from multiworld.errors import HandshakeError
+from multiworld.errors import HandshakeError, TokenError
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection import Connection
 from multiworld.wire.dialer import DialError, dial
@@ -135,6 +136,37 @@ def test_without_a_link_no_key_is_right(loop: ProgressThread, acceptor: Acceptor
     assert not acceptor.taken
 
 
+def test_the_acceptor_proves_nothing_to_who_has_not(acceptor: Acceptor) -> None:
+    """A stranger that had its proof would try tokens at home; so a guess costs a connection."""
+    hello = encode_fields({"purpose": "sink", "version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES})
+    with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
+        stranger.sendall(pack_frame(Kind.HELLO, hello))
+        kind, nonce = hear(stranger)
+        assert (kind, len(nonce)) == (Kind.CHALLENGE, NONCE_BYTES)
+        stranger.sendall(pack_frame(Kind.PROOF, prove(b"guess", b"dialer", hello, bytes(NONCE_BYTES), nonce)))
+        kind, meta = hear(stranger)
+        assert (kind, decode_fields(meta)["cause"]) == (Kind.REFUSED, "token")
+        assert stranger.recv(1) == b""
+
+
+def test_who_dials_without_a_token_is_told_that_it_has_none(acceptor: Acceptor) -> None:
+    with pytest.raises(TokenError, match="differ, as this process has none; give"):
+        acceptor.dial(token=b"")
+    with pytest.raises(TokenError, match="differ; give"):
+        acceptor.dial(token=b"other")
+
+
+@pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
+def test_a_dialer_of_another_version_is_told_both(acceptor: Acceptor, version: int) -> None:
+    hello = encode_fields({"purpose": "sink", "version": version, "nonce": "00" * NONCE_BYTES})
+    with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
+        stranger.sendall(pack_frame(Kind.HELLO, hello))
+        kind, meta = hear(stranger)
+    assert kind == Kind.REFUSED
+    expected = f"the dialer speaks version {version} of the protocol, and .* dialed version {PROTOCOL_VERSION}: install"
+    assert re.match(expected, decode_fields(meta)["reason"])
+
+
 def test_a_wrong_key_and_a_wrong_token_are_refused(acceptor: Acceptor) -> None:
     with pytest.raises(HandshakeError, match="tokens differ"):
         acceptor.dial(token=b"other", voucher=Voucher(PEER, b"x" * 32))
@@ -162,7 +194,19 @@ def reflect(hello: bytes) -> bytes:
     return pack_frame(Kind.ACCEPTED, prove(KEY, b"dialer", hello, nonce, b""))
 
 
-@pytest.mark.parametrize("answer", [accept_at_once(b""), accept_at_once(b"\x00" * 32), reflect])
+def challenge_and_accept(hello: bytes) -> bytes:
+    """As a stranger that wants to be trusted, whatever the dialer proves."""
+    return pack_frame(Kind.CHALLENGE, bytes(NONCE_BYTES)) + pack_frame(Kind.ACCEPTED, bytes(32))
+
+
+def challenge_twice(hello: bytes) -> bytes:
+    return 2 * pack_frame(Kind.CHALLENGE, bytes(NONCE_BYTES))
+
+
+ANSWERS = [accept_at_once(b""), accept_at_once(b"\x00" * 48), reflect, challenge_and_accept, challenge_twice]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("voucher", [None, Voucher(PEER, KEY)])
 def test_nobody_is_believed_who_accepts_without_a_proof(
     loop: ProgressThread, voucher: Voucher | None, answer: Callable[[bytes], bytes]
@@ -173,7 +217,9 @@ def test_nobody_is_believed_who_accepts_without_a_proof(
         operation: Operation[Connection] = dial(
             loop, "127.0.0.1", port, {"purpose": "sink"}, TOKEN, Sink(), timeout_s=scaled(5), voucher=voucher
         )
-        with pytest.raises((HandshakeError, DialError), match=r"proved the job token|tokens differ"):
+        with pytest.raises(
+            (HandshakeError, DialError), match=r"asked for the job token|know the job token|no acceptor of ours"
+        ):
             wait_blocking(operation)
         serving.result()
 

@@ -6,8 +6,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from multiworld.errors import HandshakeError
-from multiworld.wire.handshake import check_proof, decode_fields, encode_fields, prove
+from multiworld.errors import HandshakeError, TokenError
+from multiworld.wire.handshake import (
+    PROTOCOL_VERSION,
+    check_proof,
+    check_version,
+    decode_fields,
+    encode_fields,
+    prove,
+    tokens_differ,
+)
 
 HELLO = encode_fields({"purpose": "link", "nonce": "00"})
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -40,14 +48,19 @@ def test_any_other_proof_is_refused(proof: bytes) -> None:
         check_proof(proof, b"secret", b"dialer", HELLO, ONE, TWO)
 
 
-def test_who_dials_without_a_token_is_told_so_and_nobody_else() -> None:
-    proof = prove(b"secret", b"acceptor", HELLO, ONE, TWO)
-    with pytest.raises(HandshakeError, match="differ, as this process has none; give"):
-        check_proof(proof, b"", b"acceptor", HELLO, ONE, TWO)
-    with pytest.raises(HandshakeError, match="differ; give"):
-        check_proof(proof, b"other", b"acceptor", HELLO, ONE, TWO)
-    with pytest.raises(HandshakeError, match="differ; give"):  # which the dialer would be told
-        check_proof(proof, b"", b"dialer", HELLO, ONE, TWO)
+def test_a_refusal_does_not_say_whether_there_is_a_token() -> None:
+    proof = prove(b"secret", b"dialer", HELLO, ONE, TWO)
+    for token in (b"", b"other"):
+        with pytest.raises(TokenError, match="differ; give"):
+            check_proof(proof, token, b"dialer", HELLO, ONE, TWO)
+    assert "differ, as this process has none; give" in str(tokens_differ(has_token=False))
+
+
+@pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1, None, "x"])
+def test_another_version_is_refused_by_both_numbers(version: object) -> None:
+    check_version(PROTOCOL_VERSION, PROTOCOL_VERSION)
+    with pytest.raises(HandshakeError, match=f"version {version} of the protocol, .* version {PROTOCOL_VERSION}:"):
+        check_version(version, PROTOCOL_VERSION)
 
 
 def test_the_token_is_not_in_what_is_sent() -> None:

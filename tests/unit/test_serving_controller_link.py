@@ -39,10 +39,9 @@ class Visit(socketserver.StreamRequestHandler):
     server: Controller
 
     def handle(self) -> None:
-        greeting = AcceptorGreeting(TOKEN.encode(), self._next(), os.urandom(16))
+        greeting = AcceptorGreeting(TOKEN, self._next(), os.urandom(16))
         self.wfile.write(to_line(greeting.challenge))
-        greeting.check(self._next())
-        self.wfile.write(to_line({"accepted": True}))
+        self.wfile.write(to_line(greeting.accept(self._next())))
         assert self._next() == {"event": "hello"}
         if self.server.lets_in:
             self.server.lets_in -= 1

@@ -16,7 +16,7 @@ import pytest
 
 from multiworld.elastic.logs.console import open_consoles
 from multiworld.elastic.logs.lines import Labeller
-from multiworld.errors import HandshakeError, ProtocolError
+from multiworld.errors import HandshakeError, ProtocolError, TokenError
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.exit_status import Ending
 from multiworld.serving.hosts import (
@@ -28,7 +28,7 @@ from multiworld.serving.hosts import (
     find_deployment,
     list_deployments,
 )
-from multiworld.serving.hosts.greeting import AcceptorGreeting, DialerGreeting
+from multiworld.serving.hosts.greeting import AcceptorGreeting, DialerGreeting, refusal_of
 from multiworld.serving.hosts.lines import LineSplitter, to_line
 from multiworld.serving.hosts.log_file import LogFile
 from multiworld.serving.hosts.loop import HostLoop
@@ -119,16 +119,18 @@ def test_line_without_bound_is_refused(end: bytes) -> None:
         to_line({"a": "x" * (16 * 1024 * 1024)})
 
 
-def _greet(dialer: DialerGreeting, token: bytes, nonce: bytes = b"2" * 16) -> AcceptorGreeting:
+def _greet(dialer: DialerGreeting, token: str, nonce: bytes = b"2" * 16) -> tuple[AcceptorGreeting, dict[str, Any]]:
     acceptor = AcceptorGreeting(token, json.loads(json.dumps(dialer.hello)), nonce)
-    acceptor.check(dialer.answer(acceptor.challenge))
-    return acceptor
+    return acceptor, acceptor.accept(dialer.answer(acceptor.challenge))
 
 
-def test_both_ends_of_one_token_trust_each_other() -> None:
-    dialer = DialerGreeting(b"secret", "client", b"1" * 16)
-    assert _greet(dialer, b"secret").purpose == "client"
-    dialer.check_accepted({"accepted": True})
+def test_both_ends_of_one_token_trust_each_other_and_share_a_key() -> None:
+    dialer = DialerGreeting("secret", "client", b"1" * 16)
+    acceptor, acceptance = _greet(dialer, "secret")
+    assert acceptor.purpose == "client"
+    dialer.check_accepted(acceptance)
+    assert dialer.key == acceptor.key
+    assert len(dialer.key) == 32
     with pytest.raises(HandshakeError, match="not now"):
         dialer.check_accepted({"refused": "not now"})
     with pytest.raises(HandshakeError):
@@ -136,21 +138,54 @@ def test_both_ends_of_one_token_trust_each_other() -> None:
 
 
 def test_neither_end_of_two_tokens_trusts_the_other() -> None:
-    with pytest.raises(HandshakeError, match="tokens differ"):
-        _greet(DialerGreeting(b"secret", "host", b"1" * 16), b"another")
-    dialer = DialerGreeting(b"secret", "host", b"1" * 16)
-    acceptor = AcceptorGreeting(b"another", dialer.hello, b"2" * 16)
-    overheard = AcceptorGreeting(b"secret", dialer.hello, b"3" * 16)  # of another connection
-    for proof in (dialer.answer(overheard.challenge), {"proof": overheard.challenge["proof"]}, {"proof": 1}, {}):
+    with pytest.raises(TokenError, match="tokens differ"):
+        _greet(DialerGreeting("secret", "host", b"1" * 16), "another")
+    dialer = DialerGreeting("secret", "host", b"1" * 16)
+    acceptor = AcceptorGreeting("another", dialer.hello, b"2" * 16)
+    overheard = AcceptorGreeting("secret", dialer.hello, b"3" * 16)  # of another connection
+    for proof in (dialer.answer(overheard.challenge), {"proof": "00" * 32}, {"proof": 1}, {}):
         with pytest.raises(HandshakeError):
-            acceptor.check(proof)
+            acceptor.accept(proof)
+
+
+def test_nothing_is_proved_to_a_dialer_that_has_not_proved_the_token() -> None:
+    """Else it could try tokens at home until one gives the same proof."""
+    acceptor = AcceptorGreeting("secret", DialerGreeting("guess", "client", b"1" * 16).hello, b"2" * 16)
+    assert acceptor.challenge == {"nonce": (b"2" * 16).hex()}
+
+
+@pytest.mark.parametrize("change", [{}, {"proof": "00" * 32}, {"proof": "reflected"}])
+def test_a_stranger_that_accepts_is_not_believed(change: dict[str, Any]) -> None:
+    dialer = DialerGreeting("secret", "host", b"1" * 16)
+    proof = dialer.answer({"nonce": "22" * 16})["proof"]
+    said = {"accepted": True, **change}
+    if said.get("proof") == "reflected":
+        said["proof"] = proof
+    with pytest.raises(HandshakeError):
+        dialer.check_accepted(said)
+
+
+def test_without_a_token_nobody_greets() -> None:
+    hello = DialerGreeting("secret", "host", b"1" * 16).hello
+    for begin in (lambda: DialerGreeting("", "host", b"1" * 16), lambda: AcceptorGreeting("", hello, b"2" * 16)):
+        with pytest.raises(ValueError, match="MULTIWORLD_TOKEN is not set"):
+            begin()
+
+
+@pytest.mark.parametrize("version", [1, 3, None])
+def test_another_version_of_the_greeting_is_refused_by_both_numbers(version: int | None) -> None:
+    """Of version 1, too, whose dialers read the same refusal."""
+    hello = {**DialerGreeting("secret", "host", b"1" * 16).hello, "multiworld": version}
+    with pytest.raises(HandshakeError, match=f"speaks version {version} .* version 2: install the same") as refused:
+        AcceptorGreeting("secret", hello, b"2" * 16)
+    assert refusal_of(refused.value) == {"refused": str(refused.value)}
 
 
 @pytest.mark.parametrize("changes", [{"purpose": "x"}, {"multiworld": 99}, {"nonce": "ab"}, {"nonce": None}])
 def test_hello_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
-    hello = DialerGreeting(b"secret", "host", b"1" * 16).hello
+    hello = DialerGreeting("secret", "host", b"1" * 16).hello
     with pytest.raises(HandshakeError):
-        AcceptorGreeting(b"secret", {**hello, **changes}, b"2" * 16)
+        AcceptorGreeting("secret", {**hello, **changes}, b"2" * 16)
 
 
 async def test_handle_tells_what_became_of_each_order() -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from ..elastic.control.client import ControlError, Conversation, Session
 from ..wire.names import is_address
+from ..wire.token import weakness_of
 from ..world.launched import token_of_environment
 
 __all__ = ["cluster_parser", "conversation", "session", "told"]
@@ -68,7 +69,10 @@ def session(options: argparse.Namespace) -> Iterator[tuple[Session, Conversation
             yield opened, opened.connect_here(options.job)
             return
         host, port = options.endpoint
-        talk = opened.connect(_resolve(host), port, token_of_environment())
+        token = token_of_environment()
+        if warning := weakness_of(token):
+            print(warning, file=sys.stderr)
+        talk = opened.connect(_resolve(host), port, token)
         if options.job is not None:
             job = talk.ask(ask="here")["job"]
             if job != options.job:

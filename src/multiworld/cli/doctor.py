@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from .. import native
+from ..wire.token import TOKEN_VARIABLE, weakness_of
 from . import machine
 
 __all__ = ["DEFAULT_CHANNEL", "Diagnosis", "NativePart", "Support", "diagnose", "main", "render"]
@@ -89,7 +90,7 @@ def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
         channels=channels,
         interfaces=machine.interfaces(),
         limits=machine.limits(),
-        token_set=bool(os.environ.get("MULTIWORLD_TOKEN")),
+        token_set=bool(os.environ.get(TOKEN_VARIABLE)),
         healthy=any(channel.default and channel.works for channel in channels),
     )
 
@@ -105,7 +106,7 @@ def render(diagnosis: Diagnosis) -> str:
         "channels": [(channel.name, _verdict(channel)) for channel in diagnosis.channels],
         "interfaces": [(each.name, _addresses(each)) for each in diagnosis.interfaces] or [("none", "")],
         "limits": _limit_rows(diagnosis.limits),
-        "security": [("MULTIWORLD_TOKEN", _token_row(diagnosis.token_set))],
+        "security": [("MULTIWORLD_TOKEN", _token_row(os.environ.get(TOKEN_VARIABLE, "")))],
     }
     width = max(len(name) for rows in sections.values() for name, _ in rows)
     blocks = [
@@ -179,10 +180,11 @@ def _limit_rows(limits: machine.Limits) -> list[tuple[str, str]]:
     ]
 
 
-def _token_row(token_set: bool) -> str:
-    return (
-        "set" if token_set else "not set: any process that reaches a port of ours may join; use trusted networks only"
-    )
+def _token_row(token: str) -> str:
+    if not token:
+        return "not set: any process that reaches a port of ours may join; use trusted networks only"
+    weakness = weakness_of(token)
+    return f"set: {weakness}" if weakness else "set"
 
 
 def _feature(there: bool, consequence: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from ..elastic.remote_hosts import RemoteJob, allot
 from ..elastic.remote_start import run_on_hosts
-from ..world.launched import TOKEN_VARIABLE
+from ..wire.token import TOKEN_VARIABLE, weakness_of
 
 __all__ = ["main"]
 
@@ -61,6 +61,8 @@ def _job(options: argparse.Namespace, variables: Mapping[str, str]) -> RemoteJob
         raise ValueError("--ssh: expected a command, such as 'ssh -oBatchMode=yes'")
     if not options.program:
         raise ValueError("no program: multiworld exec [OPTIONS] PROGRAM [ARGUMENTS OF PROGRAM]")
+    if warning := weakness_of(os.environ.get(TOKEN_VARIABLE, "")):
+        _tell(warning)
     own = {TOKEN_VARIABLE: os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(16)}
     if not options.prefix:
         own[PREFIX_VARIABLE] = ""

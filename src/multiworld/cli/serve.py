@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] == "join":
         from ..serving.hosts.__main__ import main as join
 
-        return join(arguments[1:])
+        return join(arguments[1:], prog="multiworld serve join")
     from ..serving.launch import serve
 
     return serve(_serve_parser().parse_args(arguments))

@@ -26,6 +26,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from ..errors import MultiworldError
 from ..wire.descriptors import raise_limit
 from ..wire.progress import ProgressThread
+from ..wire.token import TOKEN_VARIABLE, warn_of_weakness
 from ..world.liveness import LivenessPolicy
 from .actions import Outcome
 from .agent import Agent
@@ -274,15 +275,17 @@ def _pump(options: JobOptions) -> LogPump:
         raise ValueError(f"{where}: no logs can be kept there ({error}); give another --log-dir") from error
 
 
-def _token(options: JobOptions, host: str) -> str:
-    """Return what every process of the job must prove; random where nobody else needs to know it."""
-    if options.token is not None:
-        return options.token
-    if options.is_alone:
+def _token(options: JobOptions, host: str) -> str | None:
+    """Return what every process of the job must prove; random where nobody else needs to know it, None if unset."""
+    if options.token is None and options.is_alone:
         return secrets.token_hex(16)
+    token = options.token or os.environ.get(TOKEN_VARIABLE)
+    if token:
+        warn_of_weakness(token)
+        return token
     if host not in LOOPBACK:
-        logger.warning("MULTIWORLD_TOKEN is not set: whoever reaches this host can join the job, and run its program")
-    return ""
+        logger.warning("%s is not set: whoever reaches this host can join the job, and run its program", TOKEN_VARIABLE)
+    return None
 
 
 def _conclude(options: JobOptions, outcome: Outcome, run_dir: str | None) -> None:

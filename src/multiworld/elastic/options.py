@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..wire.token import check_token
 from .page.access import is_loopback
 
 __all__ = [
@@ -166,6 +167,8 @@ class JobOptions:
             raise ValueError(f"--nproc-per-node {self.num_workers} is impossible: expected at least 1")
         if self.spare_nodes < 0 or self.spares < 0:
             raise ValueError(f"a number of spares is negative: {min(self.spare_nodes, self.spares)}")
+        if self.token is not None:
+            check_token(self.token, "token=")
         if self.page is not None and not is_loopback(self.page[0]) and not self.token:
             raise ValueError(
                 f"--page {self.page[0]}:{self.page[1]} can be read by other hosts: set MULTIWORLD_TOKEN, which readers "

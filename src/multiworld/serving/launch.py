@@ -19,6 +19,7 @@ from typing import Any
 
 from ..elastic.forking import die_with_parent
 from ..wire.addresses import family_of
+from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
 from .hosts import DeploymentFile, HostOptions, Order
 from .hosts.streams import flush_streams
@@ -29,7 +30,6 @@ __all__ = ["serve"]
 SPEC_FILE = "spec.json"
 GRACE_S = 10.0
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-TOKEN = "MULTIWORLD_TOKEN"
 CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"
 PRELOAD = ("multiworld.serving.gateway_program", "multiworld.serving.control.controller_program")
 
@@ -188,6 +188,8 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
     gateways = gateways if options.gateways is None else options.gateways
     if gateways < 1:
         raise ValueError(f"--gateways must be at least 1, got {gateways}")
+    if warning := weakness_of(os.environ.get(TOKEN_VARIABLE, "")):
+        _say(warning)
     if pipeline.generation is not None:
         _check_generation(pipeline.generation)
     http = asdict(replace(options_of_http, host=host, port=port, reuse_port=True))
@@ -196,7 +198,7 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
     spec = DeploymentSpec(
         name=pipeline.name,
         job=f"serving-{os.getpid()}-{secrets.token_hex(4)}",
-        token=os.environ.get(TOKEN) or secrets.token_hex(16),
+        token=os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(16),
         folder=folder,
         graph=pipeline.graph,
         lease_s=pipeline.lease_s,

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from ..channel.base import Payload
+from ..wire.token import check_token, warn_of_weakness
 from ..world.manager import WorldManager
 from .admission import Admission
 from .blueprint import Blueprint, is_replaying_main
@@ -44,8 +45,8 @@ class Cluster:
     """Several hosts: this one, unless ``local`` is False, and those whose host processes dial ``address``.
 
     ``address``: numeric, at which the controller and the store of the worlds listen; it must be one that the others
-    reach, and port 0 picks a free one. ``token``: what all prove; None: a random one, which is of use on one host
-    only. ``num_hosts``: so many are waited for before replicas are placed. On another host
+    reach, and port 0 picks a free one. ``token``: what all prove, long and random; None: one that is drawn, which is of
+    use on one host only. ``num_hosts``: so many are waited for before replicas are placed. On another host
     ``python -m multiworld.serving.hosts ADDRESS:PORT`` joins, with the token in ``MULTIWORLD_TOKEN``.
     """
 
@@ -53,6 +54,11 @@ class Cluster:
     token: str | None = None
     num_hosts: int = 1
     local: bool = True
+
+    def __post_init__(self) -> None:
+        if self.token is not None:
+            check_token(self.token, "Cluster(token=)")
+            warn_of_weakness(self.token, "Cluster(token=)")
 
 
 class Pipeline:

@@ -8,19 +8,22 @@ import socket
 from functools import partial
 from typing import Any
 
-from ..errors import HandshakeError, MultiworldError, ProtocolError
+from ..errors import HandshakeError, MultiworldError, ProtocolError, TokenError
 from .addresses import address_of, family_of, is_local, is_ours, show
 from .connection import Connection
 from .frames import Header, Kind, pack_frame
 from .handshake import (
     NONCE_BYTES,
     PROTOCOL_VERSION,
+    STRANGER,
+    TOKEN,
     Voucher,
     check_proof,
     decode_fields,
     derive_key,
     encode_fields,
     prove,
+    tokens_differ,
 )
 from .operation import Operation
 from .progress import ProgressThread
@@ -121,7 +124,7 @@ class _Dialing:
     ) -> None:
         self._host, self._port, self._token, self._sink, self._operation = host, port, token, sink, operation
         self._key = b"" if voucher is None else voucher.key
-        self._acceptor_proved = False
+        self._acceptor_nonce = b""  # once it has challenged us
         if voucher is not None:
             fields = {**fields, "by": voucher.by}
         self._nonce = os.urandom(NONCE_BYTES)
@@ -152,7 +155,7 @@ class _Dialing:
         elif header.kind == Kind.ACCEPTED:
             self._accepted(meta)
         elif header.kind == Kind.REFUSED:
-            self._fail(HandshakeError(str(decode_fields(meta).get("reason", "no reason given"))))
+            self._fail(self._refusal(decode_fields(meta)))
         else:
             raise ProtocolError(f"frame kind {header.kind} during the handshake")
 
@@ -162,30 +165,34 @@ class _Dialing:
         self._operation.fail(DialError(self._host, self._port, reason, code))
 
     def _answer(self, meta: bytes) -> None:
-        acceptor_nonce, proof = meta[:NONCE_BYTES], meta[NONCE_BYTES:]
-        try:
-            check_proof(proof, self._token, b"acceptor", self._hello, self._nonce, acceptor_nonce)
-        except HandshakeError as error:
-            self._fail(error)
-            return
-        self._acceptor_proved = True
-        self._connection.key = derive_key(self._token, self._hello, self._nonce, acceptor_nonce)
-        answer = prove(self._token, b"dialer", self._hello, self._nonce, acceptor_nonce)
+        if len(meta) != NONCE_BYTES or self._acceptor_nonce:
+            raise ProtocolError("a challenge that no acceptor of ours makes")
+        self._acceptor_nonce = meta
+        answer = prove(self._token, b"dialer", self._hello, self._nonce, meta)
         self._connection.send(pack_frame(Kind.PROOF, answer))
 
-    def _accepted(self, proof: bytes) -> None:
-        if not self._acceptor_proved:
-            if not self._key:
-                raise ProtocolError("accepted by somebody who has not proved the job token")
-            try:
-                check_proof(proof, self._key, b"acceptor", self._hello, self._nonce, b"")
-            except HandshakeError as error:
-                self._fail(error)
-                return
+    def _accepted(self, meta: bytes) -> None:
+        """Whoever accepts has to prove what it let us in with: anybody can say that it does."""
+        secret, nonce, proof = self._token, self._acceptor_nonce, meta
+        if not nonce:
+            secret, nonce, proof = self._key, meta[:NONCE_BYTES], meta[NONCE_BYTES:]
+            if not secret:
+                raise ProtocolError("accepted by somebody who has not asked for the job token")
+        try:
+            check_proof(proof, secret, b"acceptor", self._hello, self._nonce, nonce)
+        except HandshakeError:
+            self._fail(TokenError(STRANGER))
+            return
+        self._connection.key = derive_key(secret, self._hello, self._nonce, nonce)
         self._timer.cancel()
         connection = self._connection
         connection.hand_over(self._sink)
         connection.defer(lambda: self._finish(connection))
+
+    def _refusal(self, said: dict[str, Any]) -> HandshakeError:
+        if said.get("cause") == TOKEN:
+            return tokens_differ(has_token=bool(self._token))
+        return HandshakeError(str(said.get("reason", "no reason given")))
 
     def _finish(self, connection: Connection) -> None:
         if not self._operation.succeed(connection):  # cancelled or timed out meanwhile

@@ -1,14 +1,16 @@
 """Decide whether the other end of a connection may talk. Pure: the proofs of a job token by challenge and response.
 
-The dialer says HELLO (who it is, what it wants, a nonce), the acceptor answers CHALLENGE (its own nonce and its proof),
-the dialer answers PROOF, the acceptor ACCEPTED or REFUSED. Each proof is an HMAC-SHA256 keyed with the token over the
-role, both nonces and the HELLO, so that none can be replayed or reflected. The same runs with an empty token when none
-is set. It authenticates the peers; it does not encrypt what follows.
+The dialer says HELLO (who it is, what it wants, a nonce), the acceptor answers CHALLENGE (its own nonce), the dialer
+PROOF, the acceptor ACCEPTED with its own proof, or REFUSED. Each proof is an HMAC-SHA256 keyed with the token over the
+role, both nonces and the HELLO, so that none can be replayed or reflected. The dialer proves first, so that each guess
+costs it a connection: a stranger who had the acceptor's proof for the asking would try tokens at home. The same runs
+with an empty token when none is set.
 
-Two processes that are linked so share a key from then on, made of the token and the nonces. Whoever dials further
-connections names itself in the HELLO (``by``) and sends its PROOF with that key right behind it; the acceptor puts its
-own into ACCEPTED, and nobody waits for a challenge. Whoever overhears that can say it again, so what such a connection
-is for must be wanted once only. If the acceptor does not know the key, it challenges as ever.
+Both ends then share a key, made of the token, the HELLO and the nonces, which authenticates what follows (``records``).
+Two processes that are linked so keep that of their link. Whoever dials further connections names itself in the HELLO
+(``by``) and sends its PROOF with that key right behind it; the acceptor puts its nonce and proof into ACCEPTED, and
+nobody waits for a challenge. A third party that overhears that can say it again, so what such a connection is for must
+be wanted once only. If the acceptor does not know the key, it challenges as ever.
 """
 
 from __future__ import annotations
@@ -18,22 +20,29 @@ import hmac
 import json
 from typing import Any, NamedTuple
 
-from ..errors import HandshakeError
+from ..errors import HandshakeError, TokenError
 
 __all__ = [
     "NONCE_BYTES",
     "PROTOCOL_VERSION",
+    "STRANGER",
+    "TOKEN",
     "Voucher",
     "check_proof",
+    "check_version",
     "decode_fields",
     "derive_key",
     "encode_fields",
     "prove",
+    "tokens_differ",
 ]
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 NONCE_BYTES = 16
 PROOF_BYTES = 32
+TOKEN = "token"
+"""The cause in a refusal because of the token."""
+STRANGER = "who listens there accepts, but does not know the job token: it is none of this job"
 
 
 class Voucher(NamedTuple):
@@ -59,6 +68,15 @@ def decode_fields(meta: bytes) -> dict[str, Any]:
     return fields
 
 
+def check_version(version: object, ours: int) -> None:
+    """Raise HandshakeError unless a HELLO is of our version of the protocol."""
+    if version != ours:
+        raise HandshakeError(
+            f"the dialer speaks version {version} of the protocol, and the process that it dialed version {ours}: "
+            "install the same multiworld everywhere"
+        )
+
+
 def prove(token: bytes, role: bytes, hello: bytes, dialer_nonce: bytes, acceptor_nonce: bytes) -> bytes:
     digest = hashlib.sha256(hello).digest()
     return hmac.digest(token, b"multiworld:" + role + b":" + dialer_nonce + acceptor_nonce + digest, "sha256")
@@ -72,9 +90,14 @@ def derive_key(token: bytes, hello: bytes, dialer_nonce: bytes, acceptor_nonce: 
 def check_proof(
     proof: bytes, token: bytes, role: bytes, hello: bytes, dialer_nonce: bytes, acceptor_nonce: bytes
 ) -> None:
-    """Raise HandshakeError unless ``proof`` was made with the same token."""
+    """Raise TokenError unless ``proof`` was made with the same token."""
     if not hmac.compare_digest(proof, prove(token, role, hello, dialer_nonce, acceptor_nonce)):
-        which = ", as this process has none" if role == b"acceptor" and not token else ""  # the other hears of nothing
-        raise HandshakeError(
-            f"the job tokens differ{which}; give all processes of the job the same token= or MULTIWORLD_TOKEN"
-        )
+        raise tokens_differ()
+
+
+def tokens_differ(*, has_token: bool = True) -> TokenError:
+    """Return the error. ``has_token``: whether the process that reads it has one; a stranger is not told that."""
+    which = "" if has_token else ", as this process has none"
+    return TokenError(
+        f"the job tokens differ{which}; give all processes of the job the same token= or MULTIWORLD_TOKEN"
+    )

@@ -10,11 +10,21 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import HandshakeError, ProtocolError
+from ..errors import HandshakeError, ProtocolError, TokenError
 from .addresses import is_local, is_ours, listen_at, show
 from .connection import Connection
 from .frames import Header, Kind, pack_frame
-from .handshake import NONCE_BYTES, PROTOCOL_VERSION, check_proof, decode_fields, derive_key, encode_fields, prove
+from .handshake import (
+    NONCE_BYTES,
+    PROTOCOL_VERSION,
+    TOKEN,
+    check_proof,
+    check_version,
+    decode_fields,
+    derive_key,
+    encode_fields,
+    prove,
+)
 from .progress import ProgressThread
 from .seldom import Seldom
 from .sink import ConnectionSink
@@ -155,7 +165,7 @@ class Pending:
         self._hello = b""
         self._dialer_nonce = b""
         self._nonce = b""  # ours, once we have challenged
-        self._acceptance = b""  # our own proof, if we did not challenge
+        self._acceptance = b""  # our own proof; if we did not challenge, behind our nonce
         self._settled = False
         self._refused = False
         self.connection = Connection(loop, sock, self)
@@ -171,11 +181,11 @@ class Pending:
 
         connection.run(hand_over)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, cause: str = "") -> None:
         """Say why not, and close. Any thread."""
         logger.info("refused %s: %s", self.name, reason)
         self._refused = True
-        self.connection.send(pack_frame(Kind.REFUSED, encode_fields({"reason": reason})))
+        self.connection.send(pack_frame(Kind.REFUSED, encode_fields({"reason": reason, "cause": cause})))
         self.connection.finish_writing(lambda: None)
         self.connection.loop.call_later(REFUSED_S, lambda: self.connection.abort(reason))
 
@@ -198,7 +208,7 @@ class Pending:
                 raise ProtocolError(f"frame kind {header.kind} during the handshake")
         except HandshakeError as error:
             logger.warning("refused connection from %s: %s", self.name, error)
-            self.refuse(str(error))
+            self.refuse(str(error), TOKEN if isinstance(error, TokenError) else "")
 
     def lost(self, reason: str) -> None:
         self.is_lost = True
@@ -206,11 +216,7 @@ class Pending:
 
     def _greet(self, meta: bytes) -> None:
         self.fields = decode_fields(meta)
-        if self.fields.get("version") != PROTOCOL_VERSION:
-            raise HandshakeError(
-                f"protocol version {self.fields.get('version')} here meets {PROTOCOL_VERSION}; install the same "
-                f"multiworld everywhere"
-            )
+        check_version(self.fields.get("version"), PROTOCOL_VERSION)
         try:
             self._dialer_nonce = bytes.fromhex(str(self.fields.get("nonce")))
         except ValueError as error:
@@ -221,8 +227,7 @@ class Pending:
 
     def _challenge(self) -> None:
         self._nonce = os.urandom(NONCE_BYTES)
-        proof = prove(self._listener.token, b"acceptor", self._hello, self._dialer_nonce, self._nonce)
-        self.connection.send(pack_frame(Kind.CHALLENGE, self._nonce + proof))
+        self.connection.send(pack_frame(Kind.CHALLENGE, self._nonce))
 
     def _check_by_key(self, proof: bytes) -> None:
         key = self._listener.key_of(str(self.fields["by"]))
@@ -231,15 +236,23 @@ class Pending:
         except HandshakeError:
             key = b""
         if key:
-            self._acceptance = prove(key, b"acceptor", self._hello, self._dialer_nonce, b"")
+            nonce = os.urandom(NONCE_BYTES)
+            self._share(key, nonce)
+            self._acceptance = nonce + self._acceptance
             self._proved()
         else:  # it may know the token all the same: one of us may not have noticed yet that the link is a new one
             self._challenge()
 
     def _check(self, proof: bytes) -> None:
-        check_proof(proof, self._listener.token, b"dialer", self._hello, self._dialer_nonce, self._nonce)
-        self.connection.key = derive_key(self._listener.token, self._hello, self._dialer_nonce, self._nonce)
+        token = self._listener.token
+        check_proof(proof, token, b"dialer", self._hello, self._dialer_nonce, self._nonce)
+        self._share(token, self._nonce)
         self._proved()
+
+    def _share(self, secret: bytes, nonce: bytes) -> None:
+        """The dialer has proved the secret: prove it too, and keep what both share from now on."""
+        self._acceptance = prove(secret, b"acceptor", self._hello, self._dialer_nonce, nonce)
+        self.connection.key = derive_key(secret, self._hello, self._dialer_nonce, nonce)
 
     def _proved(self) -> None:
         self._settle()

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 from urllib.parse import quote
 
+from ..wire.token import TOKEN_VARIABLE
+
 __all__ = [
     "AGENT_VARIABLE",
     "GENERATION_VARIABLE",
@@ -28,7 +30,6 @@ AGENT_VARIABLE = "MULTIWORLD_AGENT"
 WORKER_VARIABLE = "MULTIWORLD_WORKER"
 JOB_VARIABLE = "MULTIWORLD_JOB"
 GENERATION_VARIABLE = "MULTIWORLD_GENERATION"
-TOKEN_VARIABLE = "MULTIWORLD_TOKEN"
 MAX_JOB_NAME = 200
 MAX_WORKER_NAME = 200
 LIMIT = 2**62

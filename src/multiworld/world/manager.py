@@ -26,6 +26,7 @@ from ..wire.frames import Kind
 from ..wire.names import is_address
 from ..wire.operation import Operation, StepsCancelled, drive, settler
 from ..wire.progress import ProgressThread
+from ..wire.token import check_token, warn_of_weakness
 from ..wire.waiting import pause, run_in_thread, wait_async, wait_blocking, wait_to_the_end
 from ..wire.worker import Worker
 from .blocking import BlockingManager
@@ -77,9 +78,9 @@ class WorldManager(ForerunnerManager):
     """All worlds of this process. Use it as ``async with`` or ``with``, or call ``aclose`` or ``close``.
 
     ``job`` separates jobs that share a store; default: the launcher's, else ``"default"``. ``token`` (default:
-    ``MULTIWORLD_TOKEN``) is a secret that every process of the job must prove. ``lease_s`` (0.3 to 60): a peer that
-    shows no sign of life for this long is lost. ``host``: the numeric address to listen on; default: the one that leads
-    to the store, so loopback stays loopback.
+    ``MULTIWORLD_TOKEN``) is a secret, long and random, that every process of the job must prove. ``lease_s`` (0.3 to
+    60): a peer that shows no sign of life for this long is lost. ``host``: the numeric address to listen on; default:
+    the one that leads to the store, so loopback stays loopback.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class WorldManager(ForerunnerManager):
             raise ValueError(f"host={host!r}: expected the numeric address of one of this machine's interfaces")
         policy = LivenessPolicy(lease_s=lease_s)
         self.job, self.lease_s = job, lease_s
-        secret = (token_of_environment() if token is None else token).encode()
+        secret = _secret(token, is_launched=launch is not None)
         self._id = os.urandom(16).hex()
         self._worlds: dict[str, World] = {}
         self._parting: dict[World, Entry] = {}  # broken by a leave, while what was sent goes on
@@ -123,6 +124,7 @@ class WorldManager(ForerunnerManager):
             on_suspected=self._peer_suspected,
         )
         self._switchboard = Switchboard(self._loop, self, policy, secret, job, self._id, on_link=self._detector.watch)
+        self._switchboard.is_launched = launch is not None
         self._stores = StoreDesk(self._loop, secret, host)
         self._launcher = None if launch is None else open_link(launch)
         self._joins = Joining(
@@ -602,3 +604,15 @@ class WorldManager(ForerunnerManager):
 
 def _break(world: World, error: WorldBrokenError) -> None:
     world.break_with(error)
+
+
+def _secret(token: str | None, *, is_launched: bool) -> bytes:
+    """Return what all processes of the job prove; empty if there is none."""
+    if token is not None:
+        check_token(token, "token=")
+        warn_of_weakness(token, "WorldManager(token=)")
+        return token.encode()
+    token = token_of_environment()
+    if not is_launched:  # else the agent has
+        warn_of_weakness(token)
+    return token.encode()

@@ -17,6 +17,7 @@ from ..wire.listener import Listener, Pending, Route
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread, Timer
 from ..wire.sink import ConnectionSink
+from ..wire.token import warn_of_no_token
 from .link import Link, LinkOwner, accept_link
 from .liveness import LivenessPolicy
 from .peers import PeerInfo
@@ -62,10 +63,14 @@ class Switchboard:
         self._parked: dict[tuple[str, int], tuple[Pending, Timer]] = {}
         self._called: dict[str, set[int]] = {}  # by world: the ranks whose data connection was accepted or parked
         self._closed = False
+        self.is_launched = False
+        """By an agent, which has said what there is to say of a job without a token."""
 
     def listen(self, host: str) -> PeerInfo:
         """Listen on a local address, if not yet, and return how peers find us there; raises OSError."""
         if host not in self._listeners:
+            if not self._token and not self.is_launched:
+                warn_of_no_token(host)
             routes: dict[str, Route] = {LINK: self._link_called, DATA: self._data_called}
             listener = Listener(self._loop, host, 0, self._token, routes, self._key_of)
             self._listeners[host] = listener

@@ -13,7 +13,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousParameters,
 )
 
-from ...world.launched import TOKEN_VARIABLE
+from ...wire.token import TOKEN_VARIABLE, warn_of_weakness
 from ..agreement import plan_of
 from ..options import Entrypoint, EntrypointKind, JobOptions, RestartBudget, RestartPolicy
 from ..rendezvous.registry import find_rendezvous
@@ -39,6 +39,7 @@ class Handler(RendezvousHandler):
         self._rendezvous, self._address = find_rendezvous(kind)(self._options)
         if not self._options.token and self._address not in LOOPBACK:
             logger.warning("%s is not set: whoever reaches this host can join the job", TOKEN_VARIABLE)
+        warn_of_weakness(self._options.token or "")
         self._node: Node | None = None
         self._is_closed = False
 

@@ -8,29 +8,29 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from ...wire.token import TOKEN_VARIABLE, check_token, weakness_of
 from .options import HostOptions
 from .program import run_host
 
-TOKEN = "MULTIWORLD_TOKEN"
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m multiworld.serving.hosts", description=__doc__)
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m multiworld.serving.hosts") -> int:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument("controller", help="HOST:PORT at which the controller listens")
     parser.add_argument("--name", default=socket.gethostname(), help="of this host; stages may be bound to it")
     parser.add_argument("--address", default="", help="at which others reach this host; by default as it shows itself")
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before any fork")
     parser.add_argument("--log-dir", default="", help="a folder for one log file per member")
     parser.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="that members have to finish")
-    parser.epilog = f"The token of the deployment is taken from the environment: {TOKEN}."
+    parser.epilog = f"The token of the deployment is taken from the environment: {TOKEN_VARIABLE}."
     options = parser.parse_args(arguments)
     address, _, port = options.controller.rpartition(":")
     if not address or not port.isdecimal():
         parser.error(f"expected HOST:PORT, got {options.controller!r}")
     try:
+        token = check_token(os.environ.get(TOKEN_VARIABLE, ""))
         host = HostOptions(
             address=(address.strip("[]"), int(port)),
-            token=os.environ.get(TOKEN, ""),
+            token=token,
             name=options.name,
             own_address=options.address,
             preload=tuple(options.preload),
@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
+    if warning := weakness_of(token):
+        sys.stderr.write(f"{parser.prog}: {warning}\n")
     return run_host(host)
 
 

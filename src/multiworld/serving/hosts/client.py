@@ -23,19 +23,19 @@ CHUNK_BYTES = 64 * 1024
 def ask(address: tuple[str, int], token: str, request: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
     """Return the controller's answer. Raises DeploymentError, which says why there is none, or what was refused."""
     where = show(*address)
+    greeting = DialerGreeting(token, "client", os.urandom(NONCE_BYTES))
     until = time.monotonic() + timeout_s
     try:
         with socket.socket(family_of(address[0]), socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
             exchange = _Exchange(sock, until)
             exchange.connect(address)
-            greeting = DialerGreeting(token.encode(), "client", os.urandom(NONCE_BYTES))
             proof = greeting.answer(exchange.ask(greeting.hello))
             greeting.check_accepted(exchange.ask(proof))
             answer = exchange.ask(request)
     except TimeoutError:
         raise DeploymentError(f"the controller at {where} did not answer within {timeout_s:g} s") from None
     except HandshakeError as error:
-        raise DeploymentError(f"the controller at {where} and this command do not trust each other: {error}") from None
+        raise DeploymentError(f"the handshake with the controller at {where} failed: {error}") from None
     except ProtocolError as error:
         raise DeploymentError(f"what listens at {where} is no controller: {error}") from None
     except OSError as error:

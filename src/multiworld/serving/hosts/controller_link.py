@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ...errors import HandshakeError, ProtocolError
+from ...errors import HandshakeError, ProtocolError, TokenError
 from ...wire.addresses import family_of, show
 from ...wire.progress import Timer
 from .greeting import LONGEST_GREETING, DialerGreeting
@@ -61,7 +61,7 @@ class ControllerLink:
         """
         self.serial = 0
         """Which connection this is: numbers of orders mean something on their own one only."""
-        self._loop, self._address, self._token = loop, address, token.encode()
+        self._loop, self._address, self._token = loop, address, token
         self._make_hello, self._on_order, self._on_refused = hello, on_order, on_refused
         self._on_outdated = on_outdated
         self.tells_absence = on_refused is not None
@@ -177,7 +177,7 @@ class ControllerLink:
             self._on_order(record)
         elif self._greeting is None:
             raise ProtocolError("the controller speaks first")
-        elif self._splitter.longest == LONGEST_GREETING and "proof" in record:
+        elif not self._greeting.has_answered:
             self._write(to_line(self._greeting.answer(record)))
         else:
             self._greeting.check_accepted(record)
@@ -221,7 +221,7 @@ class ControllerLink:
         self._drop()
         if isinstance(error, ProtocolError):
             self._complain(str(error))
-            self._give_up_in_time(str(error))
+            self._give_up_in_time(str(error), 0.0 if isinstance(error, TokenError) else REFUSED_S)
         else:
             self._refused_since = None
             if was_linked:
@@ -261,11 +261,11 @@ class ControllerLink:
             self._complaint = reason
             logger.warning("the controller at %s is not to be talked to: %s", show(*self._address), reason)
 
-    def _give_up_in_time(self, reason: str) -> None:
+    def _give_up_in_time(self, reason: str, patience_s: float) -> None:
         now = time.monotonic()
         if self._refused_since is None:
             self._refused_since = now
-        if self._on_refused is not None and not self._closed and now - self._refused_since >= REFUSED_S:
+        if self._on_refused is not None and not self._closed and now - self._refused_since >= patience_s:
             self.close()
             self._on_refused(reason)
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...wire.token import check_token
 from ...world.procfs import EXITED, process_start_time, process_state
 from ..errors import DeploymentError
 from ..kept_folder import WORKS_PREFIX
@@ -216,6 +217,7 @@ def _read(path: Path) -> DeploymentRecord | None:
         host, port = fields.pop("address")
         http = fields.pop("http", None)
         at = None if http is None else (str(http[0]), int(http[1]))
+        check_token(fields["token"])
         return DeploymentRecord(address=(str(host), int(port)), http=at, **fields)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...wire.names import is_address
+from ...wire.token import check_token
 from .order import Order
 
 __all__ = ["HostOptions"]
@@ -15,7 +16,7 @@ __all__ = ["HostOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """``address``: where the controller listens. ``token``: what both prove. Raises ValueError.
+    """``address``: where the controller listens. ``token``: what both prove; not empty. Raises ValueError.
 
     ``name``: of this host; stages may be bound to it. ``own_address``: at which its members can be reached; empty: the
     one from which it reaches the controller. ``preload``: modules that are imported before the first fork, so that
@@ -38,6 +39,7 @@ class HostOptions:
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
             raise ValueError(f"a host needs a name of printable characters, got {self.name!r}")
+        check_token(self.token, "the token of the deployment")
         if not 0 < self.address[1] < 65536:
             raise ValueError(f"the controller's port must lie between 1 and 65535, got {self.address[1]}")
         if self.own_address and not is_address(self.own_address):

@@ -12,7 +12,8 @@ from typing import Any
 
 from ...errors import HandshakeError, ProtocolError
 from ...wire.addresses import listen_at
-from .greeting import LONGEST_GREETING, AcceptorGreeting
+from ...wire.token import check_token
+from .greeting import LONGEST_GREETING, AcceptorGreeting, refusal_of
 from .host import Host
 from .keep_alive import keep_alive
 from .lines import LONGEST_LINE, LineSplitter, to_line
@@ -47,7 +48,7 @@ class Reception:
         """``job``: of the deployment; a host with members of another one is told to end them before it is let in."""
         self.hosts: dict[str, Host] = {}
         """Those that are connected now, by name."""
-        self._token, self._on_host, self._on_request = token.encode(), on_host, on_request
+        self._token, self._on_host, self._on_request = check_token(token), on_host, on_request
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
         self._num_strangers = 0
@@ -115,14 +116,14 @@ class Reception:
             greeting = AcceptorGreeting(self._token, hello, os.urandom(NONCE_BYTES))
             peer.send(greeting.challenge)
             answer = await peer.next()
-            if answer is None:  # it found that we have another token
+            if answer is None:
                 return None
-            greeting.check(answer)
+            acceptance = greeting.accept(answer)
         except HandshakeError as error:
-            await peer.refuse(str(error))
+            await peer.refuse(**refusal_of(error))
             raise
         peer.trust()
-        peer.send({"accepted": True})
+        peer.send(acceptance)
         return greeting.purpose
 
     async def _serve_client(self, peer: _Peer) -> None:
@@ -189,9 +190,9 @@ class _Peer:
             logger.warning("a peer of the controller reads nothing; its connection is given up")
             self.abort()
 
-    async def refuse(self, reason: str, **more: Any) -> None:
+    async def refuse(self, refused: str, **more: Any) -> None:
         """Say why, and give it the time to come through."""
-        self.send({"refused": reason, **more})
+        self.send({"refused": refused, **more})
         self._writer.close()
         with suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._writer.wait_closed(), 1.0)

@@ -37,7 +37,7 @@ class ControllerClient:
             answer = await connection.ask(request)
             self._connection, connection = connection, None
         except HandshakeError as error:
-            raise DeploymentError(f"the controller at {where} does not trust us, nor we it: {error}") from None
+            raise DeploymentError(f"the handshake with the controller at {where} failed: {error}") from None
         except ProtocolError as error:
             raise DeploymentError(f"what listens at {where} is no controller: {error}") from None
         except OSError as error:
@@ -58,7 +58,7 @@ class ControllerClient:
     async def _dial(self) -> _Connection:
         connection = _Connection(*await asyncio.open_connection(*self._address))
         try:
-            greeting = DialerGreeting(self._token.encode(), "client", os.urandom(NONCE_BYTES))
+            greeting = DialerGreeting(self._token, "client", os.urandom(NONCE_BYTES))
             proof = greeting.answer(await connection.ask(greeting.hello))
             greeting.check_accepted(await connection.ask(proof))
         except BaseException:
