@@ -1,16 +1,17 @@
-# Everything runs in .venv, which the first target sets up and later ones keep up to date with the two files that
-# define it, the native core and the modules that are compiled. Another interpreter: make PYTHON=python3.12 test. Arguments: make demo ARGS="--seconds 60".
+# Everything runs in .venv, which the first target sets up and later ones keep up to date with the files that define it,
+# the native core and the modules that are compiled. Another interpreter: make PYTHON=python3.12 test. Another release of
+# PyTorch, in an environment of its own: make test TORCH=2.14.1. Arguments: make demo ARGS="--seconds 60".
 
 SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
 PYTEST_ARGS ?=
-VENV := .venv
+TORCH ?=
+VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := src/multiworld/native
 COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py wire/*.py world/*.py)) # types come from all of them
-PROCESS_TESTS := tests/process tests/hosts tests/gpu tests/examples
 # What was compiled is asked of only by some: the others would do the same again.
 COMPILED_TESTS = $(shell grep -lE 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' \
 	tests/unit/test_*.py tests/property/test_*.py)
@@ -27,15 +28,12 @@ help: ## Show this list
 
 setup: $(STAMP) ## Set up .venv with the pinned versions
 
-$(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini $(NATIVE)/core.c $(NATIVE)/compiled.py $(NATIVE)/generated.py $(COMPILED)
+$(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini tools/set_up.py $(NATIVE)/core.c $(NATIVE)/compiled.py $(NATIVE)/generated.py $(COMPILED)
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "error: '$(PYTHON)' not found: install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 		echo "error: $$($(PYTHON) --version 2>&1) is too old: multiworld needs Python 3.10 or newer; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
-	@$(BIN)/python -c '' 2>/dev/null || { rm -rf $(VENV); echo "setting up $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); } || { \
-		rm -rf $(VENV); echo "error: $(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mypy setuptools
-	@env -u MULTIWORLD_NATIVE $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[demo,dev,serving]'
+	@$(PYTHON) tools/set_up.py $(VENV) $(if $(TORCH),--torch $(TORCH))
 	@touch $@
 
 demo: $(STAMP) ## Serve real images through worlds that are killed and stopped meanwhile; options in ARGS
@@ -53,19 +51,20 @@ unit: $(STAMP) ## Run the tests that start no process, in parallel, of the sourc
 	$(SOURCES) $(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
 	$(BIN)/pytest -n 2 -m "not sources" $(COMPILED_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-process: $(STAMP) ## Run the tests that start processes; those that keep bounds on time one after the other
-	$(BIN)/pytest -n 2 --dist loadscope -m "not alone and not sources" $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
-	$(BIN)/pytest -m "alone and not sources" $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
-	$(SOURCES) $(BIN)/pytest -m sources $(PROCESS_TESTS) $(PYTEST_ARGS) $(NONE_CHOSEN)
+process: $(STAMP) ## Run the tests that start processes; in CI, up to three that fail run once more, alone
+	$(BIN)/python -m tests.stages $(PYTEST_ARGS)
 
 bench: $(STAMP) ## Run the benchmarks beside raw torch.distributed; options in ARGS
 	@$(BIN)/multiworld bench $(ARGS)
 
-docs: $(STAMP) ## Build the documentation into site/
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[docs]'
+docs: $(VENV)/.docs ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
+$(VENV)/.docs: $(STAMP)
+	@$(PYTHON) tools/set_up.py $(VENV) --extra docs
+	@touch $@
+
 clean: ## Remove .venv and everything that was built
-	rm -rf $(VENV) build $$(find src -name '*.so') dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-torch-* build $$(find src -name '*.so') dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +

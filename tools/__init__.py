@@ -1,0 +1,1 @@
+"""What a checkout is set up with."""
