@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from multiworld.serving.config import ConfigError, PipelineFile, load_pipeline, read_file
+from multiworld.serving.config import ConfigError, CutPlan, PipelineFile, load_pipeline, read_file
 from multiworld.serving.config.document import Document
 from multiworld.serving.config.infscale import is_job, read_job
 from multiworld.serving.config.pipeline_file import read_pipeline
@@ -396,6 +396,104 @@ def test_a_wrong_job_says_what_is_wrong(tmp_path: Path, old: str, new: str, mess
     assert message in problems(tmp_path, DIAMOND.replace(old, new))
 
 
+OWN_JOB = """
+name: own
+model: "own:Model"
+example: "own:example"
+recovery: {enable: true, attempts: 3}
+idle_cache_cleanup: true
+force_terminate: true
+flow_graph:
+  s-0: [{name: w0, port: 29500, peers: [0-0], backend: gloo, conflict_count: 1}]
+  0-0: [{name: w1, data_port: 30500, ctrl_port: 30501, peers: [s-0], backend: gloo, conflict_count: 0, recover: true}]
+workers:
+  - {id: s-0, device: cpu, deploy: true, stage: {start: -1, end: -1, is_server: true}}
+  - {id: 0-0, device: cpu, deploy: false, recover: false, stage: {start: 0, end: 5}}
+"""
+OWN_MODULE = """
+import torch
+
+class Model(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+
+def example():
+    return torch.zeros(2, 8)
+
+words = "no payload"
+pair = [torch.zeros(2, 8), torch.zeros(2, 8)]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    write(tmp_path, OWN_MODULE, "own.py")
+    return tmp_path
+
+
+def test_a_job_with_a_model_of_ones_own_names_its_example(own: Path) -> None:
+    file = read_file(write(own, OWN_JOB, "job.yaml"))
+    assert file.cut is not None
+    assert (file.cut.model, file.cut.example) == ("own:Model", "own:example")
+    (stage,) = file.build()
+    assert isinstance(stage.work, nn.Module)
+    assert stage.work(torch.ones(3, 8)).shape == (3, 4)
+
+
+def test_what_a_job_asks_for_and_does_not_get_is_told_once(own: Path) -> None:
+    told = read_file(write(own, OWN_JOB, "job.yaml")).warnings
+    keys = [warning.rpartition(": ")[0] for warning in told]
+    for key in (
+        "recovery",
+        "idle_cache_cleanup",
+        "force_terminate",
+        "flow_graph: conflict_count",
+        "flow_graph: port",
+        "flow_graph: data_port",
+        "flow_graph: ctrl_port",
+        "flow_graph: recover",
+        "workers: deploy",
+        "workers: recover",
+    ):
+        assert keys.count(key) == 1, key
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('example: "own:example"\n', "", "2: example: is missing: the model 'own:Model' is not one of Hugging Face"),
+        ("own:example", "example", "4: example: expected 'package.module:attribute', got 'example'"),
+        ('"own:example"', "[1, 2]", "4: example: expected text, got a list"),
+    ],
+)
+def test_a_job_without_a_usable_example_says_under_which_key_it_goes(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert message in problems(tmp_path, OWN_JOB.replace(old, new), "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("own:words", "an example is a tensor, or a list or dict of tensors, not str"),
+        ("own:pair", "Model.forward(input) cannot take an example of [Tensor, Tensor]"),
+        ("own:missing", "own has no 'missing'"),
+    ],
+)
+@pytest.mark.parametrize("text", [OWN_JOB, 'cut: {model: "own:Model", stages: 1, example: "own:example"}'])
+def test_an_example_that_is_none_is_named_with_its_file(own: Path, text: str, name: str, message: str) -> None:
+    path = write(own, text.replace("own:example", name), "job.yaml")
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        read_file(path).build()
+    assert name in str(caught.value)
+
+
+def test_a_model_of_ones_own_without_an_example_is_refused_however_its_plan_was_made(own: Path) -> None:
+    file = PipelineFile(path=str(own / "made.yaml"), name="made", cut=CutPlan(model="own:Model", num_stages=1))
+    with pytest.raises(ConfigError, match="own:Model: needs an example"):
+        file.build()
+
+
 def test_hugging_face_models_need_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match="needs transformers"):
@@ -403,7 +501,7 @@ def test_hugging_face_models_need_transformers(tmp_path: Path, monkeypatch: pyte
 
 
 WORDS = ["name", "stages", "cut", "model", "inputs", "replicas", "batch", "max_size", "policy", "gateway", "port"]
-JOB_WORDS = ["workers", "flow_graph", "id", "stage", "start", "end", "peers", "device", "is_server", "0-0"]
+JOB_WORDS = ["workers", "flow_graph", "id", "stage", "start", "end", "peers", "device", "is_server", "0-0", "example"]
 KEYS = st.sampled_from([*WORDS, *JOB_WORDS])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 9) | st.floats() | st.text(max_size=4) | KEYS | st.just("m:A"),

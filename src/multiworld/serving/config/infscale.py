@@ -2,6 +2,8 @@
 
 Its workers name ranges of layers: those of one range are the replicas of one stage, the server is the gateway. The
 model is cut anew into as many stages, by measured cost, because InfScale's layer numbers are those of its own sharder.
+One key is ours: ``example``, as in ``cut`` of a file of our own format. A model of the user's own needs it; for a model
+of Hugging Face an example is made up.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 from ..graph import Batch
 from .document import Document
-from .pipeline_file import CutPlan, PipelineFile
+from .pipeline_file import ATTRIBUTE, CutPlan, PipelineFile
 from .problems import Problems, did_you_mean
 from .sections import Section
 
@@ -27,13 +29,30 @@ NOT_HONORED = {
     "job_id": "a deployment is known by its name",
     "nfaults": "any number of losses is survived while a replica of each stage is left or replaced",
     "recover": "what is lost is always replaced",
+    "recovery": "what is lost is always replaced, as often as that is needed",
+    "idle_cache_cleanup": "stages of a model that is cut keep no caches between requests",
+    "force_terminate": "replicas are asked to end first, and are ended by force when the time for that is over",
     "reqgen_config": "requests come from clients, not from a generator",
     "warmup": "requests come from clients, not from a generator",
     "max_count": "requests come from clients, not from a generator",
     "auto_config": "the number of replicas is what the file says; give a stage bounds to have it scaled",
     "rank_map": "ranks are given by the worlds",
 }
-WORLD_KEYS = ("name", "addr", "port", "data_port", "ctrl_port", "recover", "recover_count")
+PORTS = "ports are chosen when the deployment starts"
+WORLD_NOT_HONORED = {
+    "port": PORTS,
+    "data_port": PORTS,
+    "ctrl_port": PORTS,
+    "recover": NOT_HONORED["recover"],
+    "recover_count": NOT_HONORED["recover"],
+    "conflict_count": PORTS,
+}
+WORKER_NOT_HONORED = {
+    "addr": "worlds in flow_graph say which host a worker is on",
+    "port": PORTS,
+    "deploy": "every worker of the file is started",
+    "recover": NOT_HONORED["recover"],
+}
 Range = tuple[int, int]
 
 
@@ -58,16 +77,17 @@ def read_job(document: Document) -> PipelineFile:
     section = Section(document.value, (), problems)
     warnings: list[str] = []
     name, model = section.need("name", str, "job"), section.need("model", str, "")
+    example = _example(section, model)
     policy = _policy(section, warnings)
     rows, inflight = section.take("micro_batch_size", int, 8), section.take("max_inflight", int, 0)
     if inflight > 0:
         warnings.append(f"max_inflight: more than {inflight} requests at once are refused (429), and do not wait")
     batch = section.build(Batch, max_size=rows)
-    workers = [worker for sub in section.subs("workers") if (worker := _worker(sub)) is not None]
+    workers = [worker for sub in section.subs("workers") if (worker := _worker(sub, warnings)) is not None]
     ranges = _ranges(section, workers)
     problems.raise_any()
     hosts = _flow_graph(section, workers, ranges, warnings)
-    warnings += [f"{key}: {reason}" for key, reason in NOT_HONORED.items() if section.raw(key) is not None]
+    _tell_not_honored(section, "", NOT_HONORED, warnings)
     section.finish()
     problems.raise_any()
     stages = [[worker for worker in workers if worker.layers == layers] for layers in ranges]
@@ -77,6 +97,7 @@ def read_job(document: Document) -> PipelineFile:
     plan = CutPlan(
         model=model,
         num_stages=len(stages),
+        example=example,
         replicas=tuple(sum(worker.count for worker in stage) for stage in stages),
         batch=batch,
         devices=tuple(_device(stage, warnings) for stage in stages),
@@ -90,8 +111,28 @@ def read_job(document: Document) -> PipelineFile:
         gateways=max(sum(worker.layers is None for worker in workers), 1),
         autoscaling=None,
         max_inflight=inflight if inflight > 0 else None,
-        warnings=tuple(warnings),
+        warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _example(section: Section, model: str) -> str | None:
+    """Return where the example is found; None where one is made up."""
+    example: str | None = section.take("example", str)
+    if example is not None and not ATTRIBUTE.fullmatch(example):
+        section.problem("example", f"expected 'package.module:attribute', got {example!r}")
+    elif section.raw("example") is None and ":" in model:
+        package = model.partition(":")[0]
+        section.problem(
+            "example",
+            f"is missing: the model {model!r} is not one of Hugging Face. Name a request's payload, with which the "
+            f"model is measured and cut: 'example: \"{package}:example\"' (a tensor, a list or dict of tensors, or a "
+            "function that returns one)",
+        )
+    return example
+
+
+def _tell_not_honored(section: Section, place: str, reasons: Mapping[str, str], warnings: list[str]) -> None:
+    warnings += [f"{place}{key}: {reason}" for key, reason in reasons.items() if section.raw(key) is not None]
 
 
 def _policy(section: Section, warnings: list[str]) -> str:
@@ -103,7 +144,7 @@ def _policy(section: Section, warnings: list[str]) -> str:
     return POLICIES.get(policy, "random")
 
 
-def _worker(section: Section) -> _Worker | None:
+def _worker(section: Section, warnings: list[str]) -> _Worker | None:
     name, device = section.need("id", str, ""), section.take("device", str, "cpu") or "cpu"
     server = section.take("is_server", bool, False)
     stage = section.sub("stage")
@@ -113,7 +154,8 @@ def _worker(section: Section) -> _Worker | None:
         count = stage.take("num_replicas", int, 1)
         server = stage.take("is_server", bool, False) or server
         stage.finish(also=("id",))
-    section.finish(also=("deploy", "recover", "addr", "port"))
+    _tell_not_honored(section, "workers: ", WORKER_NOT_HONORED, warnings)
+    section.finish()
     if server or start < 0:
         return _Worker(name, None, device, 1, section)
     if end < start:
@@ -163,7 +205,8 @@ def _flow_graph(
                     world.problem("peers", f"unknown worker {peer!r}, {did_you_mean(peer, layers)}")
                 else:
                     edges.add((peer, name))
-            world.finish(also=WORLD_KEYS)
+            _tell_not_honored(world, "flow_graph: ", WORLD_NOT_HONORED, warnings)
+            world.finish(also=("name",))
     graph.finish()
     loops = [edge for edge in edges if not _follows(layers[edge[0]], layers[edge[1]], ranges)]
     _warn_of_loops(graph, loops, layers, ranges, warnings)

@@ -53,8 +53,9 @@ def resolve_model(model: str, example: str | None, folder: str) -> tuple[nn.Modu
     A name without ``:`` is one of Hugging Face's, a folder or a repository, and needs ``transformers``.
     """
     if ":" in model:
-        module = _made(import_attribute(model, folder))
-        payload = resolve_example(example, folder) if example else None
+        if example is None:
+            raise ConfigError(model, [" needs an example: a request's payload, named as 'package.module:attribute'"])
+        module, payload = _made(import_attribute(model, folder)), resolve_example(example, folder)
     else:
         module, payload = _hugging_face(model)
         payload = resolve_example(example, folder) if example else payload

@@ -142,7 +142,12 @@ class PipelineFile:
         from .models import resolve_model
 
         module, example = (resolve or resolve_model)(self.cut.model, self.cut.example, self.folder)
-        parts = cut_parts(module, example, self.cut.num_stages, by_rows=bool(self.cut.batch))
+        try:
+            parts = cut_parts(module, example, self.cut.num_stages, by_rows=bool(self.cut.batch))
+        except TypeError as error:
+            raise ConfigError(
+                self.path, [f" model {self.cut.model!r}, example {self.cut.example!r}: {error}"]
+            ) from error
         return self.cut.stages([part.module for part in parts], [part.batch(self.cut.batch) for part in parts])
 
     def _with_canary(self, stage: Stage) -> Stage:
