@@ -1,6 +1,9 @@
 """Every error that multiworld raises: one tree, each class with fields, each message with what to do next.
 
 Errors cross processes, so ``args`` always equal the constructor's parameters and they pickle.
+
+What ``torch.distributed`` raises is a RuntimeError, and so is all of this: one ``except`` serves both. Where PyTorch is
+loaded, ``channel.torch_errors`` makes them kinds of its ``DistError``, too; this module never imports it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ __all__ = [
     "ChannelUnavailableError",
     "CollectiveMismatchError",
     "HandshakeError",
+    "InvalidTypeError",
+    "InvalidValueError",
     "JoinError",
     "JoinMismatchError",
     "JoinRefusedError",
@@ -28,13 +33,24 @@ __all__ = [
     "StaleGenerationError",
     "StoreError",
     "TensorMismatchError",
+    "UnsupportedTensorError",
     "WorldBrokenError",
     "WorldClosedError",
 ]
 
 
-class MultiworldError(Exception):
-    """The root of the tree: ``except MultiworldError`` catches all that this package raises on purpose."""
+class RuntimeBase(RuntimeError):
+    """Where PyTorch is loaded, its ``DistError`` stands in this place.
+
+    Python exchanges a class of its kind only for such a one, and RuntimeError itself is of another.
+    """
+
+
+class MultiworldError(RuntimeBase):
+    """The root of the tree: ``except MultiworldError`` catches all that this package raises on purpose.
+
+    Bad arguments are no part of it: they raise a ValueError or a TypeError (``InvalidValueError`` and its kin).
+    """
 
     def __init__(self, *args: object) -> None:
         Exception.__init__(
@@ -184,11 +200,9 @@ class OperationTimeoutError(MultiworldError, TimeoutError):
 
     def __str__(self) -> str:
         return (
-            f"{self.operation} in world {self.world!r} (generation {self.generation}) did not finish within its "
-            f"deadline of "
-            f"{self.timeout_s:g} s. All members are alive; the world stays usable. Raise timeout_s, or check that "
-            f"the peer "
-            "issued the matching operation."
+            f"{self.operation} in world {self.world!r} (generation {self.generation}) timed out: it did not finish "
+            f"within its deadline of {self.timeout_s:g} s. All members are alive; the world stays usable. Raise "
+            "timeout_s, or check that the peer issued the matching operation."
         )
 
 
@@ -238,11 +252,8 @@ class CollectiveMismatchError(MultiworldError, ValueError):
         )
 
 
-class JoinError(MultiworldError, RuntimeError):
-    """A world could not be formed. Nothing is left behind; the same call may be tried again.
-
-    A RuntimeError too, because that is what programs for multiworld 0.2.x catch around ``initialize_world``.
-    """
+class JoinError(MultiworldError):
+    """A world could not be formed. Nothing is left behind; the same call may be tried again."""
 
     def __init__(self, world: str, reason: str) -> None:
         super().__init__(world, reason)
@@ -254,6 +265,9 @@ class JoinError(MultiworldError, RuntimeError):
 
 class JoinTimeoutError(JoinError, TimeoutError):
     """The other members did not come, or the store did not answer, within ``timeout_s``."""
+
+    def __str__(self) -> str:
+        return f"cannot join world {self.world!r}: timed out: {self.reason}"
 
 
 class JoinMismatchError(JoinError):
@@ -296,3 +310,21 @@ class HandshakeError(ProtocolError):
 
 class TokenError(HandshakeError):
     """The two ends of a connection do not know the same job token."""
+
+
+class InvalidValueError(ValueError, RuntimeError):
+    """An argument of an operation has a value that it cannot have. Nothing was sent.
+
+    A RuntimeError too, as c10d raises one for most of these.
+    """
+
+
+class InvalidTypeError(TypeError, RuntimeError):
+    """An argument of an operation is of a type that it cannot have. Nothing was sent."""
+
+
+class UnsupportedTensorError(TypeError, NotImplementedError):
+    """A tensor has a layout or a dtype that cannot be sent. Nothing was sent.
+
+    A NotImplementedError, which is a RuntimeError, because c10d raises one for a layout that its backend lacks.
+    """

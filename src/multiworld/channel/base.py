@@ -17,6 +17,7 @@ from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.sink import ConnectionSink
 from ..wire.spinning import QuickWaits
+from .torch_errors import derive_from_torch
 
 if TYPE_CHECKING:
     from .parcel import Received
@@ -26,6 +27,8 @@ __all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", 
 ANY_RANK = -1  # stands for the peer of a receive that takes a message from whichever rank has one
 Payload: TypeAlias = Tensor | list[Tensor] | dict[str, Tensor]
 ReduceOp = torch.distributed.ReduceOp
+
+derive_from_torch()  # here, because all that has a world imports this
 
 
 @dataclass(frozen=True)

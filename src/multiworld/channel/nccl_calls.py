@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from ..errors import InvalidTypeError
 from .collectives.reduction import reduce_op_name
 from .streamed import Collective
 from .tensors import as_bytes
@@ -37,7 +38,7 @@ COMPLEX_OPS = frozenset(("SUM", "AVG", "PREMUL_SUM"))  # on pairs of real number
 def check_reduction(op: Any, dtype: torch.dtype) -> None:
     """Raise TypeError for what NCCL cannot reduce."""
     if reason := why_not_reduced(reduce_op_name(op), dtype):
-        raise TypeError(reason)
+        raise InvalidTypeError(reason)
 
 
 def why_not_reduced(name: str, dtype: torch.dtype) -> str:

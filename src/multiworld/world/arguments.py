@@ -12,6 +12,7 @@ from torch import Tensor
 from ..channel.base import Payload
 from ..channel.collectives.validate import check_reduce_op
 from ..channel.tensors import CODES
+from ..errors import InvalidTypeError, InvalidValueError, UnsupportedTensorError
 
 __all__ = ["Arguments", "check_seconds"]
 
@@ -20,15 +21,15 @@ Finish = Callable[[], None] | None
 
 
 def check_seconds(seconds: float, name: str, of_what: str = "of seconds") -> None:
-    """Raise TypeError or ValueError for what is no positive number."""
+    """Raise InvalidTypeError or InvalidValueError for what is no positive number."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-        raise TypeError(f"{name} must be a number {of_what}, got {seconds!r}")
+        raise InvalidTypeError(f"{name} must be a number {of_what}, got {seconds!r}")
     if not seconds > 0:
-        raise ValueError(f"{name} must be a positive number {of_what}, got {seconds!r}")
+        raise InvalidValueError(f"{name} must be a positive number {of_what}, got {seconds!r}")
 
 
 class Arguments:
-    """The checks of one world. All raise ValueError or TypeError at once; nothing has been sent then."""
+    """The checks of one world. All raise InvalidValueError or a TypeError at once; nothing has been sent then."""
 
     def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
         self._rank, self._world_size, self._device = rank, world_size, device
@@ -36,14 +37,14 @@ class Arguments:
 
     def check_rank(self, rank: int, name: str) -> None:
         if not isinstance(rank, int) or isinstance(rank, bool):
-            raise TypeError(f"{name} must be a rank (int), got {rank!r}")
+            raise InvalidTypeError(f"{name} must be a rank (int), got {rank!r}")
         if not 0 <= rank < self._world_size:
-            raise ValueError(f"{name}={rank} is not a rank of this world: ranks are 0 to {self._world_size - 1}")
+            raise InvalidValueError(f"{name}={rank} is not a rank of this world: ranks are 0 to {self._world_size - 1}")
 
     def check_peer(self, rank: int, name: str) -> None:
         self.check_rank(rank, name)
         if rank == self._rank:
-            raise ValueError(f"{name}={rank} is this process itself; send to and receive from other ranks")
+            raise InvalidValueError(f"{name}={rank} is this process itself; send to and receive from other ranks")
 
     def check_message(self, rank: int, name: str, tag: int) -> None:
         """Check the peer and the tag of a message."""
@@ -54,9 +55,9 @@ class Arguments:
 
     def check_tag(self, tag: int) -> None:
         if not isinstance(tag, int) or isinstance(tag, bool):
-            raise TypeError(f"tag must be an int, got {tag!r}")
+            raise InvalidTypeError(f"tag must be an int, got {tag!r}")
         if not 0 <= tag < MAX_TAG:
-            raise ValueError(f"tag={tag} is out of range: tags are 0 to 2**62 - 1")
+            raise InvalidValueError(f"tag={tag} is out of range: tags are 0 to 2**62 - 1")
 
     def check_reduce(self, op: Any, tensor: Tensor) -> None:
         self._check_tensor(tensor, "tensor")
@@ -91,11 +92,11 @@ class Arguments:
         if isinstance(payload, dict):
             for key in payload:
                 if not isinstance(key, str):
-                    raise TypeError(f"payload: the keys of a dict must be str, got {key!r}")
+                    raise InvalidTypeError(f"payload: the keys of a dict must be str, got {key!r}")
             return {key: self.outgoing(tensor, f"payload[{key!r}]") for key, tensor in payload.items()}
         if isinstance(payload, (list, tuple)):
             return [self.outgoing(tensor, f"payload[{index}]") for index, tensor in enumerate(payload)]
-        raise TypeError(
+        raise InvalidTypeError(
             f"payload must be a tensor, a list of tensors or a dict of tensors, got {type(payload).__name__}"
         )
 
@@ -132,22 +133,22 @@ class Arguments:
 
     def _at_root(self, tensors: list[Tensor] | None, name: str, root: int) -> bool:
         if self._rank == root and tensors is None:
-            raise ValueError(f"{name} is missing: rank {root} must give a list of {self._world_size} tensors")
+            raise InvalidValueError(f"{name} is missing: rank {root} must give a list of {self._world_size} tensors")
         if self._rank != root and tensors:
-            raise ValueError(f"{name} must be None on rank {self._rank}: only rank {root} gives it")
+            raise InvalidValueError(f"{name} must be None on rank {self._rank}: only rank {root} gives it")
         return self._rank == root
 
     def _check_list(self, tensors: list[Tensor], name: str, like: Tensor | None) -> None:
         if not isinstance(tensors, (list, tuple)):
-            raise TypeError(f"{name} must be a list of tensors, got {type(tensors).__name__}")
+            raise InvalidTypeError(f"{name} must be a list of tensors, got {type(tensors).__name__}")
         if len(tensors) != self._world_size:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} holds {len(tensors)} tensors, but the world has {self._world_size} ranks: one for each"
             )
         for index, tensor in enumerate(tensors):
             self._check_tensor(tensor, f"{name}[{index}]")
             if like is not None and (tensor.dtype, tensor.shape) != (like.dtype, like.shape):
-                raise ValueError(
+                raise InvalidValueError(
                     f"{name}[{index}] is {tensor.dtype}{list(tensor.shape)}, but must be "
                     f"{like.dtype}{list(like.shape)} like the tensor"
                 )
@@ -171,26 +172,28 @@ class Arguments:
 
     def _check_tensor(self, tensor: Tensor, name: str) -> None:
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+            raise InvalidTypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if tensor.is_nested:
-            raise TypeError(f"{name} is a nested tensor; send its .unbind(), or its .to_padded_tensor(0)")
+            raise UnsupportedTensorError(f"{name} is a nested tensor; send its .unbind(), or its .to_padded_tensor(0)")
         if tensor.is_quantized:
-            raise TypeError(f"{name} is quantized ({tensor.dtype}); send its .int_repr(), or its .dequantize()")
+            raise UnsupportedTensorError(
+                f"{name} is quantized ({tensor.dtype}); send its .int_repr(), or its .dequantize()"
+            )
         if tensor.layout != torch.strided:
-            raise TypeError(
+            raise UnsupportedTensorError(
                 f"{name} is a {tensor.layout} tensor; only dense (strided) tensors can be sent: use .to_dense()"
             )
         if tensor.dtype not in CODES:
-            raise TypeError(f"{name} has dtype {tensor.dtype}, which cannot be sent")
+            raise UnsupportedTensorError(f"{name} has dtype {tensor.dtype}, which cannot be sent")
         device = tensor.device
         if device.type != self._device.type or (self._device.index is not None and device.index != self._device.index):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} is on {device}, but this world moves tensors on {self._device}: use "
                 f".to({str(self._device)!r}), "
                 "or join with device= of the tensors"
             )
         if tensor.numel() and not tensor.data_ptr():
-            raise TypeError(_without_memory(tensor, name))
+            raise InvalidTypeError(_without_memory(tensor, name))
 
 
 def _without_memory(tensor: Tensor, name: str) -> str:
@@ -203,11 +206,14 @@ def _without_memory(tensor: Tensor, name: str) -> str:
 
 
 def _check_apart(tensor: Tensor, name: str) -> None:
-    """Raise ValueError for a layout in which elements share memory, so that nothing can be received into them all."""
+    """Raise InvalidValueError for a layout in which elements share memory.
+
+    Nothing can be received into them all.
+    """
     inner = 0  # how far the dimensions that were looked at reach
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= inner and _has_equal_offsets(tensor):
-            raise ValueError(
+            raise InvalidValueError(
                 f"elements of {name} share memory (shape {list(tensor.shape)}, strides {list(tensor.stride())}: it was "
                 "expanded, perhaps): nothing can be received into them all; give a tensor of its own, as .clone() is"
             )

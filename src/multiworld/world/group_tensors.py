@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..channel.base import ReduceOp
+from ..errors import InvalidValueError
 
 __all__ = ["only", "only_list", "parts_of", "ready", "reduce_op_of", "seconds_of", "split"]
 
@@ -20,14 +21,14 @@ def only(tensors: Any) -> Tensor:
     if isinstance(tensors, Tensor):
         return ready(tensors)
     if len(tensors) != 1:
-        raise ValueError(f"expected one tensor, got {len(tensors)}: a rank has one device")
+        raise InvalidValueError(f"expected one tensor, got {len(tensors)}: a rank has one device")
     return ready(tensors[0])
 
 
 def only_list(lists: Any) -> list[Tensor]:
     """As ``only``, of lists with a tensor for each rank."""
     if len(lists) != 1:
-        raise ValueError(f"expected one list of tensors, got {len(lists)}: a rank has one device")
+        raise InvalidValueError(f"expected one list of tensors, got {len(lists)}: a rank has one device")
     return [ready(tensor) for tensor in lists[0]]
 
 
@@ -48,7 +49,7 @@ def parts_of(tensor: Tensor, num_ranks: int, shape: torch.Size, name: str) -> li
     own = ready(tensor).detach()
     numel = math.prod(shape)
     if own.numel() != num_ranks * numel:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} holds {own.numel()} elements, but must hold {num_ranks} ranks x {numel} = {num_ranks * numel}"
         )
     if own.is_contiguous():
@@ -57,7 +58,9 @@ def parts_of(tensor: Tensor, num_ranks: int, shape: torch.Size, name: str) -> li
         return list(own.unbind())
     if shape and own.shape == (num_ranks * shape[0], *shape[1:]):
         return list(torch.split(own, shape[0]))
-    raise ValueError(f"{name} is not contiguous, and its shape {list(own.shape)} does not say where the parts begin")
+    raise InvalidValueError(
+        f"{name} is not contiguous, and its shape {list(own.shape)} does not say where the parts begin"
+    )
 
 
 def split(tensor: Tensor, sizes: Sequence[int], num_ranks: int, name: str) -> list[Tensor]:
@@ -66,12 +69,14 @@ def split(tensor: Tensor, sizes: Sequence[int], num_ranks: int, name: str) -> li
     length = own.shape[0] if own.dim() else 0
     if not sizes:
         if not own.dim() or length % num_ranks:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} has shape {list(own.shape)}: its first dimension must divide by {num_ranks} ranks"
             )
         sizes = [length // num_ranks] * num_ranks
     if len(sizes) != num_ranks or sum(sizes) != length:
-        raise ValueError(f"the split sizes {list(sizes)} of {name} must be {num_ranks} numbers that add up to {length}")
+        raise InvalidValueError(
+            f"the split sizes {list(sizes)} of {name} must be {num_ranks} numbers that add up to {length}"
+        )
     return list(torch.split(own, list(sizes)))
 
 

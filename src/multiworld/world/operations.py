@@ -12,7 +12,7 @@ from torch import Tensor
 from ..channel.base import DataChannel, Payload
 from ..channel.collectives.validate import check_separate
 from ..channel.parcel import Received
-from ..errors import OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError, again
+from ..errors import InvalidValueError, OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError, again
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.waiting import run_in_thread
@@ -54,7 +54,7 @@ class WorldOperations:
 
     def start_recv_any(self, tensor: Tensor, tag: int, timeout_s: float | None) -> Operation[int]:
         if self.world_size == 1:
-            raise ValueError(f"world {self.name!r} has no other rank to receive from")
+            raise InvalidValueError(f"world {self.name!r} has no other rank to receive from")
         target, finish = self._arguments.incoming(tensor, "tensor")
         self._arguments.check_tag(tag)
         return self._start(

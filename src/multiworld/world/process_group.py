@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..errors import InvalidValueError
 from ..wire.operation import Operation
 from . import group_names
 from .global_ranks import global_ranks
@@ -281,5 +282,5 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
 def _tag(tag: int) -> int:
     if not 0 <= tag < FIRST_TAG:
-        raise ValueError(f"tag={tag} is out of range: tags are 0 to 2**61 - 1")
+        raise InvalidValueError(f"tag={tag} is out of range: tags are 0 to 2**61 - 1")
     return FIRST_TAG + tag

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..channel.base import ANY_RANK
-from ..errors import RequestCancelledError
+from ..errors import InvalidValueError, RequestCancelledError
 from ..wire.operation import Operation
 from ..wire.waiting import outcome
 
@@ -78,7 +78,7 @@ class Request(Generic[T]):
         OperationTimeoutError.
         """
         if timeout_s is not None and not timeout_s >= 0:
-            raise ValueError(f"timeout_s must be a number of seconds from 0, or None, got {timeout_s!r}")
+            raise InvalidValueError(f"timeout_s must be a number of seconds from 0, or None, got {timeout_s!r}")
         operation = self._operation
         if operation.done:
             return self._outcome()
@@ -87,7 +87,7 @@ class Request(Generic[T]):
                 f"{self!r} belongs to the parent of this forked process, and can only be waited for there"
             )
         if not self._world.wait_for(operation, self._peer, timeout_s):
-            raise TimeoutError(f"{self!r} has not ended within the {timeout_s:g} s of this wait; it goes on")
+            raise TimeoutError(f"timed out: {self!r} has not ended within the {timeout_s:g} s of this wait; it goes on")
         return self._outcome()
 
     def result(self) -> T:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from ...errors import InvalidTypeError, InvalidValueError
 from ...wire.copying import copy_memory
 
 __all__ = [
@@ -50,7 +51,7 @@ def reduce_op_name(op: AnyReduceOp) -> str:
     """Return ``"SUM"``, ``"AVG"`` and so on, for ``ReduceOp.SUM`` as for an instance of ReduceOp."""
     kind = op if isinstance(op, ReduceOp.RedOpType) else getattr(op, "op", None)
     if not isinstance(kind, ReduceOp.RedOpType):
-        raise TypeError(f"op must be a torch.distributed.ReduceOp such as ReduceOp.SUM, got {op!r}")
+        raise InvalidTypeError(f"op must be a torch.distributed.ReduceOp such as ReduceOp.SUM, got {op!r}")
     return str(kind.name)
 
 
@@ -59,7 +60,7 @@ def reduce_op_factor(op: AnyReduceOp) -> float:
     state: Any = None if isinstance(op, ReduceOp.RedOpType) else op.__getstate__()  # type: ignore[attr-defined]
     factor = state[1] if isinstance(state, tuple) else None
     if factor is None:
-        raise ValueError("ReduceOp.PREMUL_SUM has no factor: make it with one, as an instance of ReduceOp")
+        raise InvalidValueError("ReduceOp.PREMUL_SUM has no factor: make it with one, as an instance of ReduceOp")
     return float(factor)  # a number, or a tensor of one
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...errors import InvalidTypeError, InvalidValueError
 from .reduction import reduce_op_factor, reduce_op_name
 
 __all__ = ["check_reduce_op", "check_separate"]
@@ -20,19 +21,19 @@ _INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.
 def check_reduce_op(op: Any, dtype: torch.dtype) -> None:
     """Check that the reduce operation is defined for elements of that type, and that a PREMUL_SUM has its factor.
 
-    TypeError or ValueError if not.
+    InvalidTypeError or InvalidValueError if not.
     """
     name = reduce_op_name(op)
     if dtype not in _FLOATS | _COMPLEX | _INTEGERS:
-        raise TypeError(
+        raise InvalidTypeError(
             f"ReduceOp.{name} cannot reduce {dtype}, as torch cannot add it on the CPU: convert it first, to int32 say"
         )
     if name in ("BAND", "BOR", "BXOR") and dtype not in _INTEGERS:
-        raise TypeError(f"ReduceOp.{name} works on the bits of integers and bool, not on {dtype}")
+        raise InvalidTypeError(f"ReduceOp.{name} works on the bits of integers and bool, not on {dtype}")
     if name in ("MIN", "MAX") and dtype in _COMPLEX:
-        raise TypeError(f"ReduceOp.{name} needs an order, which complex numbers have not: got {dtype}")
+        raise InvalidTypeError(f"ReduceOp.{name} needs an order, which complex numbers have not: got {dtype}")
     if name in ("AVG", "PREMUL_SUM") and dtype in _INTEGERS:
-        raise TypeError(f"ReduceOp.{name} makes fractions, which {dtype} cannot hold: use SUM, or a float type")
+        raise InvalidTypeError(f"ReduceOp.{name} makes fractions, which {dtype} cannot hold: use SUM, or a float type")
     if name == "PREMUL_SUM":
         reduce_op_factor(op)
 
@@ -48,8 +49,8 @@ def check_separate(
     """Refuse outputs that share memory with each other, as in ``[buffer] * size``, or with an input.
 
     They would be written over one another, or before they are read. ``in_place`` is the rank whose input may be its
-    output, or, of a single tensor and a list, the other way round. ValueError names the two. Of tensors that are not
-    contiguous only the beginnings are compared.
+    output, or, of a single tensor and a list, the other way round. InvalidValueError names the two. Of tensors that
+    are not contiguous only the beginnings are compared.
     """
     spans = sorted((*_spans(outputs, name, is_output=True), *_spans(inputs, inputs_name, is_output=False)))
     furthest: list[_Span | None] = [None, None]  # of those before: the input and the output that reach furthest
@@ -57,7 +58,7 @@ def check_separate(
         for other in furthest if span.is_output else furthest[1:]:
             if other is not None and other.end > span.begin and not _are_in_place(span, other, in_place):
                 one, two = sorted((span, other), key=lambda each: (not each.is_output, -each.place))
-                raise ValueError(f"{one.label} and {two.label} share memory: each needs its own")
+                raise InvalidValueError(f"{one.label} and {two.label} share memory: each needs its own")
         before = furthest[span.is_output]
         if before is None or span.end > before.end:
             furthest[span.is_output] = span
