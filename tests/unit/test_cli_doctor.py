@@ -107,7 +107,10 @@ def test_json_holds_what_the_table_shows(monkeypatch: pytest.MonkeyPatch) -> Non
         "interfaces",
         "limits",
         "token_set",
+        "extras",
         "healthy",
+        "verdict",
+        "advice",
     }
     assert set(record["versions"]) == {"multiworld", "python", "torch", "kernel"}
     assert record["native_core"] == {"active": native.core is not None, "reason": native.why_not}
@@ -133,3 +136,71 @@ def test_missing_kernel_feature_names_its_consequence() -> None:
     assert "reported as silent" in text
     assert "only when the lease runs out" in text
     assert "not there" in text
+
+
+def _all_there() -> doctor.Diagnosis:
+    diagnosis = doctor.diagnose(_healthy)
+    return dataclasses.replace(
+        diagnosis,
+        native_core=doctor.NativePart(active=True, reason=""),
+        compiled_modules=doctor.NativePart(active=True, reason=""),
+        limits=dataclasses.replace(diagnosis.limits, open_files_hard=None),
+        extras=tuple(dataclasses.replace(each, missing=()) for each in diagnosis.extras),
+        token_set=True,
+    )
+
+
+def test_the_last_line_is_the_verdict() -> None:
+    assert doctor.render(_all_there()).splitlines()[-1] == "Ready: everything works here."
+    broken = dataclasses.replace(_all_there(), healthy=False)
+    assert "\nNOT READY: the default channel (auto) cannot work here." in doctor.render(broken)
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        ({"native_core": doctor.NativePart(active=False, reason="it was not built")}, "a C compiler"),
+        ({"compiled_modules": doctor.NativePart(active=False, reason="no mypyc")}, "each message takes longer"),
+        (
+            {"compiled_modules": doctor.NativePart(active=False, reason="MULTIWORLD_NATIVE=0")},
+            "unset MULTIWORLD_NATIVE",
+        ),
+        ({"extras": (doctor.Extra(name="serving", purpose="serve", missing=("orjson",)),)}, "'.[serving]'"),
+        ({"token_set": False}, "openssl rand -hex 32"),
+    ],
+)
+def test_the_verdict_says_what_can_be_better_and_how(change: dict[str, object], advice: str) -> None:
+    last = doctor.render(dataclasses.replace(_all_there(), **change)).split("\n\n")[-1].splitlines()  # type: ignore[arg-type]
+    assert last[0] == "Ready, and it can be better:"
+    assert len(last) == 2
+    assert advice in last[1]
+
+
+def test_few_open_files_are_advised_against() -> None:
+    limits = dataclasses.replace(_all_there().limits, open_files_hard=1024)
+    (advice,) = dataclasses.replace(_all_there(), limits=limits).advice
+    assert "1024" in advice
+
+
+def test_an_extra_names_the_packages_of_its_own_and_of_those_it_includes_that_are_missing() -> None:
+    requirements = [
+        "torch>=2.6",
+        'multiworld[serving]; extra == "demo"',
+        'scikit-learn-that-nobody-has; extra == "demo"',
+        'pytest; extra == "serving"',
+        'orjson-that-nobody-has>=1; extra == "serving"',
+        'ruff-that-nobody-has; extra == "dev"',
+    ]
+    missing = {each.name: each.missing for each in doctor._extras(requirements)}
+    assert missing == {
+        "serving": ("orjson-that-nobody-has",),
+        "demo": ("orjson-that-nobody-has", "scikit-learn-that-nobody-has"),
+        "mpi": (),
+        "tracing": (),
+    }
+
+
+def test_the_table_of_extras_says_what_each_is_for_and_how_to_have_it() -> None:
+    extra = doctor.Extra(name="mpi", purpose="the channel mpi", missing=("mpi4py",))
+    text = doctor.render(dataclasses.replace(_all_there(), extras=(extra,)))
+    assert "not installed (mpi4py missing): the channel mpi; pip install '.[mpi]' in a clone" in text

@@ -1,4 +1,4 @@
-"""``multiworld doctor``: what is installed, which channels work here and why the others do not, and the limits."""
+"""``multiworld doctor``: what is installed, which channels work here and why the others do not, limits, a verdict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Protocol
@@ -15,9 +16,19 @@ from .. import native
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from . import machine
 
-__all__ = ["DEFAULT_CHANNEL", "Diagnosis", "NativePart", "Support", "diagnose", "main", "render"]
+__all__ = ["DEFAULT_CHANNEL", "Diagnosis", "Extra", "NativePart", "Support", "diagnose", "main", "render"]
 
 DEFAULT_CHANNEL = "auto"
+EXTRAS = {
+    "serving": "multiworld serve, multiworld.serving",
+    "demo": "multiworld demo",
+    "mpi": "the channel mpi",
+    "tracing": "traces of requests over OTLP",
+}
+"""What a user of the package may want besides, and for what; ``dev`` and ``docs`` are for those who change it."""
+FEW_OPEN_FILES = 4096
+NOT_INSTALLED = "not installed"
+COMPILE = "have a C compiler and Python's headers (on Debian: apt-get install gcc python3-dev), then install again"
 
 
 class Support(Protocol):
@@ -48,8 +59,20 @@ class NativePart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Extra:
+    """One extra of the package; ``missing`` names the packages of it that are not installed."""
+
+    name: str
+    purpose: str
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Everything that the command shows. ``healthy`` is false when the default channel cannot work."""
+    """Everything that the command shows. ``healthy`` is false when the default channel cannot work.
+
+    ``verdict`` is one sentence; ``advice`` says what can be better here, and how, the most important first.
+    """
 
     versions: dict[str, str]
     native_core: NativePart
@@ -58,18 +81,29 @@ class Diagnosis:
     interfaces: tuple[machine.Interface, ...]
     limits: machine.Limits
     token_set: bool
+    extras: tuple[Extra, ...]
     healthy: bool
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        return tuple(_advice(self))
+
+    @property
+    def verdict(self) -> str:
+        if not self.healthy:
+            return f"NOT READY: the default channel ({DEFAULT_CHANNEL}) cannot work here."
+        return "Ready, and it can be better:" if self.advice else "Ready: everything works here."
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dicts and lists, the same as ``--json`` prints."""
-        return asdict(self)
+        return {**asdict(self), "verdict": self.verdict, "advice": list(self.advice)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the diagnosis and return 0, or 1 when the default channel cannot work here."""
     parser = argparse.ArgumentParser(
         prog="multiworld doctor",
-        description="Show versions, which channels work here (and why the others do not), interfaces and limits.",
+        description="Show versions, which channels work here (and why the others do not), extras, limits, a verdict.",
         epilog=f"Exit status: 0, or 1 when the default channel ({DEFAULT_CHANNEL}) cannot work on this machine.",
         allow_abbrev=False,
     )
@@ -91,6 +125,7 @@ def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
         interfaces=machine.interfaces(),
         limits=machine.limits(),
         token_set=bool(os.environ.get(TOKEN_VARIABLE)),
+        extras=_extras(_requirements()),
         healthy=any(channel.default and channel.works for channel in channels),
     )
 
@@ -104,6 +139,7 @@ def render(diagnosis: Diagnosis) -> str:
             ("compiled modules", _native_row(diagnosis.compiled_modules, "each message takes longer")),
         ],
         "channels": [(channel.name, _verdict(channel)) for channel in diagnosis.channels],
+        "extras": [(each.name, _extra_row(each)) for each in diagnosis.extras],
         "interfaces": [(each.name, _addresses(each)) for each in diagnosis.interfaces] or [("none", "")],
         "limits": _limit_rows(diagnosis.limits),
         "security": [("MULTIWORLD_TOKEN", _token_row(os.environ.get(TOKEN_VARIABLE, "")))],
@@ -113,7 +149,72 @@ def render(diagnosis: Diagnosis) -> str:
         "\n".join([title, *(f"  {name:<{width}}  {value}".rstrip() for name, value in rows)])
         for title, rows in sections.items()
     ]
-    return "\n\n".join(blocks)
+    verdict = "\n".join([diagnosis.verdict, *(f"  - {each}" for each in diagnosis.advice)])
+    return "\n\n".join([*blocks, verdict])
+
+
+def _advice(diagnosis: Diagnosis) -> Iterator[str]:
+    for channel in diagnosis.channels:
+        if channel.default and not channel.works:
+            yield f"{channel.name}: {channel.reason}"
+    yield from _native_advice(diagnosis)
+    hard = diagnosis.limits.open_files_hard
+    if hard is not None and hard < FEW_OPEN_FILES:
+        yield (
+            f"only {hard} files may be open in a process: each world and each client takes some; "
+            "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service)"
+        )
+    for extra in diagnosis.extras:
+        if extra.missing and extra.name == "serving":
+            yield f"{extra.purpose} need {', '.join(extra.missing)}: {_install(extra.name)}"
+    if not diagnosis.token_set:
+        yield "before several hosts work together, set MULTIWORLD_TOKEN on each (openssl rand -hex 32)"
+
+
+def _native_advice(diagnosis: Diagnosis) -> Iterator[str]:
+    parts = {
+        "native core": (diagnosis.native_core, "large tensors move more slowly on one host"),
+        "compiled modules": (diagnosis.compiled_modules, "each message takes longer"),
+    }
+    for name, (part, without) in parts.items():
+        if part.active:
+            continue
+        switched_off = part.reason.startswith(f"{native.VARIABLE}=")
+        mend = f"unset {native.VARIABLE}" if switched_off else COMPILE
+        yield f"{without}, without the {name}: {mend}"
+
+
+def _install(extra: str) -> str:
+    return f"pip install '.[{extra}]' in a clone of the project"
+
+
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires("multiworld") or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _extras(requirements: Sequence[str]) -> tuple[Extra, ...]:
+    """Return which packages of each extra are missing. An extra may name another one, as ``multiworld[serving]``."""
+    named: dict[str, list[str]] = {name: [] for name in EXTRAS}
+    for line in requirements:
+        extra = re.search(r"""extra\s*==\s*['"]([\w-]+)['"]""", line)
+        name = re.match(r"[\w.-]+(\[[\w-]+\])?", line)
+        if extra is not None and name is not None and extra[1] in named:
+            named[extra[1]].append(name[0])
+    return tuple(
+        Extra(name=name, purpose=purpose, missing=tuple(_missing(name, named))) for name, purpose in EXTRAS.items()
+    )
+
+
+def _missing(extra: str, named: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for package in named.get(extra, ()):
+        other = re.fullmatch(r"multiworld\[(.+)\]", package)
+        if other is not None:
+            yield from _missing(other[1], named)
+        elif _installed(package) == NOT_INSTALLED:
+            yield package
 
 
 def _registered_channels() -> Mapping[str, Support]:
@@ -147,7 +248,7 @@ def _installed(distribution: str) -> str:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
 
 
 def _native_row(part: NativePart, without: str) -> str:
@@ -159,6 +260,12 @@ def _verdict(channel: Channel) -> str:
     if channel.works:
         return f"works{default}" + (f", {channel.reason}" if channel.reason else "")
     return f"does not work{default}: {channel.reason}"
+
+
+def _extra_row(extra: Extra) -> str:
+    if not extra.missing:
+        return f"installed: {extra.purpose}"
+    return f"not installed ({', '.join(extra.missing)} missing): {extra.purpose}; {_install(extra.name)}"
 
 
 def _addresses(interface: machine.Interface) -> str:
