@@ -21,9 +21,10 @@ import torch
 import multiworld as mw
 from multiworld.store.state import Request, pack_strings
 from multiworld.testing import measure, scaled, wait_until
+from multiworld.wire.admission import MAX_UNPROVEN
 from multiworld.wire.frames import HEADER_BYTES, Kind, pack_frame, pack_header
 from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, encode_fields, prove
-from multiworld.wire.listener import MAX_UNPROVEN, Pending
+from multiworld.wire.listener import Pending
 from multiworld.world.peers import PeerInfo
 from tests.raw_frames import hear
 

@@ -176,7 +176,7 @@ def test_a_wrong_key_and_a_wrong_token_are_refused(acceptor: Acceptor) -> None:
 def test_a_dialer_that_names_itself_and_proves_nothing_is_dropped_in_time(
     acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multiworld.wire.listener.HANDSHAKE_S", 0.1)
+    monkeypatch.setattr("multiworld.wire.listener.UNPROVEN_S", 0.1)
     hello = encode_fields({"purpose": "sink", "by": PEER, "version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES})
     with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
         stranger.sendall(pack_frame(Kind.HELLO, hello))

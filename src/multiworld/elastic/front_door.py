@@ -7,26 +7,34 @@ Under the static rendezvous the user names one port, ``--master-port``. Agents m
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import select
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
-from ..wire.addresses import family_of, listen_at
+from ..wire.addresses import family_of, listen_at, show
+from ..wire.admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
+from ..wire.descriptors import is_out_of_descriptors, is_reserved
 from ..wire.progress import ProgressThread
+from ..wire.seldom import Seldom
 
 __all__ = ["FrontDoor"]
 
 logger = logging.getLogger(__name__)
 
-OURS = b"MW"  # with which every frame begins, and no request to a c10d store
-SILENT_S = 5.0  # who has not said a word by then is shown out
+OURS = b"MW"  # with which every frame begins
+C10D = struct.pack("=BI", 0, 0x3C85F7CE)
+"""With which every client of a c10d store begins: VALIDATE and a number, of the byte order of its host.
+
+A store keeps 4 kB for good of each connection that says what it does not know.
+"""
+PING_BYTES = 5  # what a client says next; what comes then is a request
+MAX_RELAYS = 16384
 MAX_BUFFERED = 256 * 1024
 BACKLOG = 512
 PAUSE_S = 0.05
-SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class FrontDoor:
@@ -37,10 +45,13 @@ class FrontDoor:
         self._loop, self._admit = loop, admit
         self.host = host
         self.store: tuple[str, int] | None = None
-        """Where the others are led to; while there is none they are shown out."""
-        self._guests: set[_Guest | _Relay] = set()
+        """Where workers of plain programs are led to; while there is none they are shown out."""
+        self._relays: dict[_Relay, None] = {}  # oldest first
+        self._idle: dict[_Relay, None] = {}  # those that have asked the store nothing yet
         self._sock = listen_at(host, port, BACKLOG)
         self.port = int(self._sock.getsockname()[1])
+        self._guests: Admission[_Guest] = Admission(show(host, self.port), _Guest.close, _Guest.look)
+        self._say_unknown, self._say_full = Seldom(logger.warning), Seldom(logger.warning)
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 
     def close(self) -> None:
@@ -48,23 +59,29 @@ class FrontDoor:
         if self._sock.fileno() >= 0:
             self._loop.unregister(self._sock.fileno())
             self._sock.close()
-        for guest in list(self._guests):
-            guest.close()
+        self._guests.close()
+        for relay in list(self._relays):
+            relay.close()
 
     def on_ready(self, events: int) -> None:
-        for _ in range(BACKLOG):
+        for _ in range(ACCEPTS_AT_ONCE):
             try:
                 sock, address = self._sock.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in SCARCE:  # nobody comes in until there are descriptors again
+                if is_out_of_descriptors(error):
                     self._loop.modify(self._sock.fileno(), 0)
-                    self._loop.call_later(PAUSE_S, self._resume)
+                    self._loop.call_later(self._guests.cannot_accept(error), self._resume)
                     return
                 continue  # gone again
             sock.setblocking(False)
-            self._guests.add(_Guest(self, self._loop, sock, address))
+            try:
+                guest = _Guest(self, self._loop, sock, address)
+            except OSError:  # no memory to watch it with
+                sock.close()
+                continue
+            self._guests.came(guest, guest.name, sock.fileno())
 
     def _resume(self) -> None:
         if self._sock.fileno() >= 0:
@@ -77,18 +94,52 @@ class FrontDoor:
     def close_descriptor(self) -> None:
         self._sock.close()
 
-    def greeted(self, guest: _Guest, sock: socket.socket, address: Any, *, is_ours: bool) -> None:
-        """A guest has said its first words."""
-        self._guests.discard(guest)
-        if is_ours:
+    def greeted(self, guest: _Guest, sock: socket.socket, address: Any, words: bytes) -> None:
+        """A guest has said its first words, and holds the socket no more."""
+        self._guests.left(guest)
+        if words.startswith(OURS):
             self._admit(sock, address)
-        elif self.store is None:
+        elif words != C10D:
+            self._say_unknown(
+                "connection from %s to %s dropped: it is no worker's", guest.name, show(self.host, self.port)
+            )
+            sock.close()
+        elif self.store is None or not self._has_room(sock):
             sock.close()
         else:
-            self._guests.add(_Relay(self, self._loop, sock, self.store))
+            self._lead(sock, self.store)
 
-    def left(self, guest: _Guest | _Relay) -> None:
-        self._guests.discard(guest)
+    def left(self, guest: _Guest) -> None:
+        self._guests.left(guest)
+
+    def asked(self, relay: _Relay) -> None:
+        """It has asked the store something."""
+        self._idle.pop(relay, None)
+
+    def closed(self, relay: _Relay) -> None:
+        self._relays.pop(relay, None)
+        self._idle.pop(relay, None)
+
+    def _lead(self, sock: socket.socket, store: tuple[str, int]) -> None:
+        try:
+            relay = _Relay(self, self._loop, sock, store)
+        except OSError as error:  # the store is gone, or there are no descriptors
+            logger.debug("nobody can be led to the store at %s: %s", show(*store), error)
+            sock.close()
+            return
+        self._relays[relay] = self._idle[relay] = None
+
+    def _has_room(self, sock: socket.socket) -> bool:
+        """Whether one more can be led to the store. If need be, one that has never asked it anything goes."""
+        if len(self._relays) < MAX_RELAYS and not is_reserved(sock.fileno()):
+            return True
+        where = show(self.host, self.port)
+        if not self._idle:
+            self._say_full("connection to the store at %s dropped: %d are open already", where, len(self._relays))
+            return False
+        self._say_full("connection to the store at %s dropped for another: it has asked nothing yet", where)
+        next(iter(self._idle)).close()
+        return True
 
 
 class _Guest:
@@ -96,27 +147,33 @@ class _Guest:
 
     def __init__(self, door: FrontDoor, loop: ProgressThread, sock: socket.socket, address: Any) -> None:
         self._door, self._loop, self._sock, self._address = door, loop, sock, address
-        self._timer = loop.call_later(SILENT_S, self.close)
+        self.name = show(*address[:2])
+        self._is_here = True  # else the socket is closed, or another's
         loop.register(sock.fileno(), select.EPOLLIN, self)
+        self._timer = loop.call_later(UNPROVEN_S, self.close)
 
     def on_ready(self, events: int) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Hear the first words, if they are there."""
         try:
-            words = self._sock.recv(len(OURS), socket.MSG_PEEK)
+            words = self._sock.recv(len(C10D), socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError:
             words = b""
         if not words:
             self.close()
-        elif words == OURS[:1]:  # the second letter is still on its way
+        elif words not in (OURS, C10D) and (C10D.startswith(words) or OURS.startswith(words)):  # the rest is to come
             self._loop.modify(self._sock.fileno(), 0)
             self._loop.call_later(PAUSE_S, self._look_again)
         else:
             self._release()
-            self._door.greeted(self, self._sock, self._address, is_ours=words == OURS)
+            self._door.greeted(self, self._sock, self._address, words)
 
     def _look_again(self) -> None:
-        if self._sock.fileno() >= 0:
+        if self._is_here:
             self._loop.modify(self._sock.fileno(), select.EPOLLIN)
 
     def on_failure(self, error: BaseException) -> None:
@@ -126,12 +183,13 @@ class _Guest:
         self._sock.close()
 
     def close(self) -> None:
-        if self._sock.fileno() >= 0:
+        if self._is_here:
             self._release()
             self._sock.close()
             self._door.left(self)
 
     def _release(self) -> None:
+        self._is_here = False
         self._timer.cancel()
         self._loop.unregister(self._sock.fileno())
 
@@ -141,18 +199,32 @@ class _Relay:
 
     def __init__(self, door: FrontDoor, loop: ProgressThread, guest: socket.socket, store: tuple[str, int]) -> None:
         self._door, self._closed = door, False
+        self._unheard_bytes = len(C10D) + PING_BYTES  # until the guest asks for something
         inside = socket.socket(family_of(store[0]), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        with contextlib.suppress(BlockingIOError):
-            inside.connect(store)
-        self._ends = (_End(self, loop, guest), _End(self, loop, inside))
+        self._ends = _End(self, loop, guest), _End(self, loop, inside)
         self._ends[0].other, self._ends[1].other = self._ends[1], self._ends[0]
+        try:
+            with contextlib.suppress(BlockingIOError):
+                inside.connect(store)
+            for end in self._ends:
+                end.begin()
+        except OSError:
+            loop.unregister(guest.fileno())
+            inside.close()
+            raise
+
+    def heard(self, end: _End, num_bytes: int) -> None:
+        if self._unheard_bytes >= 0 and end is self._ends[0]:
+            self._unheard_bytes -= num_bytes
+            if self._unheard_bytes < 0:
+                self._door.asked(self)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             for end in self._ends:
                 end.release()
-            self._door.left(self)
+            self._door.closed(self)
 
 
 class _End:
@@ -164,9 +236,11 @@ class _End:
         self._relay, self._loop, self._sock = relay, loop, sock
         self._unsent = bytearray()
         self._is_last = False  # nothing comes behind what is unsent
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._events = select.EPOLLIN | select.EPOLLOUT
-        loop.register(sock.fileno(), self._events, self)
+
+    def begin(self) -> None:
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._loop.register(self._sock.fileno(), self._events, self)
 
     def on_ready(self, events: int) -> None:
         if events & (select.EPOLLOUT | select.EPOLLERR | select.EPOLLHUP):
@@ -197,6 +271,7 @@ class _End:
             return
         except OSError:
             data = b""
+        self._relay.heard(self, len(data))
         self.other.take(data)
         if not self._relay._closed:
             self._interest()

@@ -64,8 +64,11 @@ class Connection:
         sink: ConnectionSink,
         *,
         connected: bool = True,
+        warn: Callable[..., None] = logger.warning,
     ) -> None:
+        """``warn`` logs that the other end does not speak our protocol, until ``hand_over``."""
         sock.setblocking(False)
+        self._warn = warn
         self.is_local = sock.family == socket.AF_UNIX
         self._low_water: LowWater | None = None
         self._payload_wait: PayloadWait | None = None
@@ -117,6 +120,7 @@ class Connection:
         """With the read side held: what comes from now on is for ``sink``, which trusts the other side."""
         self.sink = self.parser.sink = sink
         self.parser.max_meta_bytes = MAX_META_BYTES
+        self._warn = logger.warning
         if isinstance(sink, OpenedSink):
             sink.opened(self)
 
@@ -303,9 +307,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return 0, 1
         except ProtocolError as error:
-            logger.warning(
-                "closing connection from %s: %s", _peer_name(self.sock), str(error)
-            )  # a record keeps no frames
+            self._warn("closing connection from %s: %s", _peer_name(self.sock), str(error))  # a record keeps no frames
             self._fail(str(error))
             return 0, 1
         except OSError as error:

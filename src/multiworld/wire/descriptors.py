@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 
-__all__ = ["is_out_of_descriptors", "is_reserved", "num_reserved", "raise_limit"]
+__all__ = ["is_out_of_descriptors", "is_reserved", "is_scarcity", "num_reserved", "raise_limit"]
 
 MAX_LIMIT = 1 << 20
 """Hard limits of containers may be a thousand times that, and some programs try to close every possible descriptor."""
@@ -42,3 +42,11 @@ def is_reserved(descriptor: int) -> bool:
 def is_out_of_descriptors(error: OSError) -> bool:
     """Whether no connection can be accepted for now, in contrast to one that has gone before it was."""
     return error.errno in OUT_OF_DESCRIPTORS
+
+
+def is_scarcity(error: BaseException) -> bool:
+    """Whether a process could not be started because there are no descriptors, memory or processes left for now.
+
+    That is never the fault of what should be started, and it passes.
+    """
+    return isinstance(error, OSError) and error.errno in (*OUT_OF_DESCRIPTORS, errno.EAGAIN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import select
@@ -12,7 +11,9 @@ from typing import Any
 
 from ..errors import HandshakeError, ProtocolError, TokenError
 from .addresses import is_local, is_ours, listen_at, show
+from .admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
 from .connection import Connection
+from .descriptors import is_out_of_descriptors
 from .frames import Header, Kind, pack_frame
 from .handshake import (
     NONCE_BYTES,
@@ -33,10 +34,7 @@ __all__ = ["Listener", "Pending", "Route"]
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_S = 5.0
-MAX_UNPROVEN = 256
 BACKLOG = 512
-PAUSE_S = 0.1
 REFUSED_S = 1.0  # how long a refused dialer may take to read the reason
 
 Route = Callable[["Pending"], None]
@@ -64,24 +62,27 @@ class Listener:
         self.host, self.port = host, 0
         if not is_local(host):
             self.host, self.port = self._sock.getsockname()[:2]
-        self._unproven: dict[Pending, None] = {}  # oldest first
+        where = show(self.host or host, self.port)
+        self._unproven: Admission[Pending] = Admission(where, _too_many, _read)
         self._closed = False
-        self._say_refused, self._say_dropped = Seldom(logger.warning), Seldom(logger.warning)
-        self._say_paused = Seldom(logger.error)
+        self._say_refused = Seldom(logger.warning)
+        self.say_failed, self.say_garbage = Seldom(logger.warning), Seldom(logger.warning)
+        """About handshakes that failed, and connections that do not speak our protocol: anybody can cause these."""
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 
     def __repr__(self) -> str:
         return f"<Listener {show(self.host, self.port)}>"
 
     def on_ready(self, events: int) -> None:
-        for _ in range(BACKLOG):
+        for _ in range(ACCEPTS_AT_ONCE):
             try:
                 sock, address = self._sock.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._pause(error)
+                if is_out_of_descriptors(error):
+                    self._loop.modify(self._sock.fileno(), 0)
+                    self._loop.call_later(self._unproven.cannot_accept(error), self._resume)
                     return
                 logger.debug("a connection was gone before it was accepted: %s", error)
                 continue
@@ -93,7 +94,6 @@ class Listener:
             self._say_refused("a process of another user connected to %s, and was refused", show(self.host, 0))
             sock.close()
             return
-        self._make_room()
         name = "a process of this host" if is_local(self.host) else f"{address[0]}:{address[1]}"
         try:
             pending = Pending(self, self._loop, sock, name)
@@ -101,16 +101,8 @@ class Listener:
             logger.debug("the connection from %s was gone as soon as it was accepted: %s", name, error)
             sock.close()
             return
-        self._unproven[pending] = None
+        self._unproven.came(pending, name, sock.fileno())
         pending.connection.read_available()  # on one host the HELLO is there already
-
-    def _make_room(self) -> None:
-        """Of too many strangers the oldest goes: whoever is ours proves itself at once."""
-        if len(self._unproven) >= MAX_UNPROVEN:
-            oldest = next(iter(self._unproven))
-            del self._unproven[oldest]
-            self._say_dropped("connection from %s dropped: too many have not proved themselves yet", oldest.name)
-            oldest.connection.abort("too many connections")
 
     def on_failure(self, error: BaseException) -> None:
         self._loop.call_soon(self.close)
@@ -128,7 +120,7 @@ class Listener:
             route(pending)
 
     def settled(self, pending: Pending) -> None:
-        self._unproven.pop(pending, None)
+        self._unproven.left(pending)
 
     def close(self) -> None:
         """Stop listening and drop the connections that are still in their handshake. Progress thread only.
@@ -140,14 +132,7 @@ class Listener:
         self._closed = True
         self._loop.unregister(self._sock.fileno())
         self._sock.close()
-        for pending in list(self._unproven):
-            pending.connection.abort("the listener was closed")
-
-    def _pause(self, error: OSError) -> None:
-        """Out of descriptors: the backlog keeps the callers; spinning on accept would only burn the processor."""
-        self._say_paused("cannot accept connections now, trying again every %.1f s: %s", PAUSE_S, error)
-        self._loop.modify(self._sock.fileno(), 0)
-        self._loop.call_later(PAUSE_S, self._resume)
+        self._unproven.close()
 
     def _resume(self) -> None:
         if not self._closed:
@@ -168,8 +153,8 @@ class Pending:
         self._acceptance = b""  # our own proof; if we did not challenge, behind our nonce
         self._settled = False
         self._refused = False
-        self.connection = Connection(loop, sock, self)
-        self._timer = loop.call_later(HANDSHAKE_S, self._expire)
+        self.connection = Connection(loop, sock, self, warn=listener.say_garbage)
+        self._timer = loop.call_later(UNPROVEN_S, self._expire)
 
     def accept(self, sink: ConnectionSink) -> None:
         """Hand the connection to ``sink``. Any thread."""
@@ -183,7 +168,8 @@ class Pending:
 
     def refuse(self, reason: str, cause: str = "") -> None:
         """Say why not, and close. Any thread."""
-        logger.info("refused %s: %s", self.name, reason)
+        if self._settled:  # else anybody can have that said, and as often as they like
+            logger.info("refused %s: %s", self.name, reason)
         self._refused = True
         self.connection.send(pack_frame(Kind.REFUSED, encode_fields({"reason": reason, "cause": cause})))
         self.connection.finish_writing(lambda: None)
@@ -207,7 +193,7 @@ class Pending:
             else:
                 raise ProtocolError(f"frame kind {header.kind} during the handshake")
         except HandshakeError as error:
-            logger.warning("refused connection from %s: %s", self.name, error)
+            self._listener.say_failed("refused connection from %s: %s", self.name, error)
             self.refuse(str(error), TOKEN if isinstance(error, TokenError) else "")
 
     def lost(self, reason: str) -> None:
@@ -265,5 +251,13 @@ class Pending:
 
     def _expire(self) -> None:
         if not self._settled:
-            logger.warning("connection from %s dropped: no handshake within %.0f s", self.name, HANDSHAKE_S)
+            self._listener.say_failed("connection from %s dropped: no handshake within %.0f s", self.name, UNPROVEN_S)
             self.connection.abort("no handshake in time")
+
+
+def _too_many(pending: Pending) -> None:
+    pending.connection.abort("too many connections, or the listener was closed")
+
+
+def _read(pending: Pending) -> None:
+    pending.connection.read_available()

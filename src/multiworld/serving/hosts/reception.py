@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ...errors import HandshakeError, ProtocolError
-from ...wire.addresses import listen_at
+from ...wire.addresses import listen_at, show
+from ...wire.admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
+from ...wire.descriptors import is_out_of_descriptors
 from ...wire.token import check_token
 from .greeting import LONGEST_GREETING, AcceptorGreeting, refusal_of
 from .host import Host
@@ -22,9 +26,7 @@ __all__ = ["Reception"]
 
 logger = logging.getLogger(__name__)
 
-GREETING_S = 5.0
-MAX_STRANGERS = 64  # connections that have not proved the token yet
-BACKLOG = 128
+BACKLOG = 512
 NONCE_BYTES = 16
 CHUNK_BYTES = 64 * 1024
 FULL_BYTES = 2 * LONGEST_LINE  # of what a peer does not read
@@ -49,59 +51,80 @@ class Reception:
         self.hosts: dict[str, Host] = {}
         """Those that are connected now, by name."""
         self._token, self._on_host, self._on_request = check_token(token), on_host, on_request
-        self._server: asyncio.Server | None = None
+        self._sock: socket.socket | None = None
         self._visits: set[asyncio.Task[None]] = set()
-        self._num_strangers = 0
+        self._strangers: Admission[socket.socket] = Admission("the controller", _hang_up)
         self._job = job
 
     async def start(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> int:
         """Listen, and return the port. Raises OSError."""
-        sock = listen_at(*address, BACKLOG)
-        try:
-            self._server = await asyncio.start_server(self._receive, sock=sock)
-        except BaseException:
-            sock.close()
-            raise
-        return int(sock.getsockname()[1])
+        self._sock = listen_at(*address, BACKLOG)
+        port = int(self._sock.getsockname()[1])
+        self._strangers = Admission(show(address[0], port), _hang_up)
+        asyncio.get_running_loop().add_reader(self._sock, self._accept)
+        return port
 
     async def aclose(self) -> None:
         """Listen no more, and lose all connections. Idempotent."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._sock is not None:
+            asyncio.get_running_loop().remove_reader(self._sock)
+            self._sock.close()
+            self._sock = None
         visits = list(self._visits)
         for visit in visits:
             visit.cancel()
         if visits:
             await asyncio.wait(visits)
 
-    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visit = asyncio.current_task()
-        assert visit is not None
-        self._visits.add(visit)
-        peer = _Peer(reader, writer)
+    def _accept(self) -> None:
+        assert self._sock is not None
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                sock, address = self._sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if is_out_of_descriptors(error):
+                    loop = asyncio.get_running_loop()
+                    loop.remove_reader(self._sock)
+                    loop.call_later(self._strangers.cannot_accept(error), self._accept_again)
+                    return
+                logger.debug("a connection was gone before it was accepted: %s", error)
+                continue
+            sock.setblocking(False)
+            self._strangers.came(sock, show(*address[:2]), sock.fileno())
+            visit = asyncio.create_task(self._receive(sock))
+            self._visits.add(visit)
+            visit.add_done_callback(partial(self._left, sock))
+
+    def _accept_again(self) -> None:
+        if self._sock is not None:
+            asyncio.get_running_loop().add_reader(self._sock, self._accept)
+
+    def _left(self, sock: socket.socket, visit: asyncio.Task[None]) -> None:
+        self._visits.discard(visit)
+        self._strangers.left(sock)
+        sock.close()  # also if the visit was cancelled before it began
+
+    async def _receive(self, sock: socket.socket) -> None:
         try:
-            await self._serve(peer)
+            reader, writer = await asyncio.open_connection(sock=sock)
+            peer = _Peer(reader, writer)
+            try:
+                await self._serve(peer, sock)
+            finally:
+                peer.abort()
         except (OSError, ProtocolError, asyncio.TimeoutError) as error:
             logger.debug("a connection to the controller ended: %s", error)
-        except asyncio.CancelledError:
-            if self._server is not None:  # else we did that ourselves, and asyncio would log it as an error
-                raise
         except Exception:
             logger.exception("a connection to the controller failed")
-        finally:
-            self._visits.discard(visit)
-            peer.abort()
 
-    async def _serve(self, peer: _Peer) -> None:
-        if self._num_strangers >= MAX_STRANGERS:
-            return
-        self._num_strangers += 1
+    async def _serve(self, peer: _Peer, sock: socket.socket) -> None:
         try:
-            purpose = await asyncio.wait_for(self._greet(peer), GREETING_S)
-            first = await asyncio.wait_for(peer.next(), GREETING_S) if purpose == "host" else None
+            purpose = await asyncio.wait_for(self._greet(peer), UNPROVEN_S)
+            first = await asyncio.wait_for(peer.next(), UNPROVEN_S) if purpose == "host" else None
         finally:
-            self._num_strangers -= 1
+            self._strangers.left(sock)
         if purpose == "client":
             await self._serve_client(peer)
         elif first is not None:
@@ -208,3 +231,9 @@ def _to_host(hello: Mapping[str, Any], peer: _Peer) -> Host:
         return Host(hello, peer.write, peer.abort)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a hello that means nothing: {error!r}") from error
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """End a connection; whoever serves it reads its end, and closes it."""
+    with suppress(OSError):  # it has just ended by itself
+        sock.shutdown(socket.SHUT_RDWR)
