@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multiworld.elastic.agreement import plan_of, what_must_agree
-from multiworld.elastic.front_door import FrontDoor
+from multiworld.elastic.front_door import C10D, FrontDoor
 from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions, RestartBudget
 from multiworld.elastic.rendezvous.base import Address, Advice
 from multiworld.elastic.rendezvous.embedded import PATIENT_LOOKS, EmbeddedRendezvous, from_options
@@ -200,11 +200,11 @@ def test_agents_are_admitted_and_others_led_to_the_store(loop: ProgressThread, s
             ours.sendall(b"M")
             theirs.settimeout(5)
             theirs.connect(("127.0.0.1", door.port))
-            theirs.sendall(b"\x00hello")
+            theirs.sendall(C10D + b"hello")
             inside, _ = store.accept()
             with inside:
                 inside.settimeout(5)
-                assert inside.recv(6) == b"\x00hello"
+                assert inside.recv(len(C10D) + 5) == C10D + b"hello"
                 assert not admitted
                 ours.sendall(b"W...")
                 assert wait_until(lambda: bool(admitted), 5)

@@ -1,0 +1,79 @@
+"""What strangers at a listening port cost: places that go to newcomers, and a line of log now and then."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from multiworld.testing import scaled
+from multiworld.wire.admission import MAX_UNPROVEN
+from multiworld.wire.dialer import dial
+from multiworld.wire.frames import Kind, pack_frame
+from multiworld.wire.handshake import encode_fields
+from multiworld.wire.listener import Listener
+from multiworld.wire.progress import ProgressThread
+from multiworld.wire.waiting import wait_blocking
+
+from .connected import Sink
+
+
+@pytest.fixture
+def loop(no_leaks: None) -> Iterator[ProgressThread]:
+    loop = ProgressThread("test-listener")
+    yield loop
+    loop.stop()
+
+
+@pytest.fixture
+def listener(loop: ProgressThread) -> Iterator[Listener]:
+    listener = Listener(loop, "127.0.0.1", 0, b"secret", {"sink": lambda pending: pending.accept(Sink())})
+    yield listener
+    loop.call_soon(listener.close)
+
+
+def come(listener: Listener, words: bytes = b"") -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", listener.port), timeout=scaled(5))
+    sock.sendall(words)
+    return sock
+
+
+def is_thrown_out(sock: socket.socket) -> bool:
+    try:
+        while sock.recv(4096):
+            pass
+    except ConnectionError:
+        return True
+    return True
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"x" * 64,
+        pack_frame(Kind.HELLO, b"no fields"),
+        pack_frame(Kind.HELLO, b"[" * 4000),
+        pack_frame(Kind.HELLO, encode_fields({"version": -1})),
+    ],
+)
+def test_what_strangers_say_is_one_line_of_log(
+    listener: Listener, caplog: pytest.LogCaptureFixture, words: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(come(listener, words)) for _ in range(30)]
+        assert all(is_thrown_out(stranger) for stranger in crowd)
+    assert len(caplog.records) == 1
+
+
+def test_silent_strangers_keep_nobody_out(loop: ProgressThread, listener: Listener) -> None:
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(come(listener)) for _ in range(MAX_UNPROVEN + 20)]
+        fields, limit_s = {"purpose": "sink"}, scaled(5)
+        sink = Sink()
+        connection = wait_blocking(dial(loop, "127.0.0.1", listener.port, fields, b"secret", sink, timeout_s=limit_s))
+        connection.abort()
+        assert all(is_thrown_out(stranger) for stranger in crowd[:20])

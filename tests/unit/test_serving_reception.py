@@ -1,0 +1,71 @@
+"""The controller's door while strangers stand before it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from multiworld.serving.hosts import Reception, ask
+from multiworld.testing import scaled
+from multiworld.wire.admission import MAX_UNPROVEN
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+async def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {"said": request["say"]}
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[tuple[str, int]]:
+    reception = Reception("secret", on_host=lambda _: None, on_request=answer)
+    port = await reception.start()
+    yield ("127.0.0.1", port)
+    await reception.aclose()
+
+
+def is_hung_up(sock: socket.socket) -> bool:
+    try:
+        while sock.recv(4096):
+            pass
+    except ConnectionError:
+        return True
+    return True
+
+
+async def test_silent_strangers_lock_no_command_out(address: tuple[str, int]) -> None:
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(socket.create_connection(address, scaled(5))) for _ in range(MAX_UNPROVEN + 20)]
+        assert await asyncio.to_thread(ask, address, "secret", {"say": "hello"}, scaled(5)) == {"said": "hello"}
+        for stranger in crowd[:20]:
+            assert await asyncio.to_thread(is_hung_up, stranger)
+
+
+@pytest.mark.parametrize(
+    "words", [b"x" * 64 + b"\n", b"[" * 4000 + b"\n", b'{"multiworld": 1, "purpose": {}}\n', b"{}\n"]
+)
+async def test_what_strangers_say_is_logged_by_nobody(
+    address: tuple[str, int], caplog: pytest.LogCaptureFixture, words: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(5):
+        with socket.create_connection(address, scaled(5)) as stranger:
+            stranger.sendall(words)
+            assert await asyncio.to_thread(is_hung_up, stranger)
+    assert caplog.records == []
+
+
+async def test_a_reception_closes_while_strangers_come() -> None:
+    reception = Reception("secret", on_host=lambda _: None, on_request=answer)
+    port = await reception.start()
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), scaled(5)))
+        await asyncio.sleep(0)  # some are accepted, and nobody has served them yet
+        await reception.aclose()
