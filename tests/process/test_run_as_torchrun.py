@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
 import subprocess
 import sys
 import textwrap
-from contextlib import redirect_stdout
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
 from torch.distributed.elastic import events
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from multiworld.elastic.launcher import JobError
 from multiworld.elastic.master_store import MasterStore
 from multiworld.run import main
+from multiworld.testing import scaled
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_leaks")]
 
@@ -125,6 +131,64 @@ def test_plain_process_groups_meet_at_the_port_that_the_user_gave(method: str, o
     static = ["--master-addr=localhost", f"--master-port={port}", "--node-rank=0"]
     main(["--run-path", "--nproc-per-node=2", *static, str(path), str(out), place])
     assert written(out) == {0: "2.0 True", 1: "2.0 True"}
+
+
+@pytest.mark.parametrize("option", ["--rdzv-endpoint=localhost:0", "--master-port=0"])
+def test_a_static_job_of_one_host_takes_any_free_port_if_asked_to(option: str, out: Path, tmp_path: Path) -> None:
+    path = tmp_path / "reduce.py"
+    path.write_text(textwrap.dedent(REDUCING))
+    main(["--run-path", "--nproc-per-node=2", option, str(path), str(out), "env://"])
+    assert written(out) == {0: "2.0 True", 1: "2.0 True"}
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[int]:
+    """Listen at a port, and say that to everybody who comes; None: take nobody."""
+
+    def serve() -> None:
+        with suppress(OSError):  # closed below
+            while True:
+                guest, _ = server.accept()
+                with guest:
+                    guest.sendall(answer or b"")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        if answer is not None:
+            thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            if answer is not None:
+                thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "reason"),
+    [
+        (None, ["--master-addr=127.0.0.1"], "it takes connections, and says nothing"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ["--nnodes=2", "--rdzv-backend=c10d"], "it does not answer as one"),
+    ],
+)
+def test_what_else_listens_where_agents_are_to_meet_is_named_within_seconds(
+    answer: bytes | None, options: list[str], reason: str, program: Path
+) -> None:
+    with listener(answer) as port:
+        place = f"--master-port={port}" if answer is None else f"--rdzv-endpoint=127.0.0.1:{port}"
+        before = time.monotonic()
+        with pytest.raises(JobError, match=rf"EADDRINUSE, \S+ \(pid {os.getpid()}\) .* is no agent .*: {reason}"):
+            main([*options, place, str(program)])
+        assert time.monotonic() - before < scaled(9)  # before a silent agent would be given up
+
+
+def test_an_address_at_which_nobody_may_listen_is_named_at_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listen_at(*_: object) -> socket.socket:
+        raise PermissionError(errno.EACCES, "Permission denied")  # as to an ordinary user
+
+    monkeypatch.setattr("multiworld.elastic.front_door.listen_at", listen_at)
+    with pytest.raises(JobError, match=r"cannot meet at 127\.0\.0\.1:1: this host cannot listen at .*: .*denied"):
+        main(["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", str(program)])
 
 
 def test_agents_of_two_hosts_meet_at_the_endpoint(program: Path, out: Path) -> None:

@@ -280,6 +280,10 @@ def test_what_stands_after_the_script_is_the_scripts(given: str, line: str) -> N
     assert old.training_script_args == given.split()
 
 
+def test_the_master_may_be_an_ipv6_address_without_brackets() -> None:
+    assert options("--nnodes=2", "--master-addr=fd00::1", "--master-port=80").rdzv_endpoint == "[fd00::1]:80"
+
+
 def test_without_our_options_nothing_is_decided_for_the_user() -> None:
     job = options()
     assert job.budget is None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multiworld.elastic.agreement import plan_of, what_must_agree
 from multiworld.elastic.front_door import C10D, FrontDoor
+from multiworld.elastic.listening_process import find_listener
+from multiworld.elastic.meeting import Call, Reminder, Strangers
 from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions, RestartBudget
 from multiworld.elastic.rendezvous.base import Address, Advice
 from multiworld.elastic.rendezvous.embedded import PATIENT_LOOKS, EmbeddedRendezvous, from_options
@@ -38,13 +42,20 @@ def options(**given: Any) -> JobOptions:
         ("::1", [("::1", 29400)]),
         ("127.0.0.1:1, 127.0.0.2:2", [("127.0.0.1", 1), ("127.0.0.2", 2)]),
         ("localhost:0", [("127.0.0.1", 0)]),
+        (" localhost ", [("127.0.0.1", 29400)]),
+        ("[::1]", [("::1", 29400)]),
+        ("::1:29500", [("::1", 29500)]),  # as torchrun reads it
+        ("fd00::10:2:29500", [("fd00::10:2", 29500)]),
+        ("fd00::10:a", [("fd00::10:a", 29400)]),
+        ("fd00:1:2:3:4:5:6:7", [("fd00:1:2:3:4:5:6:7", 29400)]),
+        ("fd00:1:2:3:4:5:6:7:80", [("fd00:1:2:3:4:5:6:7", 80)]),
     ],
 )
 def test_endpoints_are_read_as_people_write_them(text: str, found: list[tuple[str, int]]) -> None:
     assert [(each.host, each.port) for each in find_endpoints(text)] == found
 
 
-@pytest.mark.parametrize("text", ["", "127.0.0.1:port", "127.0.0.1:70000", ":29500"])
+@pytest.mark.parametrize("text", ["", "127.0.0.1:port", "127.0.0.1:70000", ":29500", "a..b:1", "no.such.invalid:1"])
 def test_an_endpoint_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="endpoint"):
         find_endpoints(text)
@@ -60,6 +71,67 @@ def test_this_hosts_address_is_what_leads_to_the_endpoint() -> None:
     (endpoint,) = find_endpoints("127.0.0.1:1", is_host=False)
     assert local_address(endpoint, None) == "127.0.0.1"
     assert local_address(endpoint, "127.0.0.9") == "127.0.0.9"
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the resolver knows beside numbers."""
+    known = {"localhost": "127.0.0.1", "host0": "127.0.1.1", "service0": "192.0.2.7"}
+
+    def getaddrinfo(host: str, *_: Any, **__: Any) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (known[host], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return known
+
+
+def test_a_host_that_has_its_own_name_at_a_loopback_address_listens_where_others_come(names: dict[str, str]) -> None:
+    own, here = find_endpoints("host0:1", for_others=True)[0], find_endpoints("localhost:1", for_others=True)[0]
+    assert (own.is_here, own.listens_at) == (True, "0.0.0.0")
+    assert (here.is_here, here.listens_at) == (True, "127.0.0.1")
+    assert find_endpoints("host0:1")[0].listens_at == "127.0.1.1"  # nobody else comes
+
+
+def test_an_address_that_leads_to_this_host_but_is_none_of_its_own_is_listened_for_at_all_of_them(
+    names: dict[str, str],
+) -> None:
+    (endpoint,) = find_endpoints("service0:1", is_host=True, for_others=True)
+    assert (endpoint.host, endpoint.listens_at) == ("192.0.2.7", "0.0.0.0")
+    with pytest.raises(ValueError, match="service0:1 is no address of this host: give one with --master-addr"):
+        from_options(options(rdzv_backend="static", rdzv_endpoint="service0:1", node_rank=0))
+
+
+def test_a_static_job_meets_at_torchruns_port_for_it_and_others_at_theirs() -> None:
+    for backend, port in (("static", 29500), ("c10d", 29400)):
+        rendezvous, _ = from_options(options(rdzv_backend=backend, rdzv_endpoint="127.0.0.1", max_nodes=2))
+        assert rendezvous.lookouts() == [Address("127.0.0.1", port)]
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_port_0_is_any_for_one_host_and_refused_for_several(backend: str) -> None:
+    assert look(from_options(options(rdzv_backend=backend, rdzv_endpoint="127.0.0.1:0"))[0], taken=False).leads
+    with pytest.raises(ValueError, match=r"127.0.0.1:0: port 0 is any free port of a host, and the other hosts do not"):
+        from_options(options(rdzv_backend=backend, rdzv_endpoint="127.0.0.1:0", max_nodes=2))
+
+
+def test_a_file_to_meet_in_is_not_needed_on_one_host_and_refused_for_several() -> None:
+    config = {"store_type": "file"}
+    one = options(rdzv_backend="c10d", rdzv_endpoint="/shared/file", rdzv_config=config)
+    assert look(from_options(one)[0], taken=False).leads
+    with pytest.raises(ValueError, match="store_type=file: agents of several hosts meet at an address"):
+        from_options(options(rdzv_backend="c10d", rdzv_endpoint="/shared/file", rdzv_config=config, max_nodes=2))
+
+
+@pytest.mark.parametrize(("given", "is_here"), [("'0'", False), ("true", True), ("No", False), ("t", True)])
+def test_the_user_may_say_whether_this_is_the_host(given: str, is_here: bool) -> None:
+    job = options(rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:1", rdzv_config={"is_host": given}, max_nodes=2)
+    assert look(from_options(job)[0], taken=False).leads is is_here
+
+
+def test_an_is_host_that_is_neither_yes_nor_no_is_refused() -> None:
+    job = options(rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:1", rdzv_config={"is_host": "maybe"})
+    with pytest.raises(ValueError, match="--rdzv-conf is_host=maybe: expected 1 or 0"):
+        from_options(job)
 
 
 def test_only_node_0_of_a_static_job_listens_at_the_endpoint() -> None:
@@ -91,6 +163,57 @@ def test_an_agent_at_a_later_endpoint_calls_the_earlier_ones_before_it_leads() -
     for _ in range(PATIENT_LOOKS):
         assert not look(rendezvous, taken=False).leads
     assert look(rendezvous, taken=False).leads
+
+
+# ---- strangers, and whom we wait for
+
+
+def test_a_stranger_that_answers_wrongly_is_named_after_two_seconds_unless_an_agent_takes_its_place() -> None:
+    strangers = Strangers(is_ours=False)
+    strangers.met([Call.STRANGE], 0.0)
+    assert strangers.why_hopeless(1.9) is None
+    strangers.met([Call.DEAD], 1.95)  # an agent that has just ended
+    strangers.met([Call.STRANGE], 2.0)
+    assert strangers.why_hopeless(2.1) is None
+    strangers.met([Call.STRANGE], 4.0)
+    assert strangers.why_hopeless(4.0) == "it does not answer as one"
+
+
+@pytest.mark.parametrize(("is_ours", "patience_s"), [(True, 2.0), (False, 10.0)])
+def test_one_that_says_nothing_may_be_an_agent_that_is_stopped_unless_none_is_meant_to_be_there(
+    is_ours: bool, patience_s: float
+) -> None:
+    strangers = Strangers(is_ours=is_ours)
+    for at in (0.0, patience_s - 0.1):
+        strangers.met([Call.UNKNOWN, Call.SILENT], at)
+        assert strangers.why_hopeless(at) is None
+    assert strangers.why_hopeless(patience_s) == "it takes connections, and says nothing"
+
+
+def test_a_wait_is_told_after_5_seconds_and_then_after_gaps_that_grow() -> None:
+    reminder, told = Reminder(), []
+    for second in range(1000):
+        waited_s = reminder.look(100.0 + second, is_waiting=True)
+        told += [] if waited_s is None else [waited_s]
+    assert told == [5, 15, 35, 75, 155, 315, 615, 915]
+    assert reminder.look(2000.0, is_waiting=False) is None
+    assert reminder.look(2001.0, is_waiting=True) is None
+    assert reminder.look(2006.0, is_waiting=True) == 5
+
+
+def test_the_process_that_listens_at_a_port_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listener = find_listener(server.getsockname()[1])
+        assert listener is not None
+        assert listener.pid == os.getpid()
+        assert listener.name == Path("/proc/self/comm").read_text().strip()
+    assert find_listener(server_port_of_nobody()) is None
+
+
+def server_port_of_nobody() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 # ---- succession
@@ -149,6 +272,11 @@ def test_a_host_that_is_cut_off_waits_as_long_as_for_hosts_at_first_unless_told_
     conf = {"join_timeout": "5"}
     plans = [plan_of(options(rdzv_config=conf, cut_off_s=given)) for given in (None, 0.0, 7.0)]
     assert [plan.cut_off_s for plan in plans] == [5.0, 0.0, 7.0]
+
+
+@pytest.mark.parametrize(("backend", "patience_s"), [("static", 7.0), ("etcd", 7.0), ("c10d", 600.0)])
+def test_a_timeout_means_the_joining_to_those_for_whom_it_does_under_torchrun(backend: str, patience_s: float) -> None:
+    assert plan_of(options(rdzv_backend=backend, rdzv_config={"timeout": "7"})).join_timeout_s == patience_s
 
 
 def test_a_time_that_is_none_is_refused() -> None:

@@ -22,6 +22,7 @@ from .logs.pump import LogPump
 from .master_store import MasterKeeper, MasterStore
 from .notes import report_to_fields
 from .options import JobOptions
+from .rendezvous.endpoint import STATIC_PORT, split_endpoint
 from .torch_metrics import JobMetrics
 from .torch_timers import OverrunTimer
 from .worker_port import WorkerPort
@@ -311,6 +312,8 @@ class Agent:
         if door is not None:
             door.store = master.inside
             if self._options.rdzv_backend == "static":  # workers expect it where the user said
-                host, _, port = self._options.rdzv_endpoint.rpartition(":")
-                master.address, master.port = host.strip("[]"), int(port)
+                first = self._options.rdzv_endpoint.partition(",")[0].strip()
+                host, port = split_endpoint(first, STATIC_PORT)
+                if port:  # 0: any, so wherever it is
+                    master.address, master.port = host, port
         self._report({"say": "master", "generation": master.generation, "address": master.address, "port": master.port})

@@ -8,14 +8,16 @@ from typing import Any
 from .job import JobPlan
 from .options import JobOptions
 
-__all__ = ["plan_of", "what_must_agree"]
+__all__ = ["plan_of", "setting", "what_must_agree"]
 
 JOIN_S, LAST_CALL_S = 600.0, 3.0
+TIMEOUT_BACKENDS = ("static", "etcd")  # of torchrun's, those that call it so
 
 
 def plan_of(options: JobOptions) -> JobPlan:
     """Return the plan. Raises ValueError for a time in ``--rdzv-conf`` that is none."""
-    join_s = _seconds(options, "join_timeout", JOIN_S)
+    patience_s = _seconds(options, "timeout", JOIN_S) if options.rdzv_backend in TIMEOUT_BACKENDS else JOIN_S
+    join_s = _seconds(options, "join_timeout", patience_s)
     return JobPlan(
         min_nodes=options.min_nodes,
         max_nodes=options.max_nodes,
@@ -41,12 +43,18 @@ def what_must_agree(options: JobOptions) -> dict[str, Any]:
     }
 
 
-def _seconds(options: JobOptions, key: str, default: float) -> float:
+def setting(options: JobOptions, key: str) -> str | None:
+    """Return what ``--rdzv-conf`` says of a key, quoted or not; None if it says nothing."""
     given = next((value for name, value in options.rdzv_config.items() if name.strip("'\" ") == key), None)
+    return None if given is None else given.strip("'\" ")
+
+
+def _seconds(options: JobOptions, key: str, default: float) -> float:
+    given = setting(options, key)
     if given is None:
         return default
     try:
-        seconds = float(given.strip("'\" "))
+        seconds = float(given)
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:

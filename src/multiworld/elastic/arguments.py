@@ -20,13 +20,13 @@ from torch.distributed import run as torchrun
 from ..world.launched import TOKEN_VARIABLE
 from .environment import check_visible_devices
 from .options import ANY_PORT_HERE, Entrypoint, EntrypointKind, JobOptions, LogOptions
+from .rendezvous.endpoint import STATIC_PORT
 from .schedulers.slurm import with_slurm_defaults
 
 __all__ = ["options_from"]
 
 logger = logging.getLogger(__name__)
 
-STATIC_PORT = 29500
 START_METHODS = ("spawn", "fork", "forkserver")
 STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 LOGS_SPECS = "torchrun.logs_specs"
@@ -114,9 +114,11 @@ def _rendezvous(namespace: argparse.Namespace, max_nodes: int, spare_nodes: int)
             "choose another one and its --rdzv-endpoint"
         )
     port = STATIC_PORT if namespace.master_port is None else namespace.master_port
+    host = namespace.master_addr
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return {
         **place,
-        "rdzv_endpoint": namespace.rdzv_endpoint or f"{namespace.master_addr}:{port}",
+        "rdzv_endpoint": namespace.rdzv_endpoint or f"{host}:{port}",
         "node_rank": namespace.node_rank,
     }
 

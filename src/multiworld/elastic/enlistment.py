@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import enum
+import errno
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -14,23 +14,16 @@ from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..world.link import Link
 from .agent_links import CALL_S, AgentLinks
+from .meeting import Call
 
-__all__ = ["WELCOME_S", "Call", "Enlistment", "Welcome"]
+__all__ = ["WELCOME_S", "Enlistment", "Welcome"]
 
 logger = logging.getLogger(__name__)
 
 WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
 MAX_HOPS = 8
 ANSWERS = ("welcome", "redirect", "refuse")
-
-
-class Call(enum.Enum):
-    """What came of calling an agent."""
-
-    FOLLOWED = "followed"
-    DEAD = "dead"  # its machine answers, and it is not there
-    STRANGE = "strange"  # somebody is there, and does not speak as an agent
-    UNKNOWN = "unknown"
+CLOSED = (0, errno.ECONNRESET, errno.EPIPE)  # by somebody to whom we had come
 
 
 class Welcome(NamedTuple):
@@ -60,9 +53,7 @@ class Enlistment:
                 link = await self._links.call(host, port, CALL_S)
             except DialError as error:
                 logger.debug("no agent at %s:%d: %s", host, port, error)
-                if hop or (error.errno and not error.is_refused):
-                    return Call.UNKNOWN
-                return Call.DEAD if error.is_refused else Call.STRANGE
+                return _meaning(error, is_hop=hop > 0)
             except HandshakeError:
                 if is_known:
                     return Call.DEAD
@@ -109,6 +100,17 @@ class Enlistment:
         finally:
             timer.cancel()
             self._answer = self.link = None
+
+
+def _meaning(error: DialError, *, is_hop: bool) -> Call:
+    """Say what it means that an agent was not reached; if another has sent us there, not much."""
+    if is_hop:
+        return Call.UNKNOWN
+    if error.is_refused:
+        return Call.DEAD
+    if error.is_silent:
+        return Call.SILENT
+    return Call.STRANGE if error.errno in CLOSED else Call.UNKNOWN
 
 
 def _give_up(answer: Operation[dict[str, Any]], link: Link) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
+import errno
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from math import inf
 from typing import Any
 
 from ..errors import MultiworldError
@@ -24,10 +24,12 @@ from .agent import Agent
 from .agent_links import AgentLinks
 from .control.event_log import EventCopy, EventLog, segments_of
 from .coordinator import Coordinator
-from .enlistment import WELCOME_S, Call, Enlistment, Welcome
+from .enlistment import WELCOME_S, Enlistment, Welcome
 from .followers import FENCE_S, Followers
-from .job import Job, JobPlan
+from .job import Job, JobPlan, Phase
 from .layout import AgentInfo
+from .listening_process import find_listener
+from .meeting import Call, Reminder, Strangers
 from .notes import (
     agent_from_fields,
     agent_to_fields,
@@ -38,14 +40,13 @@ from .notes import (
 from .rendezvous.base import Address, Rendezvous
 from .succession import Roster, RosterEntry, has_quorum, line_of_succession, may_have_gone_on
 
-__all__ = ["CutOffError", "Leadership", "LeftBehindError", "MeetingError", "Role"]
+__all__ = ["CutOffError", "Leadership", "LeftBehindError", "MeetingError", "MeetingPlaceError", "Role"]
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.05
 STOCK_S = 1.0
 CALLS_AT_ONCE = 64
-STRANGE_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
 
 
 class Role(enum.Enum):
@@ -66,6 +67,17 @@ class MeetingError(MultiworldError):
 
     def __str__(self) -> str:
         return f"no coordinator of this job was found at {self.where} within {self.timeout_s:.3g} s; {self.why}"
+
+
+class MeetingPlaceError(MultiworldError):
+    """The agents cannot meet where they were told to: something else is there, or nobody may listen there."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, reason
+
+    def __str__(self) -> str:
+        return f"the job cannot meet at {self.where}: {self.reason}; choose another port or endpoint"
 
 
 class CutOffError(MultiworldError):
@@ -137,6 +149,8 @@ class Leadership:
         self._stale_since = 0.0
         self._dead: set[str] = set()  # those that the search has found to be dead
         self._dead_before: set[str] = set()  # those that had died when that began
+        self._reminder = Reminder()
+        self._taken: set[int] = set()  # ports of this host at which somebody else listens
         self._absence = Absence(lease_s=lease_s, now=_time_passed())
         self._search: Operation[None] | None = None
         self._events = EventCopy(self.report)
@@ -183,6 +197,26 @@ class Leadership:
         if self.role is not Role.OVER:
             self._loop.call_later(STOCK_S, self._take_stock)
             self.report({"say": "runs", "workers": self._agent.running})
+            self._remind()
+
+    def _remind(self) -> None:
+        """Say now and then whom we wait for at first."""
+        come = None
+        if self.role is Role.LEADING and self.coordinator is not None:
+            job = self.coordinator.job
+            if job.phase is Phase.GATHERING and len(job.agents) < self._plan.min_nodes:
+                come = len(job.agents)
+        is_waiting = come is not None or (self.role is Role.SEARCHING and self._is_meeting)
+        waited_s = self._reminder.look(time.monotonic(), is_waiting=is_waiting)
+        if waited_s is None:
+            return
+        so_far = f"{waited_s:.0f} s of at most {self._plan.join_timeout_s:g} s so far"
+        if come is not None:
+            text = "%d of at least %d hosts have come; this one waits for others at %s (%s)"
+            logger.warning(text, come, self._plan.min_nodes, self._rendezvous, so_far)
+        else:
+            text = "this host looks for the other agents of the job at %s (%s): %s"
+            logger.warning(text, self._rendezvous, so_far, self._rendezvous.why_nobody())
 
     def _watch_the_clock(self) -> None:
         if self.role is Role.OVER:
@@ -262,7 +296,7 @@ class Leadership:
 
     async def _meet_somebody(self) -> None:
         began = time.monotonic()
-        strange_since = inf
+        strangers = Strangers(is_ours=self._plan.max_nodes == 1 or self._info.node_rank == 0)
         while True:
             advice = await self._rendezvous.look(self._listen)
             if advice.leads:
@@ -274,10 +308,10 @@ class Leadership:
                 if calls[-1] is Call.FOLLOWED:
                     return
             now = time.monotonic()
-            strange_since = min(strange_since, now) if Call.STRANGE in calls else inf
-            if now - strange_since > STRANGE_S:
-                why = "something listens there that is no agent of a job: choose another port"
-                raise MeetingError(str(self._rendezvous), now - began, why)
+            strangers.met(calls, now)
+            why = strangers.why_hopeless(now)
+            if why is not None:
+                raise MeetingPlaceError(str(self._rendezvous), self._describe_stranger(advice.call, why))
             if now - began > self._plan.join_timeout_s:
                 raise MeetingError(str(self._rendezvous), self._plan.join_timeout_s, self._rendezvous.why_nobody())
             await pause(self._loop, self._rendezvous.retry_s)
@@ -287,9 +321,24 @@ class Leadership:
             return True
         try:
             self._links.open_door(address.host, address.port)
-        except OSError:  # another agent of this host was first
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                shown = f"{address.host}:{address.port}"
+                raise MeetingPlaceError(
+                    str(self._rendezvous), f"this host cannot listen at {shown}: {error}"
+                ) from error
+            self._taken.add(address.port)  # another agent of this host was first, or something else
             return False
+        self._taken.discard(address.port)
         return True
+
+    def _describe_stranger(self, called: Sequence[Address], why: str) -> str:
+        for address in called:
+            if address.port in self._taken:
+                listener = find_listener(address.port)
+                who = "something" if listener is None else f"{listener.name} (pid {listener.pid})"
+                return f"EADDRINUSE, {who} listens there already, and is no agent of a job: {why}"
+        return f"something listens there that is no agent of a job: {why}"
 
     async def _follow(self, host: str, port: int, *, is_known: bool = False) -> Call:
         """Report for duty with an agent, or whoever it sends us to, as ``Enlistment`` does."""

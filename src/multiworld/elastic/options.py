@@ -145,7 +145,7 @@ class JobOptions:
     @property
     def is_alone(self) -> bool:
         """Whether no other host can take part: nobody else knows where the job meets."""
-        return self._is_for_one_host and self.meeting_place.endswith(":0")
+        return self.is_for_one_host and self.meeting_place.endswith(":0")
 
     @property
     def meeting_place(self) -> str:
@@ -153,11 +153,13 @@ class JobOptions:
 
         As nobody else comes, it needs no number that others know, by which jobs of one host would meet each other.
         """
-        needs_none = self.rdzv_backend in EMBEDDED and self._is_for_one_host
+        needs_none = self.rdzv_backend in EMBEDDED and self.is_for_one_host
+        if needs_none and self.rdzv_config.get("store_type", "").lower() == "file":  # the endpoint is a path
+            return ANY_PORT_HERE
         return self.rdzv_endpoint or (ANY_PORT_HERE if needs_none else "")
 
     @property
-    def _is_for_one_host(self) -> bool:
+    def is_for_one_host(self) -> bool:
         return self.max_nodes == 1 and not self.spare_nodes
 
     def __post_init__(self) -> None:

@@ -35,12 +35,13 @@ __all__ = ["DialError", "dial"]
 class DialError(MultiworldError):
     """The other end could not be reached (``reason``): nobody listens, or no route. Trying again may help.
 
-    ``errno``: the system's error, or 0 if there was none.
+    ``errno``: the system's error, or 0 if there was none. ``is_silent``: somebody took the connection and said nothing.
     """
 
-    def __init__(self, host: str, port: int, reason: str, errno: int = 0) -> None:
-        super().__init__(host, port, reason, errno)
+    def __init__(self, host: str, port: int, reason: str, errno: int = 0, is_silent: bool = False) -> None:
+        super().__init__(host, port, reason, errno, is_silent)
         self.host, self.port, self.reason, self.errno = host, port, reason, errno
+        self.is_silent = is_silent
 
     @property
     def is_refused(self) -> bool:
@@ -204,8 +205,17 @@ class _Dialing:
         self._connection.abort(str(error))
 
     def _expire(self) -> None:
-        self._operation.fail(DialError(self._host, self._port, "no answer in time", errno.ETIMEDOUT))
+        is_silent = _is_connected(self._connection.sock)
+        self._operation.fail(DialError(self._host, self._port, "no answer in time", errno.ETIMEDOUT, is_silent))
         self._connection.abort("no answer in time")
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 def _refuse(operation: Operation[Connection], error: Exception) -> None:

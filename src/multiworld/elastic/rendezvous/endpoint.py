@@ -1,4 +1,4 @@
-"""Where the agents of a job meet at first: ``host:port``, resolved, and whether that is this host."""
+"""Where the agents of a job meet at first: ``host:port``, resolved, and whether and where this host listens there."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from ...wire.addresses import family_of
 from ...wire.names import is_address
+from ..page.access import is_loopback
 
-__all__ = ["Endpoint", "find_endpoints", "local_address", "split_endpoint"]
+__all__ = ["STATIC_PORT", "Endpoint", "find_endpoints", "local_address", "split_endpoint"]
 
-DEFAULT_PORT = 29400  # as torchrun has it
+DEFAULT_PORT, STATIC_PORT = 29400, 29500  # as torchrun has them
+WILDCARDS = ("0.0.0.0", "::")
+ANYWHERE = "192.0.2.1"  # an address for documentation, which a default route leads to like any other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,17 +25,28 @@ class Endpoint:
     is_here: bool
     named: str
     """As the user gave it."""
+    is_own: bool = True
+    """Whether ``host``, where ``is_here``, is what other hosts call this one; else it is only what leads here."""
+
+    @property
+    def listens_at(self) -> str:
+        """The address at which an agent of this host listens for those that come to the endpoint."""
+        return self.host if self.is_own else WILDCARDS[":" in self.host]
 
     def __str__(self) -> str:
         return self.named
 
 
-def find_endpoints(text: str, *, is_host: bool | None = None, default_port: int = DEFAULT_PORT) -> list[Endpoint]:
+def find_endpoints(
+    text: str, *, is_host: bool | None = None, default_port: int = DEFAULT_PORT, for_others: bool = False
+) -> list[Endpoint]:
     """Parse and resolve ``host[:port][,host[:port]…]``; blocks for DNS. Raises ValueError for what means nothing.
 
     ``is_host``: whether this agent may listen there, if the user says so; None: wherever the address is this host's.
+    ``for_others``: agents of other hosts come there too.
     """
-    endpoints = [_find(part.strip(), is_host, default_port) for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    endpoints = [_find(part, is_host, default_port, for_others=for_others) for part in parts]
     if not endpoints:
         raise ValueError("no rendezvous endpoint: give --rdzv-endpoint HOST:PORT, or --standalone for one host")
     return endpoints
@@ -41,7 +55,9 @@ def find_endpoints(text: str, *, is_host: bool | None = None, default_port: int 
 def split_endpoint(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
     """Return host, as it was given, and port of one endpoint. Raises ValueError."""
     host, separator, port = text.rpartition(":")
-    if (text.startswith("[") and text.endswith("]")) or not separator or (":" in host and not host.startswith("[")):
+    # as torchrun, we take the last part of fd00::1:29400 for the port; but that of fd00::1 is a part of the address
+    is_bare = ":" in host and not host.startswith("[") and not (is_address(host) and port.isdecimal())
+    if (text.startswith("[") and text.endswith("]")) or not separator or is_bare:
         host, port = text, str(default_port)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
@@ -52,9 +68,11 @@ def split_endpoint(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, in
 def local_address(endpoint: Endpoint, given: str | None) -> str:
     """Return the numeric address at which the other agents reach this one: what leads to the endpoint, or ``given``."""
     if given is not None:
-        return given if is_address(given) else _resolve(given)
-    if endpoint.is_here:
+        return given if is_address(given) else _resolve(given, "--local-addr")
+    if endpoint.is_here and endpoint.is_own:
         return endpoint.host
+    if endpoint.is_here and is_loopback(endpoint.host):  # the name of this host, as it knows itself
+        return _outward_address() or endpoint.host
     with socket.socket(family_of(endpoint.host), socket.SOCK_DGRAM) as probe:  # nothing is sent
         try:
             probe.connect((endpoint.host, endpoint.port or DEFAULT_PORT))
@@ -63,18 +81,38 @@ def local_address(endpoint: Endpoint, given: str | None) -> str:
         return str(probe.getsockname()[0])
 
 
-def _find(text: str, is_host: bool | None, default_port: int) -> Endpoint:
+def _find(text: str, is_host: bool | None, default_port: int, *, for_others: bool) -> Endpoint:
     host, port = split_endpoint(text, default_port)
-    address = host if is_address(host) else _resolve(host)
-    here = _is_here(address) if is_host is None else is_host
-    return Endpoint(host=address, port=port, is_here=here, named=text)
+    address = host if is_address(host) else _resolve(host, "--rdzv-endpoint")
+    is_ours = _is_here(address)
+    # Many hosts have their name at 127.0.1.1, and a service or a NAT has an address that no host has: others come to
+    # what leads here from there.
+    is_only_for_us = for_others and is_loopback(address) and host != "localhost" and not is_address(host)
+    return Endpoint(
+        host=address,
+        port=port,
+        is_here=is_ours if is_host is None else is_host,
+        named=text,
+        is_own=is_ours and not is_only_for_us,
+    )
 
 
-def _resolve(host: str) -> str:
+def _outward_address() -> str | None:
+    """Return the address that this host has for others; None if it knows no way to any."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent
+        try:
+            probe.connect((ANYWHERE, DEFAULT_PORT))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _resolve(host: str, option: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ValueError(f"--rdzv-endpoint {host}: the name cannot be resolved: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name can be like that
+        reason = error.strerror if isinstance(error, OSError) else "that is no name"
+        raise ValueError(f"{option} {host}: the name cannot be resolved: {reason}") from error
     return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
 
 

@@ -33,7 +33,7 @@ class EtcdRendezvous(Rendezvous):
         self._access, self._key, self._ttl_s = access, key, ttl_s
         self._keeper: EtcdKeeper | None = None
         self._me: Address | None = None
-        self._why = "nobody has looked yet"
+        self._why = "etcd has not answered yet"
 
     def attach(self, loop: ProgressThread, me: Address) -> None:
         self._me = me
