@@ -235,7 +235,7 @@ class Load:
 def load(server: subprocess.Popen[str], port: int, size_bytes: int, seconds: float) -> Load:
     """Keep CONNECTIONS requests under way all the time."""
     cpu_s = cpu_time_s(server.pid)
-    head = f"POST /infer HTTP/1.1\r\nHost: x\r\nContent-Type: {CONTENT_TYPE}\r\nX-Dtype: float32\r\n"
+    head = f"POST /infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: {CONTENT_TYPE}\r\nX-Dtype: float32\r\n"
     head += f"X-Shape: {size_bytes // 4}\r\nContent-Length: {size_bytes}\r\n\r\n"
     request, room = head.encode() + bytes(size_bytes), memoryview(bytearray(1 << 20))
     latencies: list[float] = []

@@ -120,7 +120,7 @@ async def connected(gateway: Gateway) -> AsyncIterator[Connection]:
 
 
 def post(body: bytes = BODY, path: str = "/infer", kind: str = "application/json", **headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Type: {kind}"]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if "Content_Length" not in headers and "Transfer_Encoding" not in headers:
         lines.append(f"Content-Length: {len(body)}")
@@ -135,11 +135,11 @@ async def test_one_connection_serves_many_requests_also_pipelined_in_their_order
         for number in range(3):
             status, headers, body = await client.ask(post(Idempotency_Key=str(number)))
             assert (status, orjson.loads(body)["outputs"], headers["x-request-id"]) == (200, [1.0], str(number))
-        head = b"HEAD /healthz HTTP/1.1\r\nHost: x" + END
+        head = b"HEAD /healthz HTTP/1.1\r\nHost: localhost" + END
         client.writer.write(b"".join(post(Idempotency_Key=str(number)) for number in range(20)) + head)
         assert [(await client.answer())[1]["x-request-id"] for _ in range(20)] == [str(each) for each in range(20)]
         assert (await client.reader.readuntil(END)).startswith(b"HTTP/1.1 200")  # and no body follows it
-        assert (await client.ask(b"GET /nowhere HTTP/1.1\r\nHost: x" + END))[0] == 404
+        assert (await client.ask(b"GET /nowhere HTTP/1.1\r\nHost: localhost" + END))[0] == 404
         assert echo.num_calls == 23
 
 
@@ -164,7 +164,7 @@ async def test_an_offer_of_another_protocol_is_ignored() -> None:
         assert echo.num_calls == 2, "its body is still to come"
         assert (await client.ask(rest))[0] == 200
         chunked = post(b"10\r\n" + BODY + b"\r\n0\r\n\r\n", Transfer_Encoding="chunked", **UPGRADE)
-        plain = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket" + END
+        plain = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket" + END
         client.writer.write(chunked + plain + post(**UPGRADE) + post(Idempotency_Key="last"))
         answers = [await client.answer() for _ in range(4)]
         assert [status for status, _, _ in answers] == [200] * 4
@@ -340,7 +340,7 @@ async def test_a_client_that_sends_slowly_but_steadily_is_served() -> None:
         assert (await client.answer())[0] == 200
 
 
-PAGE = b"GET /page HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked" + END
+PAGE = b"GET /page HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked" + END
 
 
 @pytest.mark.parametrize("rest", [b"1", b"8\r\nabc", b"0\r\nx: "])
@@ -417,9 +417,9 @@ async def test_a_stream_of_events_may_take_longer_than_an_answer() -> None:
     ("data", "expected"),
     [
         (b"\x16\x03\x01\x02\x00\x01\x00" + END, 400),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000, 431),
-        (b"POST /infer HTTP/1.1\r\nHost: x\r\nContent-Length: -1" + END, 400),
-        (b"POST /infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked" + END, 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000, 431),
+        (b"POST /infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1" + END, 400),
+        (b"POST /infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nTransfer-Encoding: chunked" + END, 400),
         (post(b"zz\r\n", Transfer_Encoding="chunked"), 400),
         (post(BODY + b"more than was declared", Content_Length=str(len(BODY))), 200),
     ],
@@ -446,7 +446,7 @@ async def test_connections_are_bounded() -> None:
 
 async def test_what_a_connection_refuses_is_counted() -> None:
     async def counted(client: Connection, status: int) -> bool:
-        text = (await client.ask(b"GET /metrics HTTP/1.1\r\nHost: x" + END))[2]
+        text = (await client.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost" + END))[2]
         return b'multiworld_http_requests_total{route="connection",code="%d"} 1\n' % status in text
 
     async with served(max_connections=2, head_timeout_s=1.0) as (gateway, _), connected(gateway) as one:
@@ -465,7 +465,7 @@ async def test_what_a_connection_refuses_is_counted() -> None:
 async def test_a_stop_answers_what_is_open_and_accepts_nothing_new() -> None:
     async with served(Echo(is_slow=True)) as (gateway, echo):
         async with connected(gateway) as busy, connected(gateway) as idle:
-            assert (await idle.ask(b"GET /readyz HTTP/1.1\r\nHost: x" + END))[0] == 200
+            assert (await idle.ask(b"GET /readyz HTTP/1.1\r\nHost: localhost" + END))[0] == 200
             busy.writer.write(post())
             await echo.began.wait()
             stopping = asyncio.create_task(gateway.stop(10.0))
@@ -473,7 +473,7 @@ async def test_a_stop_answers_what_is_open_and_accepts_nothing_new() -> None:
             with pytest.raises(ConnectionError):
                 async with connected(gateway):
                     pass
-            status, headers, _ = await idle.ask(b"GET /readyz HTTP/1.1\r\nHost: x" + END)
+            status, headers, _ = await idle.ask(b"GET /readyz HTTP/1.1\r\nHost: localhost" + END)
             assert (status, headers["connection"]) == (503, "close")
             echo.release.set()
             assert (await busy.answer())[0] == 200

@@ -11,6 +11,7 @@ import orjson
 
 from multiworld.serving.gateway import GatewayOptions, Metric, Payload
 from multiworld.serving.gateway.app import Application
+from multiworld.serving.gateway.asgi import App
 
 __all__ = ["Client", "FakePipeline", "Reply", "StreamingPipeline"]
 
@@ -88,9 +89,14 @@ class Reply:
 class Client:
     """Calls an application of its own."""
 
-    def __init__(self, served: FakePipeline | None = None, options: GatewayOptions | None = None) -> None:
+    def __init__(
+        self,
+        served: FakePipeline | None = None,
+        options: GatewayOptions | None = None,
+        mounts: Mapping[str, App] | None = None,
+    ) -> None:
         self.served = served or FakePipeline()
-        self.app = Application(self.served, options or GatewayOptions())
+        self.app = Application(self.served, options or GatewayOptions(), mounts)
         self.gone = asyncio.Event()
         """Set it, and the client has disconnected."""
         self.answered = asyncio.Event()

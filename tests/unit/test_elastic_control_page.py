@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multiworld.elastic.options import JobOptions
-from multiworld.elastic.page.access import is_loopback, may_read, names_loopback
+from multiworld.elastic.page.access import is_loopback, may_read
 from multiworld.elastic.page.document import document
 from multiworld.elastic.page.metrics import metrics_text
 from multiworld.elastic.page.snapshots import Snapshot
@@ -89,25 +89,6 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 @pytest.mark.parametrize(("number", "texts"), [(0, ["3", "4", "5"]), (3, ["4", "5"]), (4, ["5"]), (5, []), (9, [])])
 def test_a_reader_gets_the_events_that_are_new_to_it(number: int, texts: list[str]) -> None:
     assert [event["text"] for event in snapshot(5).events_since(number)] == texts
-
-
-@pytest.mark.parametrize(
-    ("header", "is_here"),
-    [
-        ("localhost", True),
-        ("localhost:8080", True),
-        ("127.0.0.1:8080", True),
-        ("[::1]:8080", True),
-        ("[::1]", True),
-        ("example.org", False),
-        ("example.org:8080", False),
-        ("127.0.0.1.example.org:8080", False),
-        ("10.0.0.1:8080", False),
-        ("", False),
-    ],
-)
-def test_a_name_that_leads_here_is_not_a_name_of_this_host(header: str, is_here: bool) -> None:
-    assert names_loopback(header) is is_here
 
 
 @pytest.mark.parametrize(

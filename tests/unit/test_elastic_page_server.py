@@ -52,6 +52,12 @@ def test_an_address_that_means_nothing_is_a_bad_request(page: PageServer, monkey
     assert not defects
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/", "/status", "/metrics", "/events"])
+@pytest.mark.parametrize("head", ["Host: rebound.example.org", "Host: localhost\r\nOrigin: http://other.example.org"])
+def test_pages_of_other_sites_learn_nothing(page: PageServer, path: str, head: str) -> None:
+    assert answer_to(page, f"GET {path} HTTP/1.0\r\n{head}\r\n\r\n".encode()).startswith(b"HTTP/1.0 403 ")
+
+
 def test_whoever_asks_for_nothing_keeps_nobody_out(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 4)
     with ExitStack() as idle:

@@ -539,3 +539,12 @@ def test_no_text_ends_in_anything_but_a_document_or_its_problems(text: str) -> N
 )
 def test_values_fit_annotations(value: object, expected: Any, fit: bool) -> None:
     assert fits(value, expected) is fit
+
+
+def test_a_file_says_which_web_pages_may_ask(tmp_path: Path) -> None:
+    text = """
+stages: [{name: a, model: "m:A"}]
+gateway: {cors_origins: ["https://App.example.org"], allowed_hosts: [models.example.org]}
+"""
+    gateway = read_file(write(tmp_path, text)).gateway
+    assert (gateway.cors_origins, gateway.allowed_hosts) == (("https://app.example.org",), ("models.example.org",))

@@ -477,6 +477,9 @@ async def test_no_other_protocol_is_served() -> None:
         {"answer_total_timeout_s": -1.0},
         {"default_timeout_s": float("nan")},
         {"max_connections": 1.5},
+        {"cors_origins": "https://app.example.org"},
+        {"cors_origins": ["app.example.org"]},
+        {"allowed_hosts": ["models.example.org:443"]},
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
@@ -490,3 +493,50 @@ async def test_an_error_of_any_text_can_be_answered() -> None:
     reply = await client.post_json("/infer", ONE)
     assert reply.status == 500
     assert "bad caf\\udce9" in reply.json()["error"]["message"]
+
+
+KSERVE_BODY = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}'
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("GET", path) for path in ("/healthz", "/status", "/metrics", "/docs", "/v2", "/v2/models/echo", "/nowhere")),
+        *(("POST", path) for path in ("/infer", "/generate", "/v2/models/echo/infer", "/mounted/x")),
+    ],
+)
+async def test_pages_of_other_sites_get_nothing_of_any_path(method: str, path: str) -> None:
+    client = Client(StreamingPipeline(), mounts={"/mounted": mounted_app})
+    for headers in (
+        {"host": "rebound.example.org"},
+        {"host": "localhost:8000", "origin": "http://evil.example.org", "sec-fetch-site": "cross-site"},
+        {"host": "localhost:8000", "sec-fetch-site": "cross-site"},
+    ):
+        reply = await client.call(method, path, headers, [KSERVE_BODY])
+        assert reply.status == 403, headers
+        assert not any(name.startswith("access-control") for name in reply.headers)
+    assert client.served.calls == []
+    assert "--allow-host" in reply.body.decode()
+
+
+async def test_pages_of_an_allowed_site_ask_beforehand_and_read_the_answer() -> None:
+    client = Client(options=GatewayOptions(cors_origins=("https://app.example.org",)), mounts={"/mounted": mounted_app})
+    page = {"host": "localhost:8000", "origin": "https://app.example.org", "sec-fetch-site": "cross-site"}
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    for path in ("/infer", "/mounted/x"):
+        before = await client.call("OPTIONS", path, {**page, **asked}, [b""])
+        assert before.status == 200
+        assert before.headers["access-control-allow-headers"] == "content-type"
+        assert before.headers["access-control-allow-origin"] == "https://app.example.org"
+    reply = await client.post("/infer", b'{"inputs":[1]}', **page)
+    assert (reply.status, reply.headers["access-control-allow-origin"]) == (200, "https://app.example.org")
+    assert (await client.post("/infer", b"{}", **page)).headers["access-control-allow-origin"], "errors, too"
+    mounted = await client.call("GET", "/mounted/x", page, [b""])
+    assert (mounted.status, mounted.headers["access-control-allow-origin"]) == (200, "https://app.example.org")
+    other = {**page, "origin": "https://evil.example.org"}
+    assert (await client.call("OPTIONS", "/infer", {**other, **asked}, [b""])).status == 403
+
+
+async def mounted_app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"mounted", "more_body": False})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from multiworld.elastic.page.sites import SiteRule
 from multiworld.errors import MultiworldError
 from multiworld.serving.control import actions
 from multiworld.serving.control.actions import FleetEvent
@@ -356,6 +357,8 @@ async def test_the_application_answers_at_its_paths() -> None:
         assert (await ask(app, "/page", method="POST"))[0] == 405
         assert (await ask(app, "/page/x"))[0] == 404
         assert (await ask(app, "/page", Host="rebound.example.org"))[0] == 403
+        assert (await ask(app, "/page/data", Host="localhost", Origin="http://other.example.org"))[0] == 403
+        assert (await ask(app, "/page/data", Host="localhost:80", Origin="http://localhost"))[0] == 200
         assert (await ask(app, "/page/events"))[0] == 200, "and it ends when the reader goes"
         for last_id in ("\xff", f"{recorder.run}:\xb2", f"{recorder.run}:1"):
             assert (await ask(app, "/page/events", Last_Event_Id=last_id))[0] == 200
@@ -364,11 +367,11 @@ async def test_the_application_answers_at_its_paths() -> None:
 
 async def test_other_hosts_need_a_token() -> None:
     async with Recorder(Scripted()) as recorder:
-        app = PageApp(recorder, token="secret", is_open=True)
+        app = PageApp(recorder, token="secret", sites=SiteRule(is_open=True))
         assert (await ask(app, "/page", query="token=secret", Host="any.example.org"))[0] == 200
         assert (await ask(app, "/page", Authorization="Bearer secret"))[0] == 200
         assert (await ask(app, "/page", query="token=other"))[0] == 401
-        assert (await ask(PageApp(recorder, is_open=True), "/page", query="token="))[0] == 403
+        assert (await ask(PageApp(recorder, sites=SiteRule(is_open=True)), "/page", query="token="))[0] == 403
 
 
 async def test_no_text_of_a_deployment_ends_the_document() -> None:

@@ -62,6 +62,18 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--host", help="numeric address for HTTP (default: 127.0.0.1, this host alone)")
     parser.add_argument("--port", type=_port, help="for HTTP (default: 8000; 0: a free one)")
+    parser.add_argument(
+        "--cors-origin",
+        action="append",
+        metavar="ORIGIN",
+        help="a web site whose pages may ask, such as https://app.example.org ('*': all); may be given several times",
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        metavar="NAME",
+        help="a name besides localhost by which requests may call it, such as that of a proxy in front of it",
+    )
     parser.add_argument("--gateways", type=int, help="processes that take requests, at the same port (default: 1)")
     parser.add_argument("--name", help="of the deployment (default: the pipeline's)")
     parser.add_argument(

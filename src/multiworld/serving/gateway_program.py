@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..channel.base import Payload
-from ..elastic.page.access import is_loopback
 from ..world.manager import WorldManager
 from .admission import Admission
 from .answers import Asked
@@ -120,7 +119,7 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
         options_of_http = GatewayOptions(**arguments["http"])
         host, port = arguments["controller"]
         recorder = Recorder(ControllerSource((host, port), arguments["token"]))
-        page = PageApp(recorder, token=arguments["token"], is_open=not is_loopback(options_of_http.host))
+        page = PageApp(recorder, token=arguments["token"], sites=options_of_http.site_rule())
         service: Served = GatewayService(blueprint.name, member)
         generator = None if options.get("generation") is None else Generator(service, **options["generation"])
         if generator is not None:

@@ -180,7 +180,12 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
     from .control.spec import DeploymentSpec
     from .gateway import GatewayOptions
 
-    given = {name: getattr(options, name) for name in ("host", "port") if getattr(options, name) is not None}
+    given: dict[str, Any] = {
+        name: getattr(options, name) for name in ("host", "port") if getattr(options, name) is not None
+    }
+    for option, name in (("cors_origin", "cors_origins"), ("allow_host", "allowed_hosts")):
+        if getattr(options, option) is not None:
+            given[name] = tuple(getattr(options, option))
     options_of_http = GatewayOptions(**{**http, **given})
     host = _numeric(options_of_http.host)
     port = _port_at(host, options_of_http.port, "--host and --port")

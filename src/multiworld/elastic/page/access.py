@@ -6,26 +6,12 @@ import hmac
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-__all__ = ["is_loopback", "may_read", "names_loopback"]
+__all__ = ["is_loopback", "may_read"]
 
 
 def is_loopback(host: str) -> bool:
     """Whether only processes of this host reach a server at that numeric address."""
     return ipaddress.ip_address(host).is_loopback
-
-
-def names_loopback(host_header: str) -> bool:
-    """Whether a browser means this host by its own name for it.
-
-    Any site may let its name lead to 127.0.0.1, and its scripts would then read the page as their own.
-    """
-    name = host_header.rpartition("]")[0].removeprefix("[") or host_header.rpartition(":")[0] or host_header
-    if name == "localhost":
-        return True
-    try:
-        return is_loopback(name)
-    except ValueError:
-        return False
 
 
 def may_read(token: str, authorization: str, query: Mapping[str, Sequence[str]]) -> bool:

@@ -58,7 +58,7 @@ class PageKeeper:
         coordinator.events.watchers.append(self._happened)
         host = self._host if self._address[0] in WILDCARDS else self._address[0]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
-        needs = " (?token= and the job's token)" if self._server.is_open else ""
+        needs = " (?token= and the job's token)" if self._server.sites.is_open else ""
         record = Record(kind="page", text=f"the page of this job: {self.url}{needs}", fields={"url": self.url})
         coordinator.record(record, is_notable=coordinator.term > 1)  # it is elsewhere now than before
 

@@ -13,9 +13,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ...wire.addresses import listen_at
-from .access import is_loopback, may_read, names_loopback
+from .access import may_read
 from .document import document
 from .metrics import CONTENT_TYPE, metrics_text
+from .sites import site_rule
 from .snapshots import Snapshots
 
 __all__ = ["PageServer"]
@@ -43,7 +44,7 @@ class PageServer:
     def __init__(self, host: str, port: int, *, token: str, snapshots: Snapshots) -> None:
         """Bind, listen, and serve; raises OSError."""
         self.token, self.snapshots = token, snapshots
-        self.is_open = not is_loopback(host)
+        self.sites = site_rule(host)
         self._connections: dict[socket.socket, bool] = {}  # in the order of their coming; whether they were let in
         self._lock = threading.Lock()
         self._closed = False
@@ -146,6 +147,10 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             self.send_error(400, str(error))
             return
+        refusal = self.server.sites.refusal(self.command, {name.lower(): text for name, text in self.headers.items()})
+        if refusal:
+            self.send_error(403, refusal)
+            return
         if url.path == "/healthz":  # for probes, and tells nothing else
             self._send("text/plain; charset=utf-8", "ok\n")
             return
@@ -171,14 +176,9 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug("page: " + format, *args)  # noqa: G003 # the library's own format
 
     def _is_allowed(self, query: dict[str, list[str]]) -> bool:
-        if self.server.is_open:
-            if may_read(self.server.token, self.headers.get("Authorization", ""), query):
-                return True
-            self.send_error(401, "show the job's token: ?token=... or Authorization: Bearer ...")
-            return False
-        if names_loopback(self.headers.get("Host", "localhost")):
+        if not self.server.sites.is_open or may_read(self.server.token, self.headers.get("Authorization", ""), query):
             return True
-        self.send_error(403, "call this page localhost")
+        self.send_error(401, "show the job's token: ?token=... or Authorization: Bearer ...")
         return False
 
     def _head(self, content_type: str, **headers: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from ..errors import ServingError
 from .about import About
 from .answers import error_answer
-from .asgi import App, Receive, Scope, Send
+from .asgi import App, Message, Receive, Scope, Send
 from .body import HeldBytes
-from .exchange import Answer, Exchange
+from .exchange import Answer, Exchange, encoded, headers_of
 from .inference import Inference
 from .interruption import ClientGoneError
 from .options import GatewayOptions
@@ -30,6 +30,11 @@ UNKNOWN = "unknown"
 """The route of requests that lead nowhere: their paths are the client's, and there is no end of them."""
 
 
+PREFLIGHT = "preflight"
+"""The route of what a browser asks before a page of another site may ask."""
+HOW_TO_ALLOW = "(to allow it: --allow-host and --cors-origin of multiworld serve)"
+
+
 class Application:
     """Answers requests by asking ``served``; ``mounts``: what answers below some other paths, such as ``/page``."""
 
@@ -40,7 +45,7 @@ class Application:
         """Set by who stops it: it is not ready any more, and every answer is its connection's last."""
         self.num_connections: Callable[[], int] = lambda: 0
         """How many there are, as the server knows."""
-        self._options = options
+        self._options, self._sites = options, options.site_rule()
         self._held = HeldBytes(options.max_held_bytes)
         self._open: set[Exchange] = set()
         inference = Inference(served, options, self.counts, refused=self._refused)
@@ -53,14 +58,17 @@ class Application:
         """Answer one request."""
         if scope["type"] != "http":
             raise NotImplementedError(f"no {scope['type']} is served")
+        headers = headers_of(scope)
+        why_not, shared = self._sites.refusal(scope["method"], headers), self._sites.sharing(headers)
         mounted = self._mounts.get("/" + scope["path"].lstrip("/").partition("/")[0])
-        if mounted is not None:
-            await mounted(scope, receive, send)
+        if mounted is not None and not why_not and not _is_preflight(scope["method"], headers):
+            await mounted(scope, receive, _sharing(send, shared) if shared else send)
             return
         exchange = Exchange(scope, receive, send, options=self._options, held=self._held)
+        exchange.shared = shared
         self._open.add(exchange)
         try:
-            await self._serve(exchange)
+            await self._serve(exchange, why_not)
         finally:
             self._open.discard(exchange)
             exchange.close()
@@ -80,9 +88,9 @@ class Application:
             "stopping": self.is_stopping,
         }
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def _serve(self, exchange: Exchange, why_not: str) -> None:
         try:
-            answer = await self._answer(exchange)
+            answer = await self._answer(exchange, why_not)
             await exchange.answer(answer, is_last=self.is_stopping)
         except ClientGoneError:
             self.counts.num_gone += 1
@@ -95,12 +103,18 @@ class Application:
             else:
                 self.counts.num_gone += 1
 
-    async def _answer(self, exchange: Exchange) -> Answer:
+    async def _answer(self, exchange: Exchange, why_not: str) -> Answer:
         label = UNKNOWN
         try:
-            route = self._routes.find(exchange.path)
-            label = route.label
-            answer = await route.handler(exchange.method)(exchange)
+            if why_not:
+                raise Refusal(403, "ForbiddenError", f"{why_not} {HOW_TO_ALLOW}")
+            preflight = self._preflight(exchange)
+            if preflight is None:
+                route = self._routes.find(exchange.path)
+                label = route.label
+                answer = await route.handler(exchange.method)(exchange)
+            else:
+                answer, label = preflight, PREFLIGHT
         except ClientGoneError:
             raise
         except asyncio.CancelledError:
@@ -114,6 +128,13 @@ class Application:
             exchange.end_watch()
         self.counts.answered(label, answer.status)
         return answer
+
+    def _preflight(self, exchange: Exchange) -> Answer | None:
+        """Answer a browser that asks whether a page of another site may ask."""
+        if not _is_preflight(exchange.method, exchange.headers):
+            return None
+        allowed = self._sites.preflight(exchange.headers)
+        return None if allowed is None else Answer(200, "text/plain; charset=utf-8", headers=allowed)
 
     def _error(self, exchange: Exchange, refusal: Refusal) -> Answer:
         return error_answer(refusal, is_kserve=exchange.path == "/v2" or exchange.path.startswith("/v2/"))
@@ -129,3 +150,18 @@ class Application:
         return self.counts.text(
             num_connections=self.num_connections(), num_open=len(self._open), held_bytes=self._held.held_bytes
         )
+
+
+def _is_preflight(method: str, headers: Mapping[str, str]) -> bool:
+    return method == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers
+
+
+def _sharing(send: Send, shared: Mapping[str, str]) -> Send:
+    """Return what sends answers that a page of another site may read."""
+
+    async def sharing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *encoded(shared)]}
+        await send(message)
+
+    return sharing

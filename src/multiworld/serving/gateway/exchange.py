@@ -16,7 +16,7 @@ from .elements import Buffer
 from .interruption import ClientGoneError, Interruption
 from .options import GatewayOptions
 
-__all__ = ["LOSABLE", "Answer", "Exchange", "Losable"]
+__all__ = ["LOSABLE", "Answer", "Exchange", "Losable", "encoded", "headers_of"]
 
 LOSABLE = "multiworld.connection"
 """Where a server that can leaves a Losable in the state of its scopes. Others are asked by a task."""
@@ -54,7 +54,9 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, options: GatewayOptions, held: HeldBytes) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.headers = headers_of(scope)
+        self.shared: Mapping[str, str] = {}
+        """Headers of the answer that let a page of another site read it."""
         self.interruption = Interruption()
         self.request_id = ""
         self.body = BodyReader(receive, self.headers, options=options, held=held, interruption=self.interruption)
@@ -147,13 +149,23 @@ class Exchange:
             headers.append((b"content-length", b"%d" % sum(map(len, answer.pieces))))
         if self.request_id:
             headers.append((b"x-request-id", self.request_id.encode("latin-1")))
-        headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
+        headers += encoded({**answer.headers, **self.shared})
         if closes:
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
 
     async def _send_body(self, piece: Buffer, *, has_more: bool) -> None:
         await self._send({"type": "http.response.body", "body": piece, "more_body": has_more})
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Return the head of a request, as texts; a server gives the names in lower case."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return headers of an answer as a server takes them."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def _slices(piece: Buffer) -> list[Buffer]:

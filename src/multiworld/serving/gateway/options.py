@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from ...elastic.page.sites import SiteRule, check_host_name, check_origin, site_rule
+
 __all__ = ["DEFAULT_PORT", "GatewayOptions"]
 
 DEFAULT_PORT = 8000
@@ -28,6 +30,11 @@ class GatewayOptions:
     """0: a free one, which ``Gateway.start`` returns."""
     reuse_port: bool = False
     """Whether several gateways of this user may listen at the same port; the kernel shares the connections out."""
+    cors_origins: tuple[str, ...] = ()
+    """Web sites whose pages may ask, such as ``"https://app.example.org"``; ``"*"``: all. Its own pages always may."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names besides localhost that requests may call it by, such as that of a proxy in front of it. Without any, a
+    gateway that other hosts reach may be called by every name."""
     max_body_bytes: int = 256 << 20
     max_json_bytes: int = 16 << 20
     """Of a body in JSON: as Python's objects, numbers take many times the room that they have as text."""
@@ -71,6 +78,15 @@ class GatewayOptions:
             _check_seconds(name, getattr(self, name))
         if self.default_timeout_s is not None:
             _check_seconds("default_timeout_s", self.default_timeout_s)
+        for name, check in (("cors_origins", check_origin), ("allowed_hosts", check_host_name)):
+            value = getattr(self, name)
+            if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+                raise ValueError(f"{name} must be a list of texts, got {value!r}")
+            object.__setattr__(self, name, tuple(map(check, value)))  # lists come from files
+
+    def site_rule(self) -> SiteRule:
+        """Return which requests of web pages are answered."""
+        return site_rule(self.host, allowed_hosts=self.allowed_hosts, cors_origins=self.cors_origins)
 
 
 def _is_count(value: object) -> bool:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs
 
-from ...elastic.page.access import may_read, names_loopback
+from ...elastic.page.access import may_read
+from ...elastic.page.sites import SiteRule
 from .document import POLICY, document
 from .recorder import Recorder
 
@@ -28,12 +29,12 @@ Send = Callable[[Any], Awaitable[None]]
 class PageApp:
     """``/page``, ``/page/data`` (JSON) and ``/page/events`` (server-sent events) of one deployment.
 
-    ``is_open``: whether others than this host reach it. They must show ``token`` then, and without one nobody may
-    read it; otherwise browsers must call it by a name of this host.
+    ``sites``: whether others than this host reach it. They must show ``token`` then, and without one nobody may read
+    it; and what browsers may ask.
     """
 
-    def __init__(self, recorder: Recorder, *, token: str = "", is_open: bool = False) -> None:
-        self._recorder, self._token, self._is_open = recorder, token, is_open
+    def __init__(self, recorder: Recorder, *, token: str = "", sites: SiteRule | None = None) -> None:
+        self._recorder, self._token, self._sites = recorder, token, sites or SiteRule()
         self._num_streams = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,14 +57,16 @@ class PageApp:
             await answer.whole(404, f"there is {PREFIX}, {PREFIX}/data and {PREFIX}/events")
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if not self._is_open:
-            is_ours = names_loopback(headers.get(b"host", "localhost"))
-            return None if is_ours else (403, "call this page localhost")
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._sites.refusal(scope["method"], headers)
+        if refusal:
+            return 403, refusal
+        if not self._sites.is_open:
+            return None
         if not self._token:
             return 403, "this page is for readers on its own host, unless it is given a token"
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        if may_read(self._token, headers.get(b"authorization", ""), query):
+        if may_read(self._token, headers.get("authorization", ""), query):
             return None
         return 401, "show the deployment's token: ?token=... or Authorization: Bearer ..."
 

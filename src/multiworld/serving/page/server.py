@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from ...elastic.page.access import is_loopback
+from ...elastic.page.sites import site_rule
 from ..gateway.connection import HttpConnection
 from ..gateway.options import GatewayOptions
 from .app import PREFIX, PageApp
@@ -33,7 +33,7 @@ async def serve_page(
     Raises OSError where nothing can listen there.
     """
     async with Recorder(source) as recorder:
-        app = PageApp(recorder, token=token, is_open=not is_loopback(host))
+        app = PageApp(recorder, token=token, sites=site_rule(host))
         options = GatewayOptions(host=host, port=port, max_connections=MAX_CONNECTIONS)
         state = ServerState()
         config = Config(app, http="httptools", ws="none", lifespan="off", log_config=None, server_header=False)
