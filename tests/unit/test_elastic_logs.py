@@ -17,6 +17,7 @@ from multiworld.elastic.logs import LogPump, WorkerStreams, prefix
 from multiworld.elastic.logs import places as places_module
 from multiworld.elastic.logs.console import FULL_BYTES
 from multiworld.elastic.logs.lines import LONGEST_HELD, TAIL_BYTES, Labeller, LineBuffer, Tail
+from multiworld.elastic.logs.stream import PARTIAL_S
 from multiworld.elastic.options import LogOptions
 from multiworld.testing import wait_until
 
@@ -431,6 +432,67 @@ def test_a_console_that_is_not_read_makes_workers_wait_and_loses_nothing(tmp_pat
     shown = console.finish()
     for rank in range(2):
         assert shown.count(b"[r %d g1] %b" % (rank, lines)) == FULL_BYTES * 2 // 100
+
+
+def test_a_long_line_stays_one_line_with_one_prefix_whoever_else_writes_and_however_slow_the_reader(
+    tmp_path: Path,
+) -> None:
+    console = PipeConsole(tmp_path)
+    length = 3 * FULL_BYTES
+    streams = [console.pump.open(assignment(rank)) for rank in range(2)]
+    workers = [
+        flood(each, b"short\n" + letter * length + b"\nlast " + letter)
+        for each, letter in zip(streams, (b"a", b"b"), strict=True)
+    ]
+    wait_until(lambda: console.pump.out.is_full, 5.0)
+    is_late = threading.Event()
+
+    def set_later() -> None:
+        console.pump.thread.call_later(2 * PARTIAL_S, is_late.set)
+
+    console.pump.thread.call_soon(set_later)
+    assert is_late.wait(5.0)  # which counts for nothing: it is the reader that takes its time
+    console.reader.start()
+    for worker in workers:
+        worker.join()
+    wait_until(lambda: all(each.drained.done for each in streams), 5.0)
+    lines = console.finish().decode().splitlines()
+    expected = [
+        f"[r {rank} g1] {text}"
+        for rank, letter in enumerate("ab")
+        for text in ("short", letter * length, f"last {letter}")
+    ]
+    assert sorted(map(shortened, lines)) == sorted(map(shortened, expected))
+
+
+def shortened(line: str) -> str:
+    return line if len(line) < 100 else f"{line[:20]}...{line[-20:]} {len(line)} {sorted(set(line[20:]))}"
+
+
+def test_a_long_line_that_does_not_go_on_holds_nobody_up(make: Callable[..., Bench]) -> None:
+    bench = make()
+    first, second = bench.open(0), bench.open(1)
+    write(first.stdout_fd, b"a" * (LONGEST_HELD + 1))
+    wait_until(lambda: len(bench.out.getvalue()) > LONGEST_HELD, 5.0)
+    write(second.stdout_fd, b"b" * (LONGEST_HELD + 1))  # begins behind it, and does not go on either
+    wait_until(lambda: "b" in bench.out.getvalue(), 5.0)
+    write(first.stdout_fd, b"rest\n")
+    wait_until(lambda: "rest" in bench.out.getvalue(), 5.0)
+    end(first)
+    end(second)
+    lengths = [len(line.removeprefix("[trainer 0 g1] ")) for line in bench.out.getvalue().splitlines()]
+    assert lengths == [LONGEST_HELD + 1, LONGEST_HELD + 1 + len("[trainer 1 g1] "), len("rest")]
+
+
+def test_followers_and_filters_get_long_lines_whole(make: Callable[..., Bench]) -> None:
+    bench = make(redirects="3", tee="3", duplicate_stdout_filters=("needle",))
+    followed: list[bytes] = []
+    bench.pump.follow(followed.append)
+    wait_until(lambda: bool(bench.pump.followers), 5.0)
+    line = b"x" * (4 * LONGEST_HELD) + b"needle" + b"x" * LONGEST_HELD + b"\n"
+    bench.run(0, line)
+    assert b"".join(followed) == b"[trainer 0 g1] " + line
+    assert [content for name, content in bench.files().items() if "filtered_stdout" in name] == [b"".join(followed)]
 
 
 def test_a_console_whose_reader_went_away_costs_no_file_and_no_worker(tmp_path: Path) -> None:

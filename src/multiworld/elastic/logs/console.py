@@ -8,6 +8,7 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TextIO, TypeVar
 
 from ...wire.progress import ProgressThread
@@ -24,10 +25,20 @@ FULL_BYTES = 1024 * 1024  # waiting for a slow reader; the streams that come her
 Kind = TypeVar("Kind", bound="Console")
 
 
+@dataclass
+class _Shown:
+    """What a stream showed while another was in the midst of a long line."""
+
+    source: Labeller
+    text: bytes
+    goes_on: bool
+
+
 class Console:
     """Writes to a descriptor, or to a text stream that has none. On the pump's thread only.
 
-    A reader that went away ends the writing and nothing else.
+    A reader that went away ends the writing and nothing else. A line that is too long to be held comes in parts; what
+    other streams show meanwhile waits behind it, until the line ends or its stream lets go of the console.
     """
 
     def __init__(self, thread: ProgressThread, target: TextIO | None) -> None:
@@ -39,16 +50,54 @@ class Console:
         self._num_waiting = 0
         self._watched = False
         self._line_of: Labeller | None = None
-        self._when_empty: list[Callable[[], None]] = []
+        self._when_empty: list[tuple[Labeller | None, Callable[[], None]]] = []
+        self._holder: Labeller | None = None  # in the midst of a long line
+        self._behind: deque[_Shown] = deque()
+        self._num_behind = 0
+        self._is_catching_up = False
 
     @property
     def is_full(self) -> bool:
         return self._num_waiting >= FULL_BYTES
 
-    def show(self, source: Labeller, text: bytes) -> None:
-        """Write ``text`` of a stream; the unfinished line of another is ended first."""
+    def is_full_for(self, source: Labeller) -> bool:
+        """Whether a stream should not be read now; one that others wait for is, if what it wrote is taken."""
+        return self.is_full or (source is not self._holder and self._num_behind >= FULL_BYTES)
+
+    def show(self, source: Labeller, text: bytes, *, goes_on: bool = False) -> None:
+        """Write ``text`` of a stream; the unfinished line of another is ended first.
+
+        ``goes_on``: the rest of its last line comes soon, and others wait for it. ``let_go`` takes that back.
+        """
         if not text:
             return
+        if self._holder not in (None, source):
+            self._behind.append(_Shown(source, text, goes_on))
+            self._num_behind += len(text)
+            return
+        self._show_now(source, text)
+        if goes_on:
+            self._holder = source
+        elif self._holder is not None and text.endswith(b"\n"):
+            self.let_go(source)
+
+    def let_go(self, source: Labeller) -> None:
+        """The rest of a long line is not to be waited for any more."""
+        for each in self._behind:
+            if each.source is source:
+                each.goes_on = False
+        if self._holder is not source:
+            return
+        self._holder, self._num_behind = None, 0
+        behind, self._behind = self._behind, deque()
+        self._is_catching_up = True
+        for each in behind:
+            self.show(each.source, each.text, goes_on=each.goes_on)
+        self._is_catching_up = False
+        if not self._waiting:
+            self._tell_empty()
+
+    def _show_now(self, source: Labeller, text: bytes) -> None:
         shown = source.label(text)
         if self._line_of is not None and self._line_of is not source and not source.exact:
             self._line_of.start_anew()
@@ -62,13 +111,25 @@ class Console:
             self._line_of = None
             if not source.exact:
                 self._write(b"\n")
+        elif self._holder is not None and self._unfinished_behind(source):
+            self._behind.append(_Shown(source, b"\n", goes_on=False))
+        self.let_go(source)
 
-    def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once all was written, or cannot be."""
-        if self._waiting:
-            self._when_empty.append(callback)
-        else:
+    def when_empty(self, callback: Callable[[], None], source: Labeller | None = None) -> None:
+        """Call ``callback`` once all was written, or cannot be. ``source``: the stream whose turn to write it is."""
+        if self._is_empty_for(source):
             callback()
+        else:
+            self._when_empty.append((source, callback))
+
+    def _is_empty_for(self, source: Labeller | None) -> bool:
+        if self._waiting or self._is_catching_up:
+            return False
+        return not self._behind or (source is not None and source is self._holder)
+
+    def _unfinished_behind(self, source: Labeller) -> bool:
+        last = next((each for each in reversed(self._behind) if each.source is source), None)
+        return last is not None and not source.exact and not last.text.endswith(b"\n")
 
     def close(self) -> None:
         """Give up what was not written. Idempotent."""
@@ -140,13 +201,14 @@ class Console:
 
     def _drop(self) -> None:
         self._waiting.clear()
-        self._num_waiting = 0
+        self._behind.clear()
+        self._holder, self._num_waiting, self._num_behind = None, 0, 0
         self._tell_empty()
 
     def _tell_empty(self) -> None:
-        callbacks, self._when_empty = self._when_empty, []
-        for callback in callbacks:
-            callback()
+        waiting, self._when_empty = self._when_empty, []
+        for source, callback in waiting:
+            self.when_empty(callback, source)
 
 
 def open_consoles(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["Labeller", "LineBuffer", "LineFilter", "Tail"]
+__all__ = ["LONGEST_KEPT", "Labeller", "LineBuffer", "LineFilter", "Tail"]
 
-LONGEST_HELD = 64 * 1024  # bytes of a line without an end; after that it is shown in parts
+LONGEST_HELD = 64 * 1024  # bytes of a line without an end; after that it is shown in parts, with no other in between
+LONGEST_KEPT = 1024 * 1024  # where others cannot be made to wait; after that a line comes in parts that count as lines
 TAIL_BYTES = 16 * 1024
 LONGEST_SHOWN = 2000  # characters of a line in a failure record
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -17,8 +18,8 @@ LINE_START = re.compile(rb"(\n|\r(?!\n))(?=.)", re.DOTALL)
 class LineBuffer:
     """Holds back what is not a whole line yet. What goes in comes out, in order, byte for byte."""
 
-    def __init__(self) -> None:
-        self._partial = b""
+    def __init__(self, longest: int = LONGEST_HELD) -> None:
+        self._longest, self._partial = longest, bytearray()
 
     @property
     def is_partial(self) -> bool:
@@ -29,14 +30,15 @@ class LineBuffer:
         """Return the whole lines there are now, together; a line that is too long to be held comes as it is."""
         end = chunk.rfind(b"\n") + 1
         if end:
-            whole, self._partial = self._partial + chunk[:end], chunk[end:]
+            whole = self.take() + chunk[:end]
+            self._partial += chunk[end:]
             return whole
         self._partial += chunk
-        return self.take() if len(self._partial) > LONGEST_HELD else b""
+        return self.take() if len(self._partial) > self._longest else b""
 
     def take(self) -> bytes:
         """Return what is held back."""
-        partial, self._partial = self._partial, b""
+        partial, self._partial = bytes(self._partial), bytearray()
         return partial
 
 
@@ -45,7 +47,7 @@ class LineFilter:
 
     def __init__(self, needles: Sequence[str]) -> None:
         self._needles = [needle.encode() for needle in needles]
-        self._lines = LineBuffer()
+        self._lines = LineBuffer(LONGEST_KEPT)
 
     def feed(self, chunk: bytes) -> bytes:
         return self._matching(self._lines.feed(chunk))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from ...wire.progress import ProgressThread
 from .console import Console
-from .lines import Labeller, LineBuffer, LineFilter, Tail
+from .lines import LONGEST_KEPT, Labeller, LineBuffer, LineFilter, Tail
 from .places import Route
 
 __all__ = ["OutputStream"]
@@ -45,10 +45,11 @@ class OutputStream:
         self._file = _LogFile(route.file) if route.file else None
         self._filter = LineFilter(route.needles)
         self._filtered = _LogFile(route.filtered) if route.filtered else None
-        self._followers, self._followed = followers, LineBuffer()
+        self._followers, self._followed = followers, LineBuffer(LONGEST_KEPT)
         self._lines = LineBuffer()
         self._partial_since = 0.0
         self._timing = False
+        self._goes_on = False  # a part of a line was shown, and the rest is on its way
         self._paused = False
         self._ended = False
         os.set_blocking(fd, False)
@@ -63,7 +64,7 @@ class OutputStream:
             self._end()
             return
         self.take(chunk)
-        if self._on_console and self._console.is_full:
+        if self._on_console and self._console.is_full_for(self.label):
             self._pause()
 
     def on_failure(self, error: BaseException) -> None:
@@ -116,8 +117,9 @@ class OutputStream:
             return
         was_partial = self._lines.is_partial
         whole = self._lines.feed(chunk)
-        self._console.show(self.label, whole)
-        if self._lines.is_partial and (whole or not was_partial):
+        self._goes_on = bool(whole) and not whole.endswith(b"\n")  # too long to be held
+        self._console.show(self.label, whole, goes_on=self._goes_on)
+        if self._goes_on or (self._lines.is_partial and (whole or not was_partial)):
             self._partial_since = time.monotonic()
             self._time_partial(PARTIAL_S)
 
@@ -128,19 +130,28 @@ class OutputStream:
 
     def _show_partial(self) -> None:
         self._timing = False
-        if self._ended or not self._lines.is_partial:
+        if self._ended or not (self._goes_on or self._lines.is_partial):
             return
         left_s = self._partial_since + PARTIAL_S - time.monotonic()
         if left_s > 0:  # the line that the timer was for was ended in time
             self._time_partial(left_s)
+        elif self._paused or self._has_more():  # it is not the worker that takes its time
+            self._time_partial(PARTIAL_S)
         else:
+            self._goes_on = False
             self._console.show(self.label, self._lines.take())
+            self._console.let_go(self.label)
+
+    def _has_more(self) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return any(events & select.POLLIN for _, events in poll.poll(0))
 
     def _pause(self) -> None:
         """Leave the rest in the pipe, so that the worker waits and not our memory grows."""
         self._paused = True
         self._thread.unregister(self._fd)
-        self._console.when_empty(self._resume)
+        self._console.when_empty(self._resume, self.label)
 
     def _resume(self) -> None:
         if self._paused and not self._ended:

@@ -22,12 +22,15 @@ class LossyConsole(Console):
     def owes(self) -> bool:
         return bool(self._waiting)
 
-    def show(self, source: Labeller, text: bytes) -> None:
-        if self._num_waiting >= FULL_BYTES:
+    def is_full_for(self, source: Labeller) -> bool:
+        return False
+
+    def show(self, source: Labeller, text: bytes, *, goes_on: bool = False) -> None:
+        if self._num_waiting + self._num_behind >= FULL_BYTES:
             self._num_dropped += len(text)
             return
         if self._num_dropped and text:
             note = b"... %d bytes were not shown, because nobody read this output\n" % self._num_dropped
             self._num_dropped = 0
             self._write(note)
-        super().show(source, text)
+        super().show(source, text, goes_on=goes_on)
