@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from .elastic.arguments import options_from
 from .elastic.parser import run_parser
 
-__all__ = ["main"]
+__all__ = ["launcher_of", "main"]
 
 
-@record
 def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
     """Run a job as ``torch.distributed.run.main`` does, and return when it has ended.
 
@@ -22,10 +23,20 @@ def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
     ``ValueError`` for what makes no sense (and SystemExit, as argparse does), ``ChildFailedError`` if a worker failed,
     whose error file is then this process's too, and ``MultiworldError`` for what else went wrong.
     """
-    options = options_from(run_parser().parse_args(args))
-    from .elastic.launcher import launch  # what makes no sense is told without it
+    launcher_of()(args, in_place=in_place)
 
-    launch(options, in_place=in_place)
+
+def launcher_of(**changes: Any) -> Callable[..., None]:
+    """Return what runs a job as ``main`` does, with these of its ``JobOptions`` instead of what the line says."""
+
+    @record
+    def run(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
+        options = replace(options_from(run_parser().parse_args(args)), **changes)
+        from .elastic.launcher import launch  # what makes no sense is told without it
+
+        launch(options, in_place=in_place)
+
+    return run
 
 
 if __name__ == "__main__":

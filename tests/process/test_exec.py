@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,23 @@ def test_a_host_that_cannot_be_reached_ends_the_job_with_one_line(ssh: str, tmp_
         f"multiworld exec: nosuch: {ssh} ended with status 255, and the job was ended on the other hosts: "
         "was it reached, and can you log in there without a password?"
     )
+
+
+def test_this_host_takes_part_without_ssh_and_errors_speak_of_exec(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    _script(tmp_path / "bin" / "ssh", SSH.replace("host=$1\n", 'echo "$2" > asked; shift\nhost=$1\n'))
+    ran = subprocess.run(
+        [*EXEC, "--hosts", f"{socket.gethostname()},far.invalid", "sh", "-c", 'exit "$RANK"'],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=40,
+    )
+    assert (tmp_path / "asked").read_text() == "far.invalid\n"
+    assert ran.returncode == 1, ran.stderr
+    assert "multiworld exec: rank 1 (local rank 0, pid " in ran.stderr
+    assert "multiworld run" not in ran.stderr
 
 
 def test_a_far_end_without_the_directory_says_so_and_starts_nothing(tmp_path: Path) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
+import getpass
 import json
 import os
+import socket
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +17,9 @@ import pytest
 
 from multiworld.cli.exec import PREFIX_VARIABLE
 from multiworld.cli.main import main
+from multiworld.elastic.host_file import shares_of_file
 from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions, RestartBudget, RestartPolicy
+from multiworld.elastic.own_host import is_this_host
 from multiworld.elastic.parser import run_parser
 from multiworld.elastic.remote_hosts import HostShare, RemoteJob, allot
 
@@ -92,6 +98,12 @@ def test_the_token_is_on_no_command_line_and_in_no_repr() -> None:
         (["--hosts", "a", "--ssh", "/nosuch/ssh", "x"], "/nosuch/ssh cannot be started"),
         (["-n", "1", "-x", "NOT_SET_ANYWHERE", "python"], "-x NOT_SET_ANYWHERE"),
         (["-n", "1", "-x", "=1", "python"], "-x =1"),
+        (["-n", "2", "a", ":", "-n", "1", "b"], "':' stands between several programs for mpiexec"),
+        (["--hosts", "a", "x", "y", ":"], "':' stands between several programs"),
+        (["--hosts", "localhost,a", "x"], "localhost: the other hosts cannot reach this one by that name"),
+        (["-n", "1", "--wdir", "/no/such", "true"], "--wdir /no/such: No such file or directory"),
+        (["--hostfile", "/no/such", "true"], "--hostfile /no/such: No such file or directory"),
+        (["--hostfile", "x", "--hosts", "a", "true"], "--hosts and --hostfile exclude each other"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_answered_in_one_line(
@@ -125,3 +137,77 @@ def test_without_hosts_the_ranks_start_here_once_and_their_lines_have_no_prefix(
     assert os.environ["A"] == "1"
     assert os.environ[PREFIX_VARIABLE] == ""
     assert options.logs.prefix_template == ""
+    assert options.only_rank_0_reads
+
+
+def test_hosts_that_are_all_this_one_are_one_host_and_the_ranks_start_there_in_the_directory_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launched: list[tuple[JobOptions, str]] = []
+    fake = ModuleType("multiworld.elastic.launcher")
+    fake.__dict__["launch"] = lambda options, in_place: launched.append((options, os.getcwd()))
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    monkeypatch.setattr(faulthandler, "enable", lambda **_: None)
+    monkeypatch.setenv(PREFIX_VARIABLE, "")
+    monkeypatch.chdir("/")
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    here = f"127.0.0.1:2,{socket.gethostname()},{getpass.getuser()}@localhost"
+    assert main(["exec", "-H", here, "-wdir", str(tmp_path), "--", "sh", "-c", ":"]) == 0
+    assert main(["exec", "-hostfile", "hosts", "true"]) == 0
+    assert [(options.num_workers, options.max_nodes, cwd) for options, cwd in launched] == [
+        (4, 1, str(tmp_path)),
+        (2, 1, str(tmp_path)),
+    ]
+    assert launched[0][0].entrypoint.arguments == ("-c", ":")
+
+
+def test_other_hosts_and_other_users_are_not_this_host() -> None:
+    for name in ("192.0.2.7", "far.invalid", "somebody-else@localhost", "localhost.invalid"):
+        assert not is_this_host(name)
+    assert is_this_host("::1") or not socket.has_ipv6
+
+
+def test_this_host_needs_no_ssh() -> None:
+    job = replace(JOB, here=frozenset([1]))
+    assert job.command(0)[0] == "ssh"
+    assert job.command(1) == [sys.executable, "-m", "multiworld.elastic.remote_agent"]
+
+
+OPEN_MPI = """\
+# the machines
+node1 slots=4 max_slots=8   # the first
+
+node2 slots = 2
+me@node3
+"""
+MPICH = "node1:4\nnode2:2 binding=user:0,1\nme@node3\n"
+
+
+@pytest.mark.parametrize("text", [OPEN_MPI, MPICH])
+def test_a_file_of_hosts_is_read_as_mpiexec_reads_it(text: str) -> None:
+    def of_file(num_ranks: int | None = None) -> list[tuple[str, int]]:
+        return [(each.name, each.num_ranks) for each in shares_of_file(text, "hosts", num_ranks)]
+
+    assert of_file() == [("node1", 4), ("node2", 2), ("me@node3", 1)]
+    assert of_file(5) == [("node1", 4), ("node2", 1)]
+    with pytest.raises(ValueError, match="-n 8 does not fit --hostfile hosts, whose hosts have 7 slots"):
+        of_file(8)
+
+
+def test_hosts_of_a_file_without_numbers_share_the_ranks_and_one_that_stands_there_twice_has_two() -> None:
+    assert [each.num_ranks for each in shares_of_file("a\n[::1]\n", "hosts", 5)] == [3, 2]
+    assert shares_of_file("a\nb\na\n", "hosts") == allot("a:2,b:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# nothing\n", "--hostfile hosts names no host"),
+        ("a\nb slots=none\n", "--hostfile hosts, line 2: slots=none: expected a number of ranks"),
+        ("a slots=0\n", "--hostfile hosts, line 1: slots=0"),
+        ("a\n-oProxyCommand=x\n", "--hostfile hosts, line 2: '-oProxyCommand=x' is no host"),
+    ],
+)
+def test_a_file_of_hosts_that_means_nothing_is_refused_with_the_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        shares_of_file(text, "hosts")

@@ -19,7 +19,7 @@ from ..elastic.logs.outlet import tell
 from ..elastic.parser import LAUNCH, RUN
 from ..errors import MultiworldError
 
-__all__ = ["launch", "main"]
+__all__ = ["launch", "main", "told"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +31,16 @@ SIGNALLED = 128  # and the signal's number: what shells and schedulers expect
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a job: 0 if all went well, the first failed worker's status, 2 for bad input, 128 + N for signal N, or 1."""
-    return _told(RUN, partial(launcher.main, in_place=True), arguments)
+    return told(RUN, partial(launcher.main, in_place=True), arguments)
 
 
 def launch(arguments: Sequence[str] | None = None) -> int:
     """Run a job that was written for ``torch.distributed.launch``; the same statuses."""
-    return _told(LAUNCH, partial(old_launcher.main, in_place=True), arguments)
+    return told(LAUNCH, partial(old_launcher.main, in_place=True), arguments)
 
 
-def _told(name: str, program: Callable[[Sequence[str] | None], object], arguments: Sequence[str] | None) -> int:
+def told(name: str, program: Callable[[Sequence[str] | None], object], arguments: Sequence[str] | None) -> int:
+    """Run a launcher's program, and say in the name of a command how it ended. Returns the same statuses."""
     _open_missing_streams()
     try:
         with _log_shown(name):

@@ -36,7 +36,7 @@ def main() -> int:
     except OSError as error:
         return _refuse(order, f"its directory {order['directory']}: {error.strerror}")
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "multiworld.run", *order["arguments"]],
+        [sys.executable, "-m", "multiworld.cli.exec", *order["arguments"]],
         env={**os.environ, **order["variables"]},
         stdin=subprocess.DEVNULL,
         preexec_fn=partial(die_with_parent, os.getpid()),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["HostShare", "RemoteJob", "allot"]
+__all__ = ["HostShare", "RemoteJob", "allot", "split_host"]
 
 FAR_END = "multiworld.elastic.remote_agent"
 
@@ -25,6 +26,12 @@ class HostShare:
         host = self.name.rpartition("@")[2]
         return f"[{host}]" if ":" in host else host
 
+    @property
+    def is_only_for_itself(self) -> bool:
+        """Whether the name means every host to itself."""
+        host = self.name.rpartition("@")[2]
+        return host in ("localhost", "::1") or host.startswith("127.")
+
 
 def allot(hosts: str, num_ranks: int | None = None) -> tuple[HostShare, ...]:
     """Return the shares of hosts in a list such as ``a,b:4,user@c,[::1]:2``, in its order.
@@ -33,7 +40,10 @@ def allot(hosts: str, num_ranks: int | None = None) -> tuple[HostShare, ...]:
     even; without ``num_ranks`` each gets one. Raises ValueError if the numbers leave a host without a rank or a rank
     without a host.
     """
-    named = [_split(text.strip()) for text in hosts.split(",")]
+    try:
+        named = [split_host(text.strip()) for text in hosts.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--hosts: {error}") from error
     fixed = sum(number for _, number in named if number is not None)
     num_open = sum(number is None for _, number in named)
     if num_ranks is None:
@@ -65,10 +75,14 @@ class RemoteJob:
     directory: str
     python: str
     ssh: tuple[str, ...]
+    here: frozenset[int] = frozenset()
+    """Which of the shares are this host's own, and need no ssh."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # the token is among them
 
     def command(self, index: int) -> list[str]:
         """Return what starts the far end on that host. It holds no secret: everybody there can see it."""
+        if index in self.here:
+            return [sys.executable, "-m", FAR_END]
         return [*self.ssh, self.shares[index].name, shlex.quote(self.python), "-m", FAR_END]
 
     def order(self, index: int) -> dict[str, Any]:
@@ -95,7 +109,8 @@ class RemoteJob:
         ]
 
 
-def _split(text: str) -> tuple[str, int | None]:
+def split_host(text: str) -> tuple[str, int | None]:
+    """Return host and number of ranks, if there is one, of ``host[:N]``. Raises ValueError."""
     name, colon, number = text.rpartition(":")
     if not colon or (":" in name and not name.endswith("]")):  # an IPv6 address has colons of its own
         name, number = text, ""
@@ -103,5 +118,5 @@ def _split(text: str) -> tuple[str, int | None]:
     name = user + at + host.removeprefix("[").removesuffix("]")
     is_number = not number or (number.isdecimal() and int(number) > 0)
     if not host or name.startswith("-") or not is_number:
-        raise ValueError(f"--hosts: {text!r} is no host with a number of ranks, such as a, b:4 or user@c")
+        raise ValueError(f"{text!r} is no host with a number of ranks, such as a, b:4 or user@c")
     return name, int(number) if number else None

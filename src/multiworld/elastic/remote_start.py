@@ -155,12 +155,17 @@ class _Hosts:
         if self._signals or not failed:
             return
         index, status = next(iter(failed.items()))
+        name = self._job.shares[index].name
+        if index in self._job.here:
+            if len(failed) == 1 and len(self._statuses) > 1:
+                self._tell(f"{name} ended with status {status}, and the job was ended on the other hosts")
+            return
         is_launchers = len(failed) == len(self._statuses) and len(set(failed.values())) == 1
         if is_launchers and (len(failed) > 1 or status not in STATUS_HINTS):
             return
         hint = STATUS_HINTS.get(status)
         self._tell(
-            f"{self._job.shares[index].name}: {self._job.ssh[0]} ended with status {status}"
+            f"{name}: {self._job.ssh[0]} ended with status {status}"
             + (", and the job was ended on the other hosts" if len(self._statuses) > 1 else "")
             + (f": {hint}" if hint else "")
         )
