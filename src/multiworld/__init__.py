@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
@@ -114,7 +113,9 @@ importlib.import_module(".native", __name__)  # decides whether modules are load
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return importlib.metadata.version("multiworld")
+        from importlib import metadata  # takes as long to import as all that is imported above
+
+        return metadata.version("multiworld")
     if name == "serving":
         return importlib.import_module(".serving", __name__)
     module = _LAZY.get(name)

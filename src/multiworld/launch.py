@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
+
+if __name__ == "__main__":  # the rest takes a second to import, in which a signal may come
+    from .process.interruption import end_on_signals
+
+    end_on_signals("python -m multiworld.launch")
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -24,8 +28,7 @@ def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
 
 
 if __name__ == "__main__":
+    from .cli.own_process import run_in_own_process
     from .cli.run import launch as command
 
-    status = command()
-    gc.freeze()  # as in run
-    sys.exit(status)
+    sys.exit(run_in_own_process("python -m multiworld.launch", command))

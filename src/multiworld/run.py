@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+if __name__ == "__main__":  # the rest takes a second to import, in which a signal may come
+    from .process.interruption import end_on_signals
+
+    end_on_signals("multiworld run")
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -40,8 +44,7 @@ def launcher_of(**changes: Any) -> Callable[..., None]:
 
 
 if __name__ == "__main__":
+    from .cli.own_process import run_in_own_process
     from .cli.run import main as command
 
-    status = command()
-    gc.freeze()  # else the end of the interpreter looks through all that torch has made, for a second
-    sys.exit(status)
+    sys.exit(run_in_own_process("multiworld run", command))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from .report import Report
@@ -19,8 +20,9 @@ machines.
 
 def append_record(path: Path, report: Report) -> None:
     """Add the run at the end of the file, which is begun if there is none."""
-    text = path.read_text() if path.exists() else TITLE
-    path.write_text(f"{text.rstrip()}\n\n{record_text(report)}")
+    with path.open("a", encoding="utf-8") as file:  # what was recorded before is safe where there is no room for this
+        begin = "" if os.fstat(file.fileno()).st_size else TITLE
+        file.write(f"{begin}\n{record_text(report)}")
 
 
 def record_text(report: Report) -> str:

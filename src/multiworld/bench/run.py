@@ -11,7 +11,7 @@ from .machine import describe_machine
 from .options import Options
 from .report import Report, Section
 
-__all__ = ["BENCHMARKS", "run"]
+__all__ = ["BENCHMARKS", "load", "run"]
 
 BENCHMARKS = {
     "channels": "what our channels must reach: messages, collectives, memory and a DDP step, beside raw Gloo",
@@ -22,6 +22,12 @@ BENCHMARKS = {
     "scale": "threads, descriptors, memory and idle time of 256 worlds in one process",
 }
 """Each is a module of this package with ABOUT, BACKENDS and ``measure(options, note) -> list[Line]``."""
+
+
+def load(names: Sequence[str]) -> None:
+    """Import them, which ``run`` does otherwise."""
+    for name in names:
+        importlib.import_module(f"{__package__}.{name}")
 
 
 def run(names: Sequence[str], options: Options, note: Callable[[str], None]) -> Report:

@@ -12,11 +12,13 @@ from pathlib import Path
 from ..bench.options import Options
 from ..bench.record import append_record
 from ..bench.report import Report
-from ..bench.run import BENCHMARKS, run
+from ..bench.run import BENCHMARKS, load, run
 from ..bench.table import report_text
+from ..process.interruption import unwinding
 from ..testing import WorkerFailedError
 from .backends import check_backend
-from .output_file import check_output
+from .output_file import check_output, tell_unwritten, write_output
+from .streams import OutputError
 
 __all__ = ["main"]
 
@@ -27,7 +29,8 @@ QUICK_TRIALS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure: 0 if that worked, 1 if a bound that --check holds to is broken, 2 if it cannot run here."""
+    """Measure: 0 if that worked, 1 if a bound that --check holds to is broken or a file was not written, 2 if it cannot
+    run here."""
     parser = _parser(BENCHMARKS)
     parsed = parser.parse_args(arguments)
     unknown = [name for name in parsed.names if name not in BENCHMARKS]
@@ -48,13 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_backend(backend)
     except ValueError as error:
         parser.error(f"--backend: {error}")
+    names = parsed.names or list(BENCHMARKS)
+    load(names)
     try:
-        report = run(parsed.names or list(BENCHMARKS), options, _note)
+        with unwinding():
+            report = run(names, options, _note)
     except WorkerFailedError as error:
         print(f"multiworld bench: worker {error.worker!r} {error.reason}", file=sys.stderr)
         return 2
-    _publish(report, parsed.json, parsed.record)
-    return 1 if parsed.check and not report.passes else 0
+    is_published = _publish(report, parsed.json, parsed.record)
+    return 1 if not is_published or (parsed.check and not report.passes) else 0
 
 
 def _options(parsed: argparse.Namespace) -> Options:
@@ -71,16 +77,24 @@ def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _publish(report: Report, json_path: Path | None, record_path: Path | None) -> None:
-    text = json.dumps(report.as_json(), indent=2)
-    if json_path == STDOUT:
-        print(text)
-    else:
-        print(f"{report.machine.as_text()}\n\n{report_text(report)}", end="")
-        if json_path is not None:
-            json_path.write_text(text + "\n")
+def _publish(report: Report, json_path: Path | None, record_path: Path | None) -> bool:
+    """Print the report, write it to the files that are wanted, and return whether all of them were written."""
+    text, is_written = json.dumps(report.as_json(), indent=2), True
+    if json_path is not None and json_path != STDOUT:
+        is_written = write_output("multiworld bench: --json", json_path, text)
     if record_path is not None:
-        append_record(record_path, report)
+        try:
+            append_record(record_path, report)
+        except OSError as error:
+            tell_unwritten("multiworld bench: --record", record_path, error)
+            is_written = False
+    shown = text if json_path == STDOUT else f"{report.machine.as_text()}\n\n{report_text(report)}".removesuffix("\n")
+    try:
+        print(shown, flush=True)
+    except OutputError as error:
+        if not error.reader_has_gone:
+            raise
+    return is_written
 
 
 def _parser(benchmarks: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -89,8 +103,8 @@ def _parser(benchmarks: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="multiworld bench",
         description="Measure the channels beside raw torch.distributed Gloo: in the same run, alternating with it.",
-        epilog=f"benchmarks (default: all):\n{listing}\n\nExit status: 0 after measuring, 1 if --check fails, 2 if it "
-        "cannot run here, 130 after Ctrl-C.",
+        epilog=f"benchmarks (default: all):\n{listing}\n\nExit status: 0 after measuring, 1 if --check fails or a "
+        "file was not written, 2 if it cannot run here, 130 after Ctrl-C.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

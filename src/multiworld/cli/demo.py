@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import logging
@@ -15,8 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..demo.options import Options
+from ..process.interruptible import run_interruptible
+from ..process.interruption import SIGNALLED, Interrupted
 from .backends import check_backend
-from .output_file import check_output
+from .output_file import check_output, write_output
+from .streams import OutputError
 
 if TYPE_CHECKING:
     from ..demo.report import Report
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 NEEDED = ("httptools", "numpy", "orjson", "safetensors", "sklearn", "uvicorn", "yaml")
-INTERRUPTED = 130
+UNREAD = SIGNALLED + signal.SIGPIPE  # whoever read the output did not want to know how it ends
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,24 +46,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_backend(options.backend)
     except ValueError as error:
         parser.error(str(error))
+    from ..demo import display, run  # noqa: F401 - all that takes time, while a signal ends this at once
+
     try:
-        report = asyncio.run(_run(options))
-    except asyncio.CancelledError:
-        print("multiworld demo: interrupted; all its processes have ended", file=sys.stderr)
-        return INTERRUPTED
-    if parsed.json is not None:
-        parsed.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
-    return 0 if report.holds else 1
+        report = run_interruptible(_run(options))
+    except Interrupted as interrupted:
+        print(f"multiworld demo: {interrupted}; all its processes have ended", file=sys.stderr)
+        return SIGNALLED + interrupted.signum
+    except OutputError as error:
+        if not error.reader_has_gone:
+            raise
+        return UNREAD
+    text = json.dumps(report.as_json(), indent=2)
+    is_written = parsed.json is None or write_output("multiworld demo: --json", parsed.json, text)
+    return 0 if report.holds and is_written else 1
 
 
 async def _run(options: Options) -> Report:
     from ..demo.display import choose_display
     from ..demo.run import run
 
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)  # so that the replicas are ended before we are
     logging.getLogger("multiworld").setLevel(logging.ERROR)  # the display tells what breaks, in fewer words
     with contextlib.closing(choose_display()) as display:
         return await run(options, display)

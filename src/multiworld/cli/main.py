@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import gc
 import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
+
+from ..process.interruption import end_on_signals
+from .own_process import run_in_own_process
 
 __all__ = ["COMMANDS", "main"]
 
@@ -35,7 +37,19 @@ OOBLECK = {"get_agent_list": "agents", "kill_agent": "kill"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 2 for a line that makes no sense, 130 after Ctrl-C."""
+    """Run one command and return its exit status: 2 for a line that makes no sense, 130 after Ctrl-C.
+
+    Without arguments it is the command of this process: see ``own_process``.
+    """
+    if arguments is None:
+        return run_in_own_process("multiworld", _run)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.command is None:
@@ -46,14 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_unknown(options.command), file=sys.stderr)
         return 2
     endpoint = _endpoint(parser, options)
+    if arguments is None:
+        end_on_signals(f"multiworld {command}")
     run: Callable[[Sequence[str]], int] = importlib.import_module(f"multiworld.cli.{command}").main
-    try:
-        return run([*endpoint, *options.arguments])
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        if arguments is None:  # this is all that the process does, and its end should not take a second
-            gc.freeze()
+    return run([*endpoint, *options.arguments])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -85,22 +85,24 @@ def launch(options: JobOptions, *, in_place: bool = False) -> None:
     """
     rendezvous, host = find_rendezvous(options.rdzv_backend)(options)
     options = replace(options, token=_token(options, host))
-    try:
-        server = start_fork_server(options, in_place=in_place)  # before any thread
-    except OSError as error:
-        raise JobError(options.run_id, f"the process that starts its workers could not be started: {error}") from error
-    if in_place:
-        raise_limit()  # ours, not that of workers
-    with _logs_carried():
+    with _Signals(options.signals) as signals:  # before there is anything that would be left
         try:
-            server.prepare(options.num_workers)
-            run = _Run(options, rendezvous, host, server, in_place=in_place)
-        except BaseException:
-            server.close()
-            raise
-        with run.handling_signals():
+            server = start_fork_server(options, in_place=in_place)  # before any thread
+        except OSError as error:
+            reason = f"the process that starts its workers could not be started: {error}"
+            raise JobError(options.run_id, reason) from error
+        if in_place:
+            raise_limit()  # ours, not that of workers
+        with _logs_carried():
+            try:
+                server.prepare(options.num_workers)
+                run = _Run(options, rendezvous, host, server, in_place=in_place)
+            except BaseException:
+                server.close()
+                raise
+            signals.tell(run.signalled)
             outcome = run.wait()
-        run.close(outcome)
+            run.close(outcome)
     _conclude(options, outcome, run.run_dir)
 
 
@@ -150,18 +152,13 @@ class _Run:
         assert self._outcome is not None
         return self._outcome
 
-    @contextmanager
-    def handling_signals(self) -> Iterator[None]:
-        """Have signals end the job, on every host, instead of this process."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {signum: signal.signal(signum, self._signalled) for signum in self._options.signals}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+    def signalled(self, signum: int) -> None:
+        """The first asks the job to end; the second ends this host's part of it at once."""
+        self._num_signals += 1
+        if self._num_signals == 1:
+            self._loop.call_soon(partial(self._leadership.interrupt, signum))
+        else:
+            self._ended(Outcome(status=128 + signum, text="ended at once", signum=signum))
 
     def close(self, outcome: Outcome) -> None:
         """End what is left, and wait for it."""
@@ -173,7 +170,7 @@ class _Run:
         self._rendezvous.wait_closed(STOP_S)
         self._services.close(outcome)
         self._loop.stop()
-        self._pump.close(timeout_s=LOG_S, keep=bool(outcome.status))
+        self._pump.close(timeout_s=LOG_S, keep=bool(outcome.status) and outcome.signum is None)
 
     def _begin(self, agent_id: str, token: bytes, host: str, server: ForkServer) -> None:
         try:
@@ -231,14 +228,6 @@ class _Run:
             logger.debug("the agent cannot begin", exc_info=True)
             self._ended(Outcome(status=1, text=f"the agent cannot begin on {host}: {error}"))
 
-    def _signalled(self, signum: int, frame: FrameType | None) -> None:
-        """The first asks the job to end; the second ends this host's part of it at once."""
-        self._num_signals += 1
-        if self._num_signals == 1:
-            self._loop.call_soon(partial(self._leadership.interrupt, signum))
-        else:
-            self._ended(Outcome(status=128 + signum, text="ended at once", signum=signum))
-
     def _overran(self, timer: OverrunTimer) -> None:
         agent = self._agent
         if agent is not None:
@@ -253,6 +242,37 @@ class _Run:
             self._open.close()
         finally:
             closed.set()
+
+
+class _Signals:
+    """Has signals end the job, on every host, instead of this process. Those that come before ``tell`` are told then.
+
+    On another thread than the main one it takes none.
+    """
+
+    def __init__(self, signals: Iterable[signal.Signals]) -> None:
+        self._signals = tuple(signals) if threading.current_thread() is threading.main_thread() else ()
+        self._before: list[tuple[signal.Signals, Any]] = []
+        self._noted: list[int] = []
+        self._on_signal: Callable[[int], None] = self._noted.append
+
+    def __enter__(self) -> _Signals:
+        self._before = [(signum, signal.getsignal(signum)) for signum in self._signals]
+        for signum in self._signals:
+            signal.signal(signum, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._before:
+            signal.signal(signum, handler)
+
+    def tell(self, on_signal: Callable[[int], None]) -> None:
+        self._on_signal = on_signal
+        while self._noted:
+            on_signal(self._noted.pop(0))
+
+    def _take(self, signum: int, frame: FrameType | None) -> None:
+        self._on_signal(signum)
 
 
 @contextmanager

@@ -16,18 +16,19 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from ..process.interruption import SIGNALLED, end_on_signals, held
 from .forking import die_with_parent
 
 __all__ = ["main"]
 
 BAD_INPUT = 2
-SIGNALLED = 128
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PIECE = 65536
 
 
 def main() -> int:
     """Run the launcher to its end, and return its exit status."""
+    end_on_signals("multiworld exec")
     order = _read_order(0)
     if order is None:
         return BAD_INPUT  # nobody is there to be told
@@ -35,18 +36,19 @@ def main() -> int:
         os.chdir(order["directory"])
     except OSError as error:
         return _refuse(order, f"its directory {order['directory']}: {error.strerror}")
-    launcher = subprocess.Popen(
-        [sys.executable, "-m", "multiworld.cli.exec", *order["arguments"]],
-        env={**os.environ, **order["variables"]},
-        stdin=subprocess.DEVNULL,
-        preexec_fn=partial(die_with_parent, os.getpid()),
-    )
+    with held():
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "multiworld.cli.exec", *order["arguments"]],
+            env={**os.environ, **order["variables"]},
+            stdin=subprocess.DEVNULL,
+            preexec_fn=partial(die_with_parent, os.getpid()),
+        )
 
-    def end(signum: int, frame: FrameType | None) -> None:
-        launcher.terminate()
+        def end(signum: int, frame: FrameType | None) -> None:
+            launcher.terminate()
 
-    for signum in SIGNALS:
-        signal.signal(signum, end)
+        for signum in SIGNALS:
+            signal.signal(signum, end)
     _await_end(launcher, 0)
     status = launcher.wait()
     return status if status >= 0 else SIGNALLED - status

@@ -10,14 +10,16 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..elastic.forking import die_with_parent
+from ..process.interruption import undoing
 from ..wire.addresses import family_of
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
@@ -29,7 +31,7 @@ __all__ = ["serve"]
 
 SPEC_FILE = "spec.json"
 GRACE_S = 10.0
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"
 PRELOAD = ("multiworld.serving.gateway_program", "multiworld.serving.control.controller_program")
 
@@ -41,31 +43,24 @@ def serve(options: argparse.Namespace) -> int:
     except ValueError as error:
         _say(str(error))
         return 2
-    with _ended_by_signals(), works_folder() as folder:
-        try:
+    try:
+        with undoing(_works()) as folder:
             return _run(options, folder) if _draw_up_beside(options, folder) else 2
-        except DeploymentError as error:
-            _say(str(error))
-            return 1
+    except DeploymentError as error:
+        _say(str(error))
+        return 1
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Have signals that end this process clean up as an exit does; those of the host process come in their place.
-
-    A SIGHUP that is ignored, as under ``nohup``, stays so.
-    """
-    taken = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, _end) for number in taken}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
+def _works() -> Iterator[Path]:
+    """Give the folder of the works. Raises DeploymentError if it cannot be made."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(works_folder())
+        except OSError as error:
+            where = error.filename or tempfile.gettempdir()
+            raise DeploymentError(f"no folder can be made, {where}: {error.strerror}. TMPDIR names another.") from None
+        yield folder
 
 
 def _run(options: argparse.Namespace, folder: Path) -> int:
@@ -75,7 +70,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     http = fields["gateway"]["http"]
     name, http_address = fields["name"], (http["host"], http["port"])
     with (
-        DeploymentFile.claim(name, address, fields["token"], http=http_address, works=folder) as file,
+        undoing(DeploymentFile.claim(name, address, fields["token"], http=http_address, works=folder)) as file,
         kept(file.path.parent),
         kept(file.path.parents[1]),
     ):
@@ -100,22 +95,45 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
+    with undoing(_drawing_up(options, folder)) as child:
+        code = child.wait()
+    if code < 0:
+        _say(f"the process that made the pipeline was killed by signal {-code}")
+    return code == 0
+
+
+@contextmanager
+def _drawing_up(options: argparse.Namespace, folder: Path) -> Iterator[_Child]:
+    """Fork the process that draws up; it has ended when this is left."""
     flush_streams()
-    parent, child = os.getpid(), os.fork()
-    if child:
-        code = _code_of(child)
-        if code < 0:
-            _say(f"the process that made the pipeline was killed by signal {-code}")
-        return code == 0
+    parent = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the child has none of our handlers
+    try:
+        pid = os.fork()
+        if not pid:
+            _be_drawing_up(options, folder, parent, mask)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    child = _Child(pid)
+    try:
+        yield child
+    finally:
+        child.end()
+
+
+def _be_drawing_up(options: argparse.Namespace, folder: Path, parent: int, mask: Iterable[int]) -> NoReturn:
+    """In the child. A signal kills it: whatever the user's module would catch."""
     status = 1
     try:
         for number in ENDING:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
-        die_with_parent(parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            die_with_parent(parent)
+        except ProcessLookupError:
+            os._exit(status)  # nobody waits for it
         status = _draw_up(options, folder)
-    except (KeyboardInterrupt, ProcessLookupError):
-        pass
     except BaseException:
         traceback.print_exc()
     finally:
@@ -123,15 +141,27 @@ def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
         os._exit(status)
 
 
-def _code_of(child: int) -> int:
-    """Wait for a child's end, and return its exit status, negative for a signal. What ends us ends it first."""
-    try:
-        _, status = os.waitpid(child, 0)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    return os.waitstatus_to_exitcode(status)
+class _Child:
+    """A process that was forked. A handler may call ``end`` in the middle of ``wait``."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._pidfd = pid, os.pidfd_open(pid)
+
+    def wait(self) -> int:
+        """Return its exit status, negative for a signal."""
+        result = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        assert result is not None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+    def end(self) -> None:
+        """Kill it unless it has ended, and reap it. Idempotent."""
+        if self._pidfd < 0:
+            return
+        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # it is there until it is reaped
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+        os.close(self._pidfd)
+        self._pidfd = -1
 
 
 def _draw_up(options: argparse.Namespace, folder: Path) -> int:
@@ -199,7 +229,6 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
         _check_generation(pipeline.generation)
     http = asdict(replace(options_of_http, host=host, port=port, reuse_port=True))
     blueprint = pipeline.blueprint(in_main=False)
-    blueprint.write(folder)
     spec = DeploymentSpec(
         name=pipeline.name,
         job=f"serving-{os.getpid()}-{secrets.token_hex(4)}",
@@ -214,7 +243,13 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
     )
     paths = [entry for entry in sys.path if isinstance(entry, str)]  # Python looks at no others
     content = {"deployment": spec.to_json(), "preload": list(pipeline.preload), "paths": paths}
-    (folder / SPEC_FILE).write_text(json.dumps(content), encoding="utf-8")
+    try:
+        blueprint.write(folder)
+        (folder / SPEC_FILE).write_text(json.dumps(content), encoding="utf-8")
+    except OSError as error:
+        raise DeploymentError(
+            f"{folder} cannot take the pipeline: {error.strerror}. TMPDIR names another folder."
+        ) from None
 
 
 def _tracing(options: argparse.Namespace) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import importlib
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterable
@@ -32,13 +33,14 @@ def run_host(options: HostOptions) -> int:
     """Be the host process until it is told to stop, and return the exit status.
 
     This process must have one thread, and be there for nothing else: SIGINT, SIGTERM and SIGHUP end all members
-    gracefully, a second one at once.
+    gracefully, a second one at once. Until there can be members, while it imports, they do what they did before.
     """
     return _run(options, None)
 
 
 def main(descriptor: int, dies_with_parent: bool) -> NoReturn:
     """In an interpreter of its own, whose owner sends the options through the descriptor."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while it imports: what is imported would catch a KeyboardInterrupt
     owner = socket.socket(fileno=descriptor)
     owner.set_inheritable(False)
     options = _receive_options(owner)
@@ -55,9 +57,9 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
     raise_limit()  # for members, too: a gateway has connections without number, and a replica an edge per neighbour
     if options.paths:
         sys.path[:] = options.paths  # before anything of theirs is imported
+    warnings, num_blas_threads = _prepare((*PROGRAMS, *options.preload))
     signals = Signals()
     try:
-        warnings, num_blas_threads = _prepare((*PROGRAMS, *options.preload))
         inheritance = Inheritance(os.getpid(), tuple(sys.path), num_blas_threads)
         if outlives_parent:
             outlive_parent()  # from now on its end is seen, and there may be more to kill than our own children

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import TextIO
 
+from ...process.interruptible import run_interruptible
+from ...process.interruption import Interrupted
 from ..errors import DeploymentError
 from ..page.recorder import SOURCE_S, Recorder
 from ..page.source import ControllerSource
@@ -38,9 +41,10 @@ def watch(address: tuple[str, int], token: str, stream: TextIO | None = None) ->
     reached from the beginning.
     """
     try:
-        asyncio.run(_watch(address, token, stream))
-    except KeyboardInterrupt:
-        return
+        run_interruptible(_watch(address, token, stream))
+    except Interrupted as interrupted:
+        if interrupted.signum != signal.SIGINT:
+            raise
 
 
 async def _watch(address: tuple[str, int], token: str, stream: TextIO | None) -> None:

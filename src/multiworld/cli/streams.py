@@ -1,0 +1,122 @@
+"""The standard streams of a command: a full disk, a reader that has gone, a character that cannot be encoded."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
+
+__all__ = ["OutputError", "own_streams", "plain"]
+
+ERRORS = "multiworld.plain"
+PLAIN = {"→": "->", "–": "-", "…": "...", "×": "x", "µ": "u", "●": "*", "○": "o", "✓": "+", "✗": "x"}
+BARS = "▁▂▃▄▅▆▇█"  # of a curve
+PLAIN_BARS = "__--==##"
+NO_TEXT = "".join(map(chr, range(0xDC80, 0xDD00)))  # stand for bytes, as ``os.fsdecode`` returns them
+
+
+class OutputError(OSError):
+    """What was printed could not be written. ``reader_has_gone``: as by ``multiworld status | head -1``."""
+
+    @property
+    def reader_has_gone(self) -> bool:
+        return self.errno == errno.EPIPE
+
+
+@contextmanager
+def own_streams() -> Iterator[None]:
+    """Make ``sys.stdout`` and ``sys.stderr`` those of a command, and write what is left in them at the end.
+
+    Characters that they cannot encode are replaced. A ``print`` that cannot be written raises OutputError, also the
+    last; what cannot be written to ``sys.stderr`` is lost, because nobody can be told.
+    """
+    codecs.register_error(ERRORS, plain)
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _over(before[0], _Output), _over(before[1], _Unread)
+    try:
+        try:
+            yield
+        except SystemExit:  # as after --help
+            _write_rest(sys.stdout)
+            raise
+        _write_rest(sys.stdout)
+    finally:
+        ours, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), before
+        for stream in ours:
+            with suppress(OSError):  # told already, by what is raised
+                _write_rest(stream)
+
+
+def plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace what cannot be encoded by what looks like it, or as Python escapes it. A handler of ``codecs``.
+
+    Bytes of a file's name that were no text are written as they were.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    if any(each in NO_TEXT for each in characters):
+        return b"".join(_plain(each) for each in characters), error.end
+    return b"".join(_plain(each) for each in characters).decode("ascii"), error.end
+
+
+def _write_rest(stream: TextIO | None) -> None:
+    """Raises OutputError also for one that was caught: argparse does not tell that its help was not written."""
+    if stream is None:
+        return
+    stream.flush()
+    binary = getattr(stream, "buffer", None)
+    raw = getattr(binary, "raw", binary)
+    if isinstance(raw, _Output) and raw.error is not None:
+        raise raw.error
+
+
+def _plain(character: str) -> bytes:
+    if character in NO_TEXT:
+        return character.encode("ascii", "surrogateescape")
+    if character in BARS:
+        return PLAIN_BARS[BARS.index(character)].encode()
+    return PLAIN.get(character, character).encode("ascii", "backslashreplace")
+
+
+def _over(stream: Any, kind: type[io.FileIO]) -> Any:
+    """Return a stream that writes to the same descriptor, or the same stream if it has none."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    try:
+        stream.flush()
+        raw = kind(stream.fileno(), "w", closefd=False)
+    except (OSError, ValueError):  # it is closed, or was never open
+        return stream
+    return io.TextIOWrapper(
+        raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw),
+        stream.encoding,
+        ERRORS,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+class _Output(io.FileIO):
+    error: OutputError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is not None:  # it is told once, and not again at the end of the process
+            return len(data)
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            self.error = OutputError(error.errno, error.strerror)
+            raise self.error from error
+
+
+class _Unread(io.FileIO):
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)

@@ -1,0 +1,1 @@
+"""Processes on one host, and what ends them."""
