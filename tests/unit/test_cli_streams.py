@@ -56,14 +56,18 @@ def test_a_full_disk_is_told_once_and_the_streams_are_what_they_were(
         assert sys.stdout is stream
 
 
+def help_as_argparse_prints_it() -> None:
+    with pytest.raises(OutputError):
+        print("x", flush=True)
+    print("y", flush=True)
+    sys.exit(0)
+
+
 def test_an_error_that_was_caught_is_raised_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w", encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         with pytest.raises(OutputError), own_streams():
-            with pytest.raises(OutputError):
-                print("x", flush=True)
-            print("y", flush=True)
-            sys.exit(0)
+            help_as_argparse_prints_it()
 
 
 def test_a_reader_that_has_gone_is_known_as_such(pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch) -> None:
