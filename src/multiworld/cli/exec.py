@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import secrets
 import shlex
@@ -241,6 +240,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    status = part()
-    gc.freeze()  # as in run
-    sys.exit(status)
+    from .own_process import run_in_own_process
+
+    sys.exit(run_in_own_process(EXEC, part))
