@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import io
 import math
 import time
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
+from multiworld.serving.gateway import formats, json_reading
+from multiworld.serving.gateway import kserve as kserve_module
+from multiworld.serving.gateway.budget import APART_BYTES, Budget, HeldBytes, Turns
 from multiworld.serving.gateway.dtypes import DTYPES, KSERVE, dtype_name, kserve_name
-from multiworld.serving.gateway.elements import MAX_TENSORS, as_bytes, check_finite, from_bytes
-from multiworld.serving.gateway.formats import FORMATS, Encoded, Format, accepted_format, decode, sent_format
-from multiworld.serving.gateway.kserve import HEADER_LENGTH, Question, answer_question, parse_question
+from multiworld.serving.gateway.elements import MAX_TENSORS, Buffer, as_bytes, check_finite, from_bytes
+from multiworld.serving.gateway.formats import FORMATS, Encoded, Format, accepted_format, sent_format
+from multiworld.serving.gateway.json_reading import Numbers, load
+from multiworld.serving.gateway.json_writing import TensorWriter
+from multiworld.serving.gateway.kserve import HEADER_LENGTH, Question
 from multiworld.serving.gateway.raw_format import SHAPE
 from multiworld.serving.gateway.refusal import Refusal
 from multiworld.serving.gateway.safetensors_format import MAX_HEADER_BYTES
 from multiworld.serving.gateway.served import Payload
 
+T = TypeVar("T")
 JSON, NPY, SAFE, RAW = FORMATS
 MAX_JSON_BYTES = 1 << 20
 REAL = [dtype for dtype in DTYPES.values() if not dtype.is_complex]
@@ -42,12 +50,46 @@ def tensors(draw: st.DrawFn, dtypes: list[torch.dtype]) -> Tensor:
     return from_bytes(bytearray(draw(st.binary(min_size=size, max_size=size))), dtype, shape)
 
 
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine does that waits for nothing but its turn, without the cost of a loop."""
+    while True:
+        try:
+            work.send(None)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
+def some_budget(max_bytes: int = 1 << 30) -> Budget:
+    return Budget(HeldBytes(max_bytes), Turns())
+
+
+def decode(form: Format, body: bytearray, headers: dict[str, str]) -> Payload:
+    drive = run if len(body) <= APART_BYTES else asyncio.run  # what is large may go to a thread
+    return drive(formats.decode(form, body, headers, some_budget(), check=lambda _: None))
+
+
+def encode(form: Format, payload: Payload, max_bytes: int = 1 << 20) -> Encoded:
+    budget = some_budget()
+    return run(formats.encode(form, payload, TensorWriter(budget, max_bytes), budget))
+
+
+def parse_question(body: bytearray, headers: dict[str, str], *, max_json_bytes: int) -> Question:
+    return run(kserve_module.parse_question(body, headers, max_json_bytes=max_json_bytes, budget=some_budget()))
+
+
+def answer_question(question: Question, payload: Payload, *, model: str, version: str) -> tuple[list[Buffer], int]:
+    budget = some_budget()
+    writer = TensorWriter(budget, 1 << 20)
+    return run(kserve_module.answer_question(question, payload, writer, budget, model=model, version=version))
+
+
 def joined(encoded: Encoded) -> tuple[bytearray, dict[str, str]]:
     return bytearray(b"".join(bytes(piece) for piece in encoded[0])), encoded[1]
 
 
 def there_and_back(form: Format, payload: Payload) -> Payload:
-    return decode(form, *joined(form.encode(payload)))
+    return decode(form, *joined(encode(form, payload)))
 
 
 def status_of(parse: Callable[[], object]) -> int:
@@ -78,7 +120,7 @@ def test_raw_bodies_keep_every_bit(tensor: Tensor) -> None:
 
 @given(tensors([dtype for dtype in DTYPES.values() if dtype not in NOT_IN_NUMPY]))
 def test_npy_keeps_every_bit(tensor: Tensor) -> None:
-    body, _ = joined(NPY.encode(tensor))
+    body, _ = joined(encode(NPY, tensor))
     read = np.load(io.BytesIO(body), allow_pickle=False)
     assert read.tobytes() == bytes(as_bytes(tensor))
     assert is_same(decode(NPY, body, {}), tensor)
@@ -99,7 +141,7 @@ def test_json_keeps_every_number(tensor: Tensor) -> None:
     if tensor.is_floating_point():
         wide = tensor.double() if tensor.dtype.itemsize > 1 else tensor.float().double()
         tensor = torch.where(wide.isnan(), torch.full_like(wide, math.nan), wide).to(tensor.dtype)  # one NaN of many
-    body, _ = joined(JSON.encode(tensor))
+    body, _ = joined(encode(JSON, tensor))
     answer = orjson.loads(body)
     assert answer["shape"] == list(tensor.shape)
     again = orjson.dumps({"inputs": {"data": answer["outputs"], "dtype": answer["dtype"], "shape": answer["shape"]}})
@@ -144,7 +186,7 @@ def test_garbage_is_refused_or_read_but_never_an_error_of_ours(form: Format, bod
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_a_damaged_npy_or_safetensors_is_refused_or_read(noise: bytes, at: int) -> None:
     for form in (NPY, SAFE):
-        body, _ = joined(form.encode(torch.arange(12.0).reshape(3, 4)))
+        body, _ = joined(encode(form, torch.arange(12.0).reshape(3, 4)))
         body[at : at + len(noise)] = noise
         assert status_of(functools.partial(decode, form, body, {})) in (200, 400)
 
@@ -167,7 +209,7 @@ def test_any_json_is_refused_or_read(inputs: Any, dtype: Any, shape: Any) -> Non
 
 
 def test_words_among_numbers_take_no_more_memory_than_numbers() -> None:
-    data = ["x" * 5000, *[1] * 200_000]  # numpy would give each element as much room as the longest word
+    data = ["x" * 5000, *[1] * 100_000]  # numpy would give each element as much room as the longest word
     body = bytearray(orjson.dumps({"inputs": data}))
     tracemalloc.start()
     try:
@@ -206,7 +248,7 @@ def test_the_json_part_of_a_binary_body_is_bounded_as_json_is() -> None:
 
 
 def test_a_safetensors_header_is_bounded() -> None:
-    body, headers = joined(SAFE.encode(torch.ones(3)))
+    body, headers = joined(encode(SAFE, torch.ones(3)))
     header, data = body[8:-12], body[-12:]
 
     def padded(length: int) -> bytearray:  # as the format allows
@@ -265,7 +307,7 @@ def test_json_takes_a_tensor_a_dict_and_a_list() -> None:
         ('{"inputs": {"x": {"dtype": "int8"}}}', "must have data"),
         ('{"inputs": NaN}', "not JSON"),
         ('{"inputs": ' + "[" * 900 + "]" * 900 + "}", "deep"),
-        ('{"inputs": ' + "[" * 90000 + "}", "not JSON"),
+        ('{"inputs": ' + "[" * 90000 + "}", "deep"),
     ],
 )
 def test_json_that_is_no_payload_says_why(text: str, said: str) -> None:
@@ -277,7 +319,7 @@ def test_words_stand_for_what_json_has_no_numbers_for() -> None:
     assert isinstance(tensor, Tensor)
     assert tensor[0].isnan()
     assert tensor[1:].tolist() == [math.inf, -math.inf, 1.0]
-    assert orjson.loads(joined(JSON.encode(tensor))[0])["outputs"] == ["NaN", "Infinity", "-Infinity", 1.0]
+    assert orjson.loads(joined(encode(JSON, tensor))[0])["outputs"] == ["NaN", "Infinity", "-Infinity", 1.0]
     for payload in (tensor, [tensor], {"x": tensor}):
         with pytest.raises(Refusal, match="NaN or infinite"):
             check_finite(payload)
@@ -286,7 +328,7 @@ def test_words_stand_for_what_json_has_no_numbers_for() -> None:
 
 
 def test_json_writes_the_fewest_digits() -> None:
-    body, _ = joined(JSON.encode(torch.tensor([0.1, 1 / 3], dtype=torch.float32)))
+    body, _ = joined(encode(JSON, torch.tensor([0.1, 1 / 3], dtype=torch.float32)))
     assert b"[0.1,0.33333334]" in body
 
 
@@ -311,14 +353,14 @@ def test_npy_reads_other_orders_and_no_objects() -> None:
 @pytest.mark.parametrize("form", [NPY, RAW])
 def test_an_answer_that_a_format_cannot_hold_names_another(form: Format) -> None:
     with pytest.raises(Refusal, match="safetensors") as caught:
-        form.encode([torch.ones(1), torch.ones(1)])
+        encode(form, [torch.ones(1), torch.ones(1)])
     assert caught.value.status == 406
-    assert len(form.encode({"only": torch.ones(1)})[0]) >= 1
+    assert len(encode(form, {"only": torch.ones(1)})[0]) >= 1
 
 
 def test_npy_has_no_bfloat16() -> None:
     with pytest.raises(Refusal, match="bfloat16"):
-        NPY.encode(torch.ones(1, dtype=torch.bfloat16))
+        encode(NPY, torch.ones(1, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize(
@@ -488,3 +530,187 @@ def test_types_without_a_name_are_refused_not_guessed() -> None:
         dtype_name(torch.complex32)
     with pytest.raises(Refusal):
         kserve_name(torch.complex64)
+
+
+# ---- large bodies and answers, slice by slice
+
+
+@pytest.fixture
+def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SMALL_BYTES", 0), ("SLICE_BYTES", 48), ("SCAN_BYTES", 16), ("MAX_KEPT", 0)):
+        monkeypatch.setattr(json_reading, name, value)
+
+
+numbers = st.integers(-(2**63), 2**64 - 1) | st.floats() | st.booleans() | st.sampled_from(["NaN", "-Infinity"])
+nested = st.recursive(
+    st.lists(numbers, max_size=5), lambda inner: st.lists(inner, max_size=4) | inner.map(lambda x: [x, x]), max_leaves=8
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(["inputs", 'a"[{', "x\\"]), nested | numbers | st.text(), max_size=3), st.data())
+def test_a_body_in_slices_means_what_it_means_at_once(
+    tiny_slices: None, request_: dict[str, Any], data: st.DataObject
+) -> None:
+    indent = data.draw(st.sampled_from([0, orjson.OPT_INDENT_2]))
+    body = bytearray(orjson.dumps(request_, option=indent))
+    for name, expected in orjson.loads(body).items():
+        try:
+            array, has_words = json_reading.as_array(expected, "x")
+        except Refusal:
+            array = None
+        try:
+            found = run(load(body, some_budget()))[name]
+        except Refusal:
+            continue  # some list is ragged, or no list of numbers
+        if isinstance(found, Numbers):
+            assert array is not None
+            assert (found.array.shape, found.array.dtype) == (array.shape, array.dtype)
+            assert np.array_equal(found.array, array, equal_nan=array.dtype.kind == "f")
+            assert found.has_words == has_words
+        else:
+            assert repr(found) == repr(expected) or isinstance(expected, list)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[[1],[2,3]]", "[[1],2]", "[1,[2]]", "[[1],[]]", "[[],[1]]", "[[1]2]", "[2[1]]", "[[1]5,[2]6]", "[1 2]"),
+        *("[1,,2]", "[1,]", "[,1]", "[[],]", "[[] []]", "[[1]e5]", "[-[1]]", "[tru]", "[[[1]],[1]]", "[[1,2],[3 4]]"),
+        *("[1", "[[1]", "[1]]", '["NaN" 1]', "[01]", "[1e]", "[" * 40 + "]" * 40, "[" + "1" * 100 + ",1]"),
+    ],
+)
+def test_lists_that_are_no_tensor_are_refused_in_slices_too(tiny_slices: None, text: str) -> None:
+    assert status_of(lambda: read_json(f'{{"inputs": {text}}}')) == 400
+
+
+@pytest.mark.parametrize("text", ['{"a": "x', '{"a": "x\\', '{"a"', "", "[", '"', '{"a": [1}'])
+def test_what_is_cut_is_refused_in_slices_too(tiny_slices: None, text: str) -> None:
+    assert status_of(lambda: read_json(text)) == 400
+
+
+def test_a_name_that_looks_like_a_list_taken_out_stays_a_name(tiny_slices: None) -> None:
+    found = run(load(bytearray(b'{"a": "0:0", "b": [1, 2]}'), some_budget()))
+    assert found["a"] == "0:0"
+    assert found["b"].array.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "status"), [("[65536, 0]", 200), ("[65537, 0]", 413), ("[1099511627775, 0]", 413), ("[0, 70000]", 200)]
+)
+def test_a_shape_without_elements_has_only_so_many_rows(shape: str, status: int) -> None:
+    assert status_of(lambda: read_json(f'{{"inputs": [], "shape": {shape}}}')) == status
+    dims = [int(each) for each in shape[1:-1].split(",")]
+    assert status_of(lambda: decode(RAW, bytearray(), {"x-dtype": "int8", "x-shape": shape})) == status
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({dims[0]}, {dims[1]}), }}".encode()
+    npy = bytearray(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    assert status_of(lambda: decode(NPY, npy, {})) == status
+    header = orjson.dumps({"input": {"dtype": "F32", "shape": dims, "data_offsets": [0, 0]}})
+    assert status_of(lambda: decode(SAFE, bytearray(len(header).to_bytes(8, "little") + header), {})) == status
+    one = {"name": "x", "datatype": "FP32", "shape": dims, "data": []}
+    question = bytearray(orjson.dumps({"inputs": [one]}))
+    assert status_of(lambda: parse_question(question, {}, max_json_bytes=MAX_JSON_BYTES)) == status
+
+
+def test_lists_without_elements_have_only_so_many_rows() -> None:
+    assert status_of(lambda: read_json('{"inputs": [' + "[]," * 65_535 + "[]]}")) == 200
+    assert status_of(lambda: read_json('{"inputs": [' + "[]," * 65_536 + "[]]}")) == 413
+
+
+@pytest.mark.parametrize("text", ['{"a":1},', '"a",', '{"a":', '"a":1,', "[1,[2,", '"' + "a" * 1000 + '",'])
+def test_only_so_much_of_a_body_may_be_other_things_than_numbers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(json_reading, "MAX_VALUES", 1000)
+    monkeypatch.setattr(json_reading, "MAX_REST_BYTES", 100_000)
+    status = 400 if text.startswith("[") else 413  # that is nested too deeply first
+    assert status_of(lambda: read_json('{"inputs": [' + text * 1500)) == status
+    assert status_of(lambda: read_json('{"inputs": {"a":' + text * 1500)) == status
+
+
+def test_what_a_body_becomes_counts_before_it_is_made() -> None:
+    body = bytearray(b'{"inputs":[' + b"1," * 100_000 + b"1]}")
+    assert run(load(body, some_budget(16 * 100_001 + 3 * len(body) + 1000)))["inputs"].array.shape == (100_001,)
+    with pytest.raises(Refusal, match="open requests take"):
+        run(load(body, some_budget(16 * 100_001 + len(body))))
+
+
+@pytest.mark.parametrize("text", [b"[[[[[1]]]]],", b"1,", b"0.25,", b'"NaN",', b"[1.5,2],"])
+async def test_others_have_their_turn_while_a_large_body_is_read(text: bytes) -> None:
+    num_turns = 0
+
+    async def other() -> None:
+        nonlocal num_turns
+        while True:
+            num_turns += 1
+            await asyncio.sleep(0)
+
+    body = bytearray(b'{"inputs":[' + (text * ((1 << 18) // len(text)))[:-1] + b"]}")
+    beside = asyncio.ensure_future(other())
+    try:
+        await formats.decode(JSON, body, {}, some_budget(), check=lambda _: None)
+    finally:
+        beside.cancel()
+    assert num_turns >= len(body) // json_reading.SLICE_BYTES
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(3, 0), torch.ones(2, 5000), torch.full((9, 900, 2), math.nan)])
+def test_a_large_answer_in_json_is_the_same_in_slices(tensor: Tensor) -> None:
+    answer = orjson.loads(joined(encode(JSON, [tensor, tensor + 1, torch.ones(2)]))[0])
+    assert [each["shape"] for each in answer["outputs"]] == [list(tensor.shape)] * 2 + [[2]]
+    words = tensor.numpy().astype(object)
+    words[np.isnan(tensor.numpy())] = "NaN"
+    assert answer["outputs"][0]["data"] == words.tolist()
+    pieces, _ = answer_question(Question(tensor, None, None, False), tensor, model="m", version="1")
+    flat = orjson.loads(b"".join(bytes(piece) for piece in pieces))["outputs"][0]["data"]
+    assert flat == words.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.zeros(1 << 40, 0), torch.zeros(1).expand(1 << 40), torch.full((250_000,), 1 / 3)]
+)
+def test_an_answer_of_too_much_text_is_refused_before_it_is_made(tensor: Tensor) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal, match="more than 1000000 bytes as JSON; ask for it in binary"):
+            encode(JSON, tensor, 1_000_000)
+        with pytest.raises(Refusal, match="bytes as JSON"):
+            encode(JSON, {str(index): torch.full((9_000,), 1 / 3) for index in range(20)}, 1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_safetensors_share_the_memory_of_the_body() -> None:
+    body, _ = joined(encode(SAFE, {"a": torch.ones(1 << 16), "b": torch.ones(3, dtype=torch.int8)}))
+    tracemalloc.start()
+    try:
+        payload = decode(SAFE, body, {})
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    finally:
+        tracemalloc.stop()
+    assert isinstance(payload, dict)
+    assert payload["a"].untyped_storage().data_ptr() != 0
+    assert is_same(payload, {"a": torch.ones(1 << 16), "b": torch.ones(3, dtype=torch.int8)})
+    assert set(load_safetensors(bytes(body))) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}},
+        {
+            "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+            "b": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        },
+        {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}},
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [False, 8]}},
+        {"a": {"dtype": "F32", "shape": [2]}},
+        {"a": [1]},
+        {"a": {"dtype": [], "shape": [2], "data_offsets": [0, 8]}},
+        [1],
+    ],
+)
+def test_a_safetensors_header_that_lies_is_refused(entries: Any) -> None:
+    header = orjson.dumps(entries)
+    body = bytearray(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert status_of(lambda: decode(SAFE, body, {})) == 400

@@ -11,7 +11,7 @@ from ..errors import ServingError
 from .about import About
 from .answers import error_answer
 from .asgi import App, Message, Receive, Scope, Send
-from .body import HeldBytes
+from .budget import HeldBytes, Turns
 from .exchange import Answer, Exchange, encoded, headers_of
 from .inference import Inference
 from .interruption import ClientGoneError
@@ -46,7 +46,7 @@ class Application:
         self.num_connections: Callable[[], int] = lambda: 0
         """How many there are, as the server knows."""
         self._options, self._sites = options, options.site_rule()
-        self._held = HeldBytes(options.max_held_bytes)
+        self._held, self._turns = HeldBytes(options.max_held_bytes), Turns()
         self._open: set[Exchange] = set()
         inference = Inference(served, options, self.counts, refused=self._refused)
         about = About(
@@ -64,7 +64,7 @@ class Application:
         if mounted is not None and not why_not and not _is_preflight(scope["method"], headers):
             await mounted(scope, receive, _sharing(send, shared) if shared else send)
             return
-        exchange = Exchange(scope, receive, send, options=self._options, held=self._held)
+        exchange = Exchange(scope, receive, send, options=self._options, held=self._held, turns=self._turns)
         exchange.shared = shared
         self._open.add(exchange)
         try:

@@ -6,36 +6,15 @@ import asyncio
 from collections.abc import Mapping
 
 from .asgi import Receive
+from .budget import HeldBytes
 from .interruption import ClientGoneError, Interruption
 from .options import GatewayOptions
 from .refusal import Refusal
 
-__all__ = ["BodyReader", "HeldBytes"]
+__all__ = ["BodyReader"]
 
 MAX_DIGITS = 20
 """Of a length: already these are larger than any body that is served."""
-
-
-class HeldBytes:
-    """How many bytes the bodies of all open requests take, and may."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.held_bytes = 0
-
-    def take(self, num_bytes: int) -> None:
-        """Count them; a Refusal if that is too much now."""
-        if self.held_bytes + num_bytes > self._max_bytes:
-            raise Refusal(
-                429,
-                "OverloadedError",
-                f"the bodies of open requests take {self.held_bytes} bytes, and may take {self._max_bytes}; "
-                "try again later",
-            )
-        self.held_bytes += num_bytes
-
-    def give_back(self, num_bytes: int) -> None:
-        self.held_bytes -= num_bytes
 
 
 class BodyReader:

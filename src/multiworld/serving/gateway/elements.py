@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,29 +11,27 @@ import torch
 from torch import Tensor
 
 from .dtypes import dtype_name
+from .json_reading import MAX_DIMS, Numbers, as_array, check_rows
 from .refusal import Refusal
 from .served import Payload
 
 __all__ = [
     "Buffer",
     "as_bytes",
-    "as_json",
     "check_count",
     "check_finite",
     "checked_shape",
     "from_bytes",
     "from_json",
+    "num_bytes_of",
     "on_host",
 ]
 
 Buffer = bytes | bytearray | memoryview
 COPIED_BYTES = 1 << 16  # up to here a copy costs less than keeping the tensor
-MAX_DIMS = 32
 MAX_DIM = 1 << 40
 MAX_TENSORS = 4096
 """In one body: each takes some microseconds of the loop, and a kilobyte, however small it is."""
-WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""What JSON has no numbers for, as protobuf writes it."""
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -68,10 +65,13 @@ def from_bytes(data: Buffer, dtype: torch.dtype, shape: tuple[int, ...], *, offs
 
 def checked_shape(shape: object) -> tuple[int, ...]:
     """Return a shape that came from outside, if a tensor may have it."""
+    if isinstance(shape, Numbers):
+        shape = shape.array.tolist()
     if not isinstance(shape, (list, tuple)) or not all(type(each) is int and 0 <= each < MAX_DIM for each in shape):
         raise Refusal(400, "BadRequestError", f"the shape must be a list of dimensions from 0, got {shape!r:.80}")
     if len(shape) > MAX_DIMS or math.prod(max(each, 1) for each in shape) >= MAX_DIM:
         raise Refusal(400, "BadRequestError", f"the shape {shape!r:.80} is too large")
+    check_rows(tuple(shape))
     return tuple(shape)
 
 
@@ -81,29 +81,13 @@ def check_count(num_tensors: int) -> None:
         raise Refusal(413, "ContentTooLargeError", f"the body has {num_tensors} tensors; {MAX_TENSORS} are served")
 
 
-def as_json(tensor: Tensor, *, is_flat: bool = False) -> Any:
-    """Return its elements for orjson: the fewest digits that give the same bits again; NaN and Infinity as words."""
-    name = dtype_name(tensor.dtype)
-    if tensor.is_complex():
-        raise Refusal(406, "NotAcceptableError", f"JSON has no numbers for {name}; ask for application/safetensors")
-    tensor = on_host(tensor)
-    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
-        tensor = tensor.float()  # exact
-    array: npt.NDArray[Any] = tensor.numpy()
-    if is_flat:
-        array = array.reshape(-1)
-    if tensor.is_floating_point() and not np.isfinite(array).all():
-        return _with_words(array)
-    return array if array.ndim else array[()]
-
-
-def from_json(data: Any, dtype: torch.dtype | None, shape: Sequence[int] | None, *, name: str) -> Tensor:
+def from_json(data: Any, dtype: torch.dtype | None, shape: Any, *, name: str) -> Tensor:
     """Return the tensor that nested lists of numbers mean; ``shape``: they may be flat, or must have it.
 
     Without a dtype: float32, int64 or bool, as the numbers are. Refused: ragged lists, other things than numbers, and
     numbers that the dtype cannot hold.
     """
-    array, has_words = _array(data, name)
+    array, has_words = as_array(data, name)
     if dtype is None:
         dtype = {"b": torch.bool, "i": torch.int64, "u": torch.uint64}.get(array.dtype.kind, torch.float32)
         if array.size == 0:
@@ -116,6 +100,13 @@ def from_json(data: Any, dtype: torch.dtype | None, shape: Sequence[int] | None,
     if math.prod(wanted) != size or (size and tensor.ndim > 1 and tuple(tensor.shape) != wanted):
         raise Refusal(400, "BadRequestError", f"{name} has shape {list(wanted)}, but data of {list(tensor.shape)}")
     return tensor.reshape(wanted)
+
+
+def num_bytes_of(payload: Payload) -> int:
+    """Return how much its elements take."""
+    if isinstance(payload, Tensor):
+        return payload.nbytes
+    return sum(tensor.nbytes for tensor in (payload.values() if isinstance(payload, dict) else payload))
 
 
 def check_finite(payload: Payload) -> None:
@@ -136,42 +127,6 @@ def _is_finite(tensor: Tensor) -> bool:
     if tensor.dtype.itemsize == 1:
         tensor = tensor.float()  # few operations know the types of 8 bits
     return bool(torch.isfinite(tensor).all())
-
-
-def _array(data: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
-    try:
-        has_words = _has_words(data)  # before numpy sees them, which makes room in each element for the longest
-        array = np.array(_without_words(data) if has_words else data)
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise Refusal(400, "BadRequestError", f"{name} is ragged, or nested too deeply: {error!s:.300}") from None
-    if array.dtype.kind not in "biuf" or array.ndim > MAX_DIMS:
-        raise Refusal(400, "BadRequestError", f"{name} must be numbers, or lists of numbers of one shape")
-    return array, has_words
-
-
-def _has_words(data: Any) -> bool:
-    if not isinstance(data, list):
-        return isinstance(data, str)
-    kinds = set(map(type, data))
-    return str in kinds or (list in kinds and any(map(_has_words, data)))
-
-
-def _without_words(data: Any) -> Any:
-    if isinstance(data, list):
-        return [_without_words(each) for each in data]
-    if isinstance(data, str):
-        if data not in WORDS:
-            raise Refusal(400, "BadRequestError", f"expected a number, got {data!r:.80}; words: {', '.join(WORDS)}")
-        return WORDS[data]
-    return data
-
-
-def _with_words(array: npt.NDArray[Any]) -> Any:
-    words = array.astype(object)
-    words[np.isnan(array)] = "NaN"
-    words[np.isposinf(array)] = "Infinity"
-    words[np.isneginf(array)] = "-Infinity"
-    return words.tolist() if array.ndim else words[()]
 
 
 def _converted(data: Any, array: npt.NDArray[Any], dtype: torch.dtype, has_words: bool, name: str) -> Tensor:
@@ -197,6 +152,8 @@ def _whole(data: Any, array: npt.NDArray[Any], dtype: torch.dtype, wrong: str) -
             raise Refusal(400, "BadRequestError", f"{wrong} numbers: true and false")
         return array
     if array.dtype.kind == "f":  # also what numpy makes of integers that no type of its holds together
+        if isinstance(data, Numbers):
+            raise Refusal(400, "BadRequestError", f"{wrong} fractions, or such large numbers")
         array = np.array(data, dtype=object)
         if not all(type(each) is int for each in array.flat):
             raise Refusal(400, "BadRequestError", f"{wrong} fractions")

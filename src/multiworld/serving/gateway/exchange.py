@@ -11,7 +11,8 @@ from email.utils import formatdate
 from typing import Protocol
 
 from .asgi import Receive, Scope, Send
-from .body import BodyReader, HeldBytes
+from .body import BodyReader
+from .budget import Budget, HeldBytes, Turns
 from .elements import Buffer
 from .interruption import ClientGoneError, Interruption
 from .options import GatewayOptions
@@ -51,7 +52,16 @@ class Losable(Protocol):
 class Exchange:
     """What comes and goes for one request, in the task that answers it."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, options: GatewayOptions, held: HeldBytes) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        options: GatewayOptions,
+        held: HeldBytes,
+        turns: Turns,
+    ) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers = headers_of(scope)
@@ -59,6 +69,7 @@ class Exchange:
         """Headers of the answer that let a page of another site read it."""
         self.interruption = Interruption()
         self.request_id = ""
+        self.budget = Budget(held, turns)
         self.body = BodyReader(receive, self.headers, options=options, held=held, interruption=self.interruption)
         self._receive, self._send = receive, send
         self._losable: Losable | None = scope.get("state", {}).get(LOSABLE)
@@ -84,6 +95,7 @@ class Exchange:
         """Forget the request. Idempotent."""
         self.end_watch()
         self.body.close()
+        self.budget.close()
 
     async def answer(self, answer: Answer, *, is_last: bool) -> None:
         """Send an answer. ``is_last``: and tell the client that the connection ends with it.

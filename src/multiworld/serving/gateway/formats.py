@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import json_format, npy_format, raw_format, safetensors_format
-from .elements import Buffer
+from .budget import Budget
+from .elements import Buffer, num_bytes_of
+from .json_writing import TensorWriter
 from .refusal import Refusal
 from .served import Payload
 
-__all__ = ["FORMATS", "Encoded", "Format", "accepted_format", "decode", "reading", "sent_format"]
+__all__ = ["FORMATS", "Encoded", "Format", "accepted_format", "decode", "encode", "reading", "sent_format"]
 
 Encoded = tuple[list[Buffer], dict[str, str]]
 """The pieces of a body, and what the head says about them besides the content type."""
@@ -19,18 +21,24 @@ Encoded = tuple[list[Buffer], dict[str, str]]
 
 @dataclass(frozen=True)
 class Format:
-    """One way to write payloads. ``decode`` raises ValueError and the like, or a Refusal, for what is none."""
+    """One way to write payloads. ``decode`` raises ValueError and the like, or a Refusal, for what is none.
+
+    Without ``encode`` it is JSON, whose answers a writer bounds.
+    """
 
     content_type: str
-    decode: Callable[[bytearray, Mapping[str, str]], Payload]
-    encode: Callable[[Payload], Encoded]
+    decode: Callable[[bytearray, Mapping[str, str], Budget], Awaitable[Payload]]
+    encode: Callable[[Payload, Budget], Awaitable[Encoded]] | None
     others: tuple[str, ...] = field(default=())
     """Further content types that mean it."""
-    is_text: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        return self.encode is None
 
 
 FORMATS = (
-    Format("application/json", json_format.decode, json_format.encode, is_text=True),
+    Format("application/json", json_format.decode, None),
     Format(
         "application/x-npy",
         npy_format.decode,
@@ -74,10 +82,23 @@ def accepted_format(headers: Mapping[str, str], sent: Format) -> Format:
     raise Refusal(406, "NotAcceptableError", f"no answer is of {accept!r:.120}; there are {known}")
 
 
-def decode(form: Format, body: bytearray, headers: Mapping[str, str]) -> Payload:
-    """Return the payload of a body. Whatever is wrong with it is a Refusal with 4xx."""
+async def decode(
+    form: Format, body: bytearray, headers: Mapping[str, str], budget: Budget, *, check: Callable[[Payload], None]
+) -> Payload:
+    """Return the payload of a body, if ``check`` does not raise. Whatever is wrong with it is a Refusal with 4xx."""
     with reading(form.content_type):
-        return form.decode(body, headers)
+        payload = await form.decode(body, headers, budget)
+        await budget.apart(num_bytes_of(payload), check, payload)
+        return payload
+
+
+async def encode(form: Format, payload: Payload, writer: TensorWriter, budget: Budget) -> Encoded:
+    """Return a payload's pieces, and what the head says of them."""
+    if form.encode is None:
+        return await json_format.encode(payload, writer)
+    encoded = await form.encode(payload, budget)
+    budget.take(sum(map(len, encoded[0])))
+    return encoded
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -9,9 +10,10 @@ from ..answers import Asked
 from ..versions import shown
 from .answers import JSON
 from .asking import Asking, asking
-from .elements import check_finite
+from .elements import check_finite, num_bytes_of
 from .exchange import Answer, Exchange
-from .formats import Format, accepted_format, decode, reading, sent_format
+from .formats import Format, accepted_format, decode, encode, reading, sent_format
+from .json_writing import TensorWriter
 from .kserve import HEADER_LENGTH, answer_question, parse_question
 from .options import GatewayOptions
 from .prometheus import HttpCounts
@@ -49,7 +51,7 @@ class Inference:
         asked = self._asked(exchange)
         payload = await self._payload(exchange, form)
         result, told = await self._ask(exchange, payload, asked)
-        pieces, headers = answered.encode(result)
+        pieces, headers = await encode(answered, result, self._writer(exchange), exchange.budget)
         return Answer(200, answered.content_type, pieces, {**headers, **told})
 
     async def generate(self, exchange: Exchange) -> Answer:
@@ -61,13 +63,13 @@ class Inference:
         payload = await self._payload(exchange, form)
         exchange.begin_watch()
         arguments = self._arguments(asked)
-        stream = served.stream(payload, **arguments)
+        stream, writers = served.stream(payload, **arguments), functools.partial(self._writer, exchange)
         try:
-            first = await first_event(stream)
+            first = await first_event(stream, writers)
         except BaseException:
             await close(stream)
             raise
-        events = remaining_events(first, stream, self._refused, lambda: _told(arguments))
+        events = remaining_events(first, stream, writers, self._refused, lambda: _told(arguments))
         return Answer(200, CONTENT_TYPE, headers={"cache-control": "no-cache"}, events=events)
 
     async def kserve(self, exchange: Exchange, version: str) -> Answer:
@@ -82,10 +84,15 @@ class Inference:
         is_text = HEADER_LENGTH not in exchange.headers
         body = await exchange.body.read(max_json_bytes if is_text else self._max_bytes(is_text=False))
         with reading("request of KServe's protocol"):
-            question = parse_question(body, exchange.headers, max_json_bytes=max_json_bytes)
-        self._check(question.payload)
+            question = await parse_question(
+                body, exchange.headers, max_json_bytes=max_json_bytes, budget=exchange.budget
+            )
+            await exchange.budget.apart(num_bytes_of(question.payload), self._check, question.payload)
         result, told = await self._ask(exchange, question.payload, asked)
-        pieces, header_length = answer_question(question, result, model=self._served.name, version=version)
+        writer = self._writer(exchange)
+        pieces, header_length = await answer_question(
+            question, result, writer, exchange.budget, model=self._served.name, version=version
+        )
         if not header_length:
             return Answer(200, JSON, pieces, told)
         return Answer(200, BINARY, pieces, {HEADER_LENGTH: str(header_length), **told})
@@ -97,9 +104,7 @@ class Inference:
 
     async def _payload(self, exchange: Exchange, form: Format) -> Payload:
         body = await exchange.body.read(self._max_bytes(is_text=form.is_text))
-        payload = decode(form, body, exchange.headers)
-        self._check(payload)
-        return payload
+        return await decode(form, body, exchange.headers, exchange.budget, check=self._check)
 
     def _arguments(self, asked: Asking) -> Asked:
         """Return what is asked besides the payload, with a report of what can tell one."""
@@ -109,6 +114,11 @@ class Inference:
         if can_report(self._served):
             arguments["report"] = Report(traceparent=asked.traceparent, request_id=asked.request_id)
         return arguments
+
+    def _writer(self, exchange: Exchange) -> TensorWriter:
+        """Return what writes the next answer, or event: what the one before it took is free again."""
+        exchange.budget.close()
+        return TensorWriter(exchange.budget, self._options.max_json_answer_bytes)
 
     def _max_bytes(self, *, is_text: bool) -> int:
         options = self._options

@@ -9,9 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
+from .budget import Budget
 from .dtypes import kserve_dtype, kserve_name
-from .elements import Buffer, as_bytes, as_json, check_count, checked_shape, from_bytes, from_json
-from .json_format import dumps, load_object
+from .elements import Buffer, as_bytes, check_count, checked_shape, from_bytes, from_json
+from .json_format import load_object
+from .json_reading import num_bytes_read
+from .json_writing import TensorWriter
 from .refusal import Refusal
 from .served import Payload
 
@@ -31,7 +34,9 @@ class Question:
     is_binary: bool
 
 
-def parse_question(body: bytearray, headers: Mapping[str, str], *, max_json_bytes: int) -> Question:
+async def parse_question(
+    body: bytearray, headers: Mapping[str, str], *, max_json_bytes: int, budget: Budget
+) -> Question:
     """Return what a body asks. ``max_json_bytes``: of its part in JSON.
 
     One input is a tensor, several are a dict by their names, unless ``parameters.payload`` says ``"tensor"``,
@@ -42,7 +47,34 @@ def parse_question(body: bytearray, headers: Mapping[str, str], *, max_json_byte
         raise Refusal(
             413, "ContentTooLargeError", f"the JSON is larger than the {max_json_bytes} bytes that are served"
         )
-    request = load_object(memoryview(body)[:length])
+    request = await load_object(memoryview(body)[:length], budget)
+    return await _question(request, body, length, budget)
+
+
+async def answer_question(
+    question: Question, payload: Payload, writer: TensorWriter, budget: Budget, *, model: str, version: str
+) -> tuple[list[Buffer], int]:
+    """Return the pieces of the answer's body, and the length of its JSON part if binary tensors follow, else 0."""
+    outputs: list[dict[str, Any]] = []
+    pieces: list[Buffer] = []
+    for name, tensor, is_binary in _outputs(question, payload):
+        entry: dict[str, Any] = {"name": name, "datatype": kserve_name(tensor.dtype), "shape": list(tensor.shape)}
+        if is_binary:
+            data = await budget.apart(tensor.nbytes, as_bytes, tensor)
+            budget.take(len(data))
+            entry["parameters"] = {"binary_data_size": len(data)}
+            pieces.append(data)
+        else:
+            entry["data"] = await writer.write(tensor, is_flat=True)
+        outputs.append(entry)
+    answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": outputs}
+    if question.id is not None:
+        answer["id"] = question.id
+    header = writer.dump(answer)
+    return [*header, *pieces], sum(map(len, header)) if pieces else 0
+
+
+async def _question(request: dict[str, Any], body: bytearray, length: int, budget: Budget) -> Question:
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or not inputs or not all(isinstance(each, dict) for each in inputs):
         raise _bad('"inputs" must be a list of tensors, at least one')
@@ -53,7 +85,7 @@ def parse_question(body: bytearray, headers: Mapping[str, str], *, max_json_byte
         name = entry.get("name")
         if not isinstance(name, str) or name in named:
             raise _bad(f"every input needs a name of its own, got {name!r:.80}")
-        named[name], at = _input(entry, name, body, at)
+        named[name], at = await _input(entry, name, body, at, budget)
     if at != len(body):
         raise _bad(f"the body is {len(body) - at} bytes longer than its header and its binary inputs")
     parameters = _parameters(request)
@@ -64,25 +96,6 @@ def parse_question(body: bytearray, headers: Mapping[str, str], *, max_json_byte
     return Question(
         _payload(parameters.get("payload"), named), request_id, wanted, bool(parameters.get("binary_data_output"))
     )
-
-
-def answer_question(question: Question, payload: Payload, *, model: str, version: str) -> tuple[list[Buffer], int]:
-    """Return the pieces of the answer's body, and the length of its JSON part if binary tensors follow, else 0."""
-    outputs, pieces = [], []
-    for name, tensor, is_binary in _outputs(question, payload):
-        entry: dict[str, Any] = {"name": name, "datatype": kserve_name(tensor.dtype), "shape": list(tensor.shape)}
-        if is_binary:
-            data = as_bytes(tensor)
-            entry["parameters"] = {"binary_data_size": len(data)}
-            pieces.append(data)
-        else:
-            entry["data"] = as_json(tensor.reshape(-1), is_flat=True)
-        outputs.append(entry)
-    answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": outputs}
-    if question.id is not None:
-        answer["id"] = question.id
-    header = dumps(answer)
-    return [header, *pieces], len(header) if pieces else 0
 
 
 def _outputs(question: Question, payload: Payload) -> list[tuple[str, Tensor, bool]]:
@@ -102,20 +115,22 @@ def _outputs(question: Question, payload: Payload) -> list[tuple[str, Tensor, bo
     return [(name, named[name], is_binary) for name, is_binary in question.wanted.items()]
 
 
-def _input(entry: dict[str, Any], name: str, body: bytearray, at: int) -> tuple[Tensor, int]:
+async def _input(entry: dict[str, Any], name: str, body: bytearray, at: int, budget: Budget) -> tuple[Tensor, int]:
     dtype, shape = kserve_dtype(entry.get("datatype")), checked_shape(entry.get("shape"))
     size = _parameters(entry).get("binary_data_size")
     if size is None:
         if "data" not in entry:
             raise _bad(f"input {name!r:.80} has neither data nor parameters.binary_data_size")
-        return from_json(entry["data"], dtype, shape, name=f"input {name!r:.80}"), at
+        data = entry["data"]
+        name = f"input {name!r:.80}"
+        return await budget.apart(num_bytes_read(data), from_json, data, dtype, shape, name=name), at
     wanted = math.prod(shape) * dtype.itemsize
     if type(size) is not int or size != wanted or at + size > len(body):
         raise _bad(
             f"input {name!r:.80}: shape {list(shape)} of {entry['datatype']} is {wanted} bytes, "
             f"binary_data_size is {size!r:.40}, and {len(body) - at} bytes are left"
         )
-    return from_bytes(body, dtype, shape, offset=at), at + size
+    return await budget.apart(size, from_bytes, body, dtype, shape, offset=at), at + size
 
 
 def _header_length(body: bytearray, headers: Mapping[str, str]) -> int:

@@ -6,12 +6,15 @@ import io
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
+from .budget import Budget
 from .elements import Buffer, as_bytes, checked_shape, on_host
 from .raw_format import single
 from .refusal import Refusal
@@ -30,7 +33,7 @@ KINDS = "biufc"
 MAX_HEADER_BYTES = 10_000  # beyond the longest that numpy writes for numbers
 
 
-def decode(body: bytearray, headers: Mapping[str, str]) -> Tensor:
+async def decode(body: bytearray, headers: Mapping[str, str], budget: Budget) -> Tensor:
     """Return the tensor, which shares the body's memory if its byte order is this machine's."""
     text, offset = _header(body)
     description, order, dims = (pattern.search(text) for pattern in (DESCRIPTION, ORDER, SHAPE))
@@ -50,17 +53,13 @@ def decode(body: bytearray, headers: Mapping[str, str]) -> Tensor:
             f"the .npy is cut or too long: shape {list(shape)} of {dtype} is {size * dtype.itemsize} bytes, "
             f"not {len(body) - offset}",
         )
-    if dtype == np.bool_:
-        array = np.frombuffer(body, np.uint8, size, offset) != 0
-    else:
-        array = np.frombuffer(body, dtype, size, offset)
-    array = array.reshape(shape, order="F" if is_fortran else "C")
-    return torch.from_numpy(np.require(array, dtype.newbyteorder("="), ("C_CONTIGUOUS", "ALIGNED", "WRITEABLE")))
+    return await budget.apart(len(body), _read, body, dtype, shape, offset, is_fortran=is_fortran)
 
 
-def encode(payload: Payload) -> tuple[list[Buffer], dict[str, str]]:
+async def encode(payload: Payload, budget: Budget) -> tuple[list[Buffer], dict[str, str]]:
     """Write a payload of one tensor, of a type that NumPy has."""
-    tensor = on_host(single(payload, "a .npy"))
+    tensor = single(payload, "a .npy")
+    tensor = await budget.apart(tensor.nbytes, on_host, tensor)
     if tensor.dtype == torch.bfloat16 or (tensor.is_floating_point() and tensor.dtype.itemsize == 1):
         raise Refusal(
             406,
@@ -70,6 +69,17 @@ def encode(payload: Payload) -> tuple[list[Buffer], dict[str, str]]:
     header = io.BytesIO()
     npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(tensor.numpy()))
     return [header.getvalue(), as_bytes(tensor)], {}
+
+
+def _read(body: bytearray, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, *, is_fortran: bool) -> Tensor:
+    size = math.prod(shape)
+    array: npt.NDArray[Any]
+    if dtype == np.bool_:
+        array = np.frombuffer(body, np.uint8, size, offset) != 0
+    else:
+        array = np.frombuffer(body, dtype, size, offset)
+    array = array.reshape(shape, order="F" if is_fortran else "C")
+    return torch.from_numpy(np.require(array, dtype.newbyteorder("="), ("C_CONTIGUOUS", "ALIGNED", "WRITEABLE")))
 
 
 def _header(body: bytearray) -> tuple[str, int]:

@@ -18,7 +18,7 @@ SECONDS = (
     *("body_timeout_s", "body_total_timeout_s", "head_timeout_s", "idle_timeout_s"),
     *("write_timeout_s", "answer_total_timeout_s"),
 )
-COUNTS = ("max_body_bytes", "max_json_bytes", "max_held_bytes", "max_connections")
+COUNTS = ("max_body_bytes", "max_json_bytes", "max_json_answer_bytes", "max_held_bytes", "max_connections")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,10 @@ class GatewayOptions:
     max_body_bytes: int = 256 << 20
     max_json_bytes: int = 16 << 20
     """Of a body in JSON: as Python's objects, numbers take many times the room that they have as text."""
+    max_json_answer_bytes: int = 64 << 20
+    """Of an answer in JSON, counted before it is written; a larger one is refused (406): it can be had in binary."""
     max_held_bytes: int = 1 << 30
-    """Of the bodies of all requests that are not answered yet; what comes beyond is answered 429."""
+    """Of all requests together: bodies, what JSON becomes, and answers until they are read. Beyond it is 429."""
     max_connections: int = 1024
     """What connects beyond it is answered 503 and closed."""
     nan_policy: Literal["allow", "refuse"] = "allow"

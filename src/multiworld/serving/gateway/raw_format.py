@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from .budget import Budget
 from .dtypes import dtype_name, dtype_of
 from .elements import Buffer, as_bytes, checked_shape, from_bytes
 from .refusal import Refusal
@@ -21,7 +22,7 @@ MAX_SHAPE_LENGTH = 1024
 """More than 32 dimensions take, written with blanks."""
 
 
-def decode(body: bytearray, headers: Mapping[str, str]) -> Tensor:
+async def decode(body: bytearray, headers: Mapping[str, str], budget: Budget) -> Tensor:
     """Return the tensor: ``X-Dtype: float32``, ``X-Shape: 2,3`` (default: one dimension; empty: a scalar)."""
     if "x-dtype" not in headers:
         raise Refusal(400, "BadRequestError", "a raw body needs the header X-Dtype, and X-Shape unless it is flat")
@@ -32,14 +33,17 @@ def decode(body: bytearray, headers: Mapping[str, str]) -> Tensor:
         raise Refusal(
             400, "BadRequestError", f"shape {list(shape)} of {dtype_name(dtype)} is {wanted} bytes, not {len(body)}"
         )
-    return from_bytes(body, dtype, shape)
+    return await budget.apart(wanted, from_bytes, body, dtype, shape)
 
 
-def encode(payload: Payload) -> tuple[list[Buffer], dict[str, str]]:
+async def encode(payload: Payload, budget: Budget) -> tuple[list[Buffer], dict[str, str]]:
     """Write a payload of one tensor."""
     tensor = single(payload, "a raw body")
     shape = ",".join(map(str, tensor.shape))
-    return [as_bytes(tensor)], {"x-shape": shape, "x-dtype": dtype_name(tensor.dtype)}
+    return [await budget.apart(tensor.nbytes, as_bytes, tensor)], {
+        "x-shape": shape,
+        "x-dtype": dtype_name(tensor.dtype),
+    }
 
 
 def single(payload: Payload, what: str) -> Tensor:

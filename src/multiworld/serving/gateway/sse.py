@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from .answers import error_object
-from .json_format import as_object, dumps
+from .json_format import as_object
+from .json_writing import TensorWriter, dumps
 from .refusal import Refusal
 from .served import Payload
 
@@ -15,16 +16,21 @@ __all__ = ["CONTENT_TYPE", "close", "error_event", "first_event", "remaining_eve
 CONTENT_TYPE = "text/event-stream"
 
 
-async def first_event(stream: AsyncIterator[Payload]) -> bytes | None:
+Writers = Callable[[], TensorWriter]
+"""Gives each event a writer of its own."""
+
+
+async def first_event(stream: AsyncIterator[Payload], writers: Writers) -> bytes | None:
     """Return the first event, so that what goes wrong before it is an answer of its own; None: there is none."""
     async for payload in stream:
-        return _event(as_object(payload))
+        return await _payload_event(payload, writers())
     return None
 
 
 async def remaining_events(
     first: bytes | None,
     stream: AsyncIterator[Payload],
+    writers: Writers,
     refused: Callable[[Exception], Refusal],
     told: Callable[[], dict[str, str]],
 ) -> AsyncGenerator[bytes, None]:
@@ -33,7 +39,7 @@ async def remaining_events(
         if first is not None:
             yield first
             async for payload in stream:
-                yield _event(as_object(payload))
+                yield await _payload_event(payload, writers())
         yield _event(told(), name="done")
     except Exception as error:
         yield error_event(refused(error))
@@ -51,6 +57,11 @@ async def close(stream: AsyncIterator[Payload]) -> None:
 def error_event(refusal: Refusal) -> bytes:
     """Return the last event of a stream that failed."""
     return _event(error_object(refusal), name="error")
+
+
+async def _payload_event(payload: Payload, writer: TensorWriter) -> bytes:
+    value = await as_object(payload, writer)
+    return b"".join((b"data: ", *writer.dump(value), b"\n\n"))
 
 
 def _event(value: dict[str, Any], *, name: str = "") -> bytes:
