@@ -60,7 +60,7 @@ class Agent:
         self._held: dict[int, HeldWorker] = {}  # by local rank; also the last one that ended there
         self._restarted: dict[int, list[float]] = {}
         self._store = ""
-        self._masters = MasterKeeper(loop, address, self._serving)
+        self._masters = MasterKeeper(loop, address, self._serving, self._leads)
         self._port = WorkerPort(loop, token, on_hello=self._greeted, on_news=self._news, on_gone=lambda _: None)
         self._starter = Starter(loop, options, fork_server, pump, self._port.address, inherited)
         self._replaced: set[HeldWorker] = set()  # given up, and still dying while another stands in their place
@@ -307,13 +307,20 @@ class Agent:
 
     # ---- the store of plain programs
 
+    def _leads(self, master: MasterStore) -> bool:
+        """Whether workers come to that store through the door at which agents meet."""
+        door = self._door()
+        if door is None or self._options.rdzv_backend != "static":
+            return False
+        first = self._options.rdzv_endpoint.partition(",")[0].strip()
+        host, port = split_endpoint(first, STATIC_PORT)
+        if not port:  # any, so wherever it is
+            return False
+        master.address, master.port = host, port  # where workers expect it
+        return True
+
     def _serving(self, master: MasterStore) -> None:
         door = self._door()
         if door is not None:
             door.store = master.inside
-            if self._options.rdzv_backend == "static":  # workers expect it where the user said
-                first = self._options.rdzv_endpoint.partition(",")[0].strip()
-                host, port = split_endpoint(first, STATIC_PORT)
-                if port:  # 0: any, so wherever it is
-                    master.address, master.port = host, port
         self._report({"say": "master", "generation": master.generation, "address": master.address, "port": master.port})

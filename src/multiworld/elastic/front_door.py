@@ -33,7 +33,7 @@ A store keeps 4 kB for good of each connection that says what it does not know.
 PING_BYTES = 5  # what a client says next; what comes then is a request
 MAX_RELAYS = 16384
 MAX_BUFFERED = 256 * 1024
-BACKLOG = 512
+BACKLOG = 4096  # thousands of workers come at once
 PAUSE_S = 0.05
 
 

@@ -1,4 +1,8 @@
-"""The c10d store at ``MASTER_ADDR:MASTER_PORT``: a fresh one for each generation, served by an agent."""
+"""The c10d store at ``MASTER_ADDR:MASTER_PORT``: a fresh one for each generation, served by an agent.
+
+It has no authentication and no bounds: it keeps any number of silent connections, and memory of those that say what it
+does not know. So it listens on loopback, and workers come to it through a front door.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,9 @@ from torch._C._distributed_c10d import TCPStore
 from ..wire.addresses import family_of
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
+from ..wire.seldom import Seldom
 from ..wire.waiting import run_in_thread
+from .front_door import FrontDoor
 
 __all__ = ["MasterKeeper", "MasterStore"]
 
@@ -25,39 +31,58 @@ MAX_TRIES = 4
 BACKLOG = 4096  # thousands of workers come at once
 MAX_OLD = 4
 AGAIN_S = 1.0  # after a store could not be opened
+LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+LOOPBACK_S = 1.0
 
 
 class MasterStore:
-    """A ``TCPStore`` server on a free port of an address of this host. Blocks, for seconds if a name server is slow."""
+    """A ``TCPStore`` server on a free port of this host. Blocks, for seconds if a name server is slow."""
 
     def __init__(self, address: str, generation: int) -> None:
         self.address, self.generation = address, generation
         # else it listens on all addresses of this host, and asks a name server about those of its clients as IPv6
-        listener = socket.create_server((address, 0), family=family_of(address), backlog=BACKLOG)
-        port = int(listener.getsockname()[1])
+        listener = _listen(address)
+        self.inside: tuple[str, int] = listener.getsockname()[:2]
+        """Where it listens; ``address`` and ``port`` are where workers are to find it."""
+        self.port = self.inside[1]
+        self._door: FrontDoor | None = None
         self._store: TCPStore | None = TCPStore(
-            address,
-            port,
+            self.inside[0],
+            self.inside[1],
             None,
             is_master=True,
             timeout=TIMEOUT,
             wait_for_workers=False,
             master_listen_fd=listener.detach(),
         )
-        self.inside = (address, port)
-        """Where it listens; ``address`` and ``port`` are where workers are to find it."""
-        self.port = self.inside[1]
+
+    def open_door(self, loop: ProgressThread) -> None:
+        """Have workers come through a front door of its own, at ``address``. Progress thread only. Raises OSError."""
+        self._door = FrontDoor(loop, self.address, 0, _turn_away)
+        self._door.store, self.port = self.inside, self._door.port
 
     def close(self) -> None:
         """Workers of that generation lose it, which are gone as a rule."""
+        if self._door is not None:
+            self._door.close()
         self._store = None
 
 
 class MasterKeeper:
-    """The stores that one agent serves, on the progress thread. ``on_serving`` is told of each that was ordered."""
+    """The stores that one agent serves, on the progress thread. ``on_serving`` is told of each that was ordered.
 
-    def __init__(self, loop: ProgressThread, address: str, on_serving: Callable[[MasterStore], None]) -> None:
-        self._loop, self._address, self._on_serving = loop, address, on_serving
+    ``leads``: whether workers come to a store through a door that is there already.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        address: str,
+        on_serving: Callable[[MasterStore], None],
+        leads: Callable[[MasterStore], bool] = lambda _: False,
+    ) -> None:
+        self._loop, self._address, self._on_serving, self._leads = loop, address, on_serving, leads
+        self._say_none = Seldom(logger.error)
         self.current: MasterStore | None = None
         self._old: list[MasterStore] = []
         self._opening: Operation[MasterStore] | None = None  # the last that was ordered
@@ -90,15 +115,49 @@ class MasterKeeper:
         if opening.error is None and not is_wanted:
             opening.result().close()
         elif opening.error is None:
-            self.current = opening.result()
-            self._on_serving(self.current)
+            self._serve(opening.result(), opening)
         elif is_wanted:
-            logger.error("no store can be served at %s, so no worker is started: %s", self._address, opening.error)
-            self._loop.call_later(AGAIN_S, partial(self._open_again, generation, opening))
+            self._cannot_serve(generation, opening, opening.error)
+
+    def _serve(self, master: MasterStore, opening: Operation[MasterStore]) -> None:
+        try:
+            if not self._leads(master):
+                master.open_door(self._loop)
+        except OSError as error:
+            master.close()
+            self._cannot_serve(master.generation, opening, error)
+            return
+        self.current = master
+        self._on_serving(master)
+
+    def _cannot_serve(self, generation: int, opening: Operation[MasterStore], error: BaseException) -> None:
+        self._say_none("no store can be served at %s, so no worker is started yet: %s", self._address, error)
+        self._loop.call_later(AGAIN_S, partial(self._open_again, generation, opening))
 
     def _open_again(self, generation: int, failed: Operation[MasterStore]) -> None:
         if failed is self._opening and not self._closed:
             self.open(generation)
+
+
+def _listen(address: str) -> socket.socket:
+    """Listen on loopback or, where a host has none that works, at ``address``."""
+    family = family_of(address)
+    try:
+        listener = socket.create_server((LOOPBACK[family], 0), family=family, backlog=BACKLOG)
+        try:
+            socket.create_connection(listener.getsockname()[:2], timeout=LOOPBACK_S).close()
+            return listener
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        logger.debug("loopback cannot be used: %s", error)
+    return socket.create_server((address, 0), family=family, backlog=BACKLOG)
+
+
+def _turn_away(sock: socket.socket, address: object) -> None:
+    """An agent has nothing to ask here."""
+    sock.close()
 
 
 def _open_store(loop: ProgressThread, address: str, generation: int) -> Operation[MasterStore]:
