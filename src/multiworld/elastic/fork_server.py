@@ -186,7 +186,7 @@ class ForkServer:
                 pass
             except BrokenPipeError:  # the progress thread is about to read of its end
                 return
-        self._unsent.append((record, [os.dup(fd) for fd in fds]))
+        self._unsent.append((record, _copies(fds)))
         if self._loop is not None:
             self._loop.modify(self._channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
@@ -266,6 +266,18 @@ class ForkServer:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         _wait_for(pid)
+
+
+def _copies(fds: Sequence[int]) -> list[int]:
+    """Raises OSError if there are not descriptors enough, and has none open then."""
+    copies: list[int] = []
+    try:
+        copies.extend(os.dup(fd) for fd in fds)
+    except OSError:
+        for fd in copies:
+            os.close(fd)
+        raise
+    return copies
 
 
 def _as_error(record: Mapping[str, Any]) -> OSError:

@@ -108,12 +108,18 @@ class ForkLoop:
 
     def _obey(self, request: dict[str, Any], fds: list[int]) -> None:
         if "watch" in request:
-            self._watch(request["watch"])
+            try:
+                self._watch(request["watch"])
+            except OSError as error:
+                text = f"not all workers are killed should this agent be killed: they cannot be watched ({error})"
+                parcel.send(self._agent, {"warning": text})
         elif "prepare" in request:
             self._announced = request["prepare"]
         else:
             self._orders.append(Order(request["spawn"], fds))
             self._announced = max(0, self._announced - 1)
+            if len(fds) < parcel.MOST_DESCRIPTORS:  # there was no room for the others in this process
+                self._refuse(self._orders.pop(), OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
     def _supply(self) -> None:
         while self._orders and self._spares:
@@ -188,8 +194,16 @@ class ForkLoop:
         for at in range(0, len(content), PID_BYTES):
             pid = int.from_bytes(content[at : at + PID_BYTES], "little")
             self._tell_hatched(pid)
-            self._watch([pid])
-            self._spares[pid] = self._nests[told].channels.popleft()
+            channel = self._nests[told].channels.popleft()
+            try:
+                self._watch([pid])
+            except OSError as error:  # what cannot be watched could outlive the agent
+                channel.close()
+                _kill_group(pid)
+                parcel.send(self._agent, {"died": pid})  # who kills it if it leads no group yet
+                self._cannot_fork(error)
+            else:
+                self._spares[pid] = channel
 
     def _clear_nest(self, told: int) -> int:
         """Close it, and return how many have not been forked."""
@@ -204,12 +218,14 @@ class ForkLoop:
         """Too many processes, or no memory. Spares are given up, so that they are not tried for again and again."""
         self._announced, self._num_spares = 0, len(self._spares)
         if self._orders:
-            order = self._orders.popleft()
-            for fd in order.fds:
-                os.close(fd)
-            text = f"no process can be forked: {error.strerror}"
-            record = {"failed": order.number, "pid": None, "errno": error.errno, "text": text, "filename": None}
-            parcel.send(self._agent, record)
+            self._refuse(self._orders.popleft(), error)
+
+    def _refuse(self, order: Order, error: OSError) -> None:
+        for fd in order.fds:
+            os.close(fd)
+        text = f"no process can be forked: {error.strerror}"
+        record = {"failed": order.number, "pid": None, "errno": error.errno, "text": text, "filename": None}
+        parcel.send(self._agent, record)
 
     def _abandon(self) -> None:
         """In a forked child: close all that is the server's."""

@@ -27,10 +27,14 @@ BOOTSTRAP = (
 def start_process(options: ServerOptions, *, in_place: bool) -> tuple[int, socket.socket]:
     """Return its pid and our end of what it is spoken to through. It is our child."""
     ours, theirs = map(_beside_standard_streams, parcel.connected_pair())
-    with theirs:
-        if in_place and threading.active_count() == 1 and count_lasting_threads() == 1:
-            return _fork_server(ours, theirs, options), ours
-        return _execute_server(theirs, options), ours
+    try:
+        with theirs:
+            if in_place and threading.active_count() == 1 and count_lasting_threads() == 1:
+                return _fork_server(ours, theirs, options), ours
+            return _execute_server(theirs, options), ours
+    except BaseException:
+        ours.close()
+        raise
 
 
 def _fork_server(ours: socket.socket, theirs: socket.socket, options: ServerOptions) -> int:

@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..wire.descriptors import is_scarcity
 from ..wire.operation import Operation
-from ..wire.progress import ProgressThread
+from ..wire.progress import ProgressThread, Timer
+from ..wire.seldom import Seldom
 from ..wire.waiting import run_in_thread
 from ..world.liveness import Vital
 from ..world.vitals import observe_process, process_start_time
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 DRAIN_S = 0.5  # a grandchild may hold the pipes of a worker that has ended
 STOPPED_MARGIN_S = 0.25  # others wait for a lease and more before they take this host's places
 START_FAILED = 127  # as a shell says it
+FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0  # of a start for which there are no descriptors, memory or processes left
 
 
 def start_fork_server(options: JobOptions, *, in_place: bool) -> ForkServer:
@@ -81,6 +84,8 @@ class HeldWorker:
         self._start_time = 0
         self._stopped_since: float | None = None
         self._stop: tuple[int, float] | None = None  # ordered before there was a process
+        self._retry: Timer | None = None
+        self._give_up: Callable[[int], None] = self._end
         self._examine: Callable[[HeldWorker, int], dict[str, Any]] = lambda held, returncode: {}
 
     def began(
@@ -95,10 +100,16 @@ class HeldWorker:
         if self._stop is not None:
             process.stop(*self._stop)
 
-    def did_not_begin(self, failure: dict[str, Any]) -> None:
-        """It could not be started."""
+    def did_not_begin(self, failure: dict[str, Any], returncode: int = START_FAILED) -> None:
+        """It could not be started, or was told to end before that."""
         self.failure_fields = failure
-        self._end(START_FAILED)
+        self._end(returncode)
+
+    def waits(self, retry: Timer, give_up: Callable[[int], None]) -> None:
+        """It cannot be started now. ``give_up(signum)`` is called if it is to end before it is tried again."""
+        self._retry, self._give_up = retry, give_up
+        if self._stop is not None:
+            self._stop_waiting(self._stop[0])
 
     def assign(self, assignment: Assignment) -> None:
         """The same process has another place from now on."""
@@ -114,13 +125,25 @@ class HeldWorker:
                 self.process.kill()  # it could not even take the signal
         else:
             self._stop = (signum, grace_s)
+            self._stop_waiting(signum)
 
     def kill(self, why: str) -> None:
         if self.process is not None and self.process.returncode is None:
             logger.info("worker %s (pid %d) is killed: %s", self.id, self.process.pid, why)
             self.process.kill()
         elif self.process is None:
-            self._stop = (9, 0.0)
+            self._stop = (signal.SIGKILL, 0.0)
+            self._stop_waiting(signal.SIGKILL)
+
+    def is_tried(self) -> None:
+        """It is being started, for the first time or again."""
+        self._retry = None
+
+    def _stop_waiting(self, signum: int) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+            self._loop.call_soon(partial(self._give_up, signum))
 
     def look(self, now: float, *, lease_s: float, progress_s: float | None) -> None:
         """End it if it has been stopped for the lease, or has said nothing of its progress for too long."""
@@ -223,10 +246,19 @@ class Starter:
         self._hostname = socket.gethostname()
         self._processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
         self._closed = False
+        self._say_scarce = Seldom(logger.warning)
+        self._is_replacing = False  # the fork server is lost, and no other one could be started yet
         self._use(fork_server)
 
     def start(self, held: HeldWorker) -> None:
-        """Give it a process, or an end."""
+        """Give it a process, or an end.
+
+        It is no failure of the worker that there are no descriptors, memory or processes left: then it is tried again.
+        """
+        self._try(held, FIRST_RETRY_S)
+
+    def _try(self, held: HeldWorker, retry_s: float) -> None:
+        held.is_tried()
         assignment, streams = held.assignment, None
         try:
             streams = self._pump.open(assignment)
@@ -242,11 +274,10 @@ class Starter:
             launch = self._launch(assignment, env)
         except Exception as error:  # whatever it is: a worker that is not started must not be waited for
             logger.debug("rank %d cannot be started", assignment.rank, exc_info=True)
-            if streams is not None:
-                streams.close_after(0)
-            self._loop.call_soon(partial(self._failed, held, str(error)))
+            self._loop.call_soon(partial(self._not_started, held, streams, error, retry_s))
             return
-        self._server.spawn(launch, streams.stdout_fd, streams.stderr_fd, partial(self._started, held, streams))
+        started = partial(self._started, held, streams, retry_s)
+        self._server.spawn(launch, streams.stdout_fd, streams.stderr_fd, started)
 
     def _launch(self, assignment: Assignment, env: Mapping[str, str]) -> Launch:
         return Launch(
@@ -263,7 +294,7 @@ class Starter:
         self._closed = True
         self._server.close()
 
-    def _started(self, held: HeldWorker, streams: WorkerStreams, answer: int | OSError) -> None:
+    def _started(self, held: HeldWorker, streams: WorkerStreams, retry_s: float, answer: int | OSError) -> None:
         streams.started()
         if isinstance(answer, int):
             try:
@@ -276,8 +307,30 @@ class Starter:
                 self._processes.add(process)
                 held.began(process, streams, partial(self._examine, streams))
                 return
-        streams.close_after(0)
-        self._failed(held, answer.strerror or str(answer))
+        self._not_started(held, streams, answer, retry_s)
+
+    def _not_started(self, held: HeldWorker, streams: WorkerStreams | None, error: Exception, retry_s: float) -> None:
+        if streams is not None:
+            streams.close_after(0)
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        if is_scarcity(error) or self._is_replacing:
+            if streams is not None:
+                self._pump.take_back(held.assignment)
+            self._retry_later(held, reason, retry_s)
+        else:
+            self._failed(held, reason)
+
+    def _retry_later(self, held: HeldWorker, reason: str, retry_s: float) -> None:
+        rank = held.assignment.rank
+        self._say_scarce("rank %d cannot be started now, and is tried again in %.1f s: %s", rank, retry_s, reason)
+        retry = self._loop.call_later(retry_s, partial(self._try, held, min(2 * retry_s, LAST_RETRY_S)))
+        held.waits(retry, partial(self._given_up, held))
+
+    def _given_up(self, held: HeldWorker, signum: int) -> None:
+        """It was to end before it could be started."""
+        remains = self._remains(held.assignment, pid=0, returncode=-signum)
+        failure = examine(remains, kills=self._kills, message="it was to end before it could be started")
+        held.did_not_begin(failure.to_fields(), -signum)
 
     def _failed(self, held: HeldWorker, reason: str) -> None:
         logger.error("rank %d cannot be started: %s", held.assignment.rank, reason)
@@ -319,5 +372,19 @@ class Starter:
         if self._closed or not self._server.is_ready:  # it cannot import what it should, and another could not either
             return
         logger.warning("the process that starts workers is lost (%s); another one is started", reason)
-        self._use(start_fork_server(self._options, in_place=False))
+        self._is_replacing = True
+        self._replace(FIRST_RETRY_S)
+
+    def _replace(self, retry_s: float) -> None:
+        if self._closed:
+            return
+        try:
+            server = start_fork_server(self._options, in_place=False)
+        except OSError as error:
+            text = "no process that starts workers can be started now, which is tried again in %.1f s: %s"
+            self._say_scarce(text, retry_s, error)
+            self._loop.call_later(retry_s, partial(self._replace, min(2 * retry_s, LAST_RETRY_S)))
+            return
+        self._is_replacing = False
+        self._use(server)
         self._server.watch([each.pid for each in self._processes if each.returncode is None])

@@ -35,8 +35,12 @@ class WorkerProcess:
         self._loop, self._on_exit = loop, on_exit
         self._kill_at: Timer | None = None
         self._pidfd = os.pidfd_open(pid)
+        try:
+            loop.register(self._pidfd, select.EPOLLIN, self)
+        except OSError:
+            os.close(self._pidfd)
+            raise
         WAITED_FOR.add(pid)
-        loop.register(self._pidfd, select.EPOLLIN, self)
 
     def __repr__(self) -> str:
         return f"<WorkerProcess {self.pid}{'' if self.returncode is None else f' ended {self.returncode}'}>"

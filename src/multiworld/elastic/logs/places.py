@@ -75,7 +75,6 @@ class Places:
         """Return the places of a worker that is about to be started."""
         local_rank = assignment.local_rank
         attempt = self._attempts[local_rank]
-        self._attempts[local_rank] += 1
         if attempt not in self._dests:
             self._dests[attempt] = self._reify(attempt, assignment)
         dest, variables = self._dests[attempt]
@@ -83,6 +82,7 @@ class Places:
         error_file = "" if error_file == os.devnull else error_file
         if error_file:
             _make_room(Path(error_file), attempt)
+        self._attempts[local_rank] += 1
         return WorkerPlaces(
             stdout=self._route(
                 dest.stdouts, dest.tee_stdouts, local_rank, dest.filtered_stdout, self._options.duplicate_stdout_filters
@@ -93,6 +93,10 @@ class Places:
             error_file=error_file,
             variables=variables[local_rank],
         )
+
+    def take_back(self, local_rank: int) -> None:
+        """The worker for which the last ones were opened was not started: the next one gets the same."""
+        self._attempts[local_rank] -= 1
 
     def discard_temporary(self) -> None:
         """Remove the folder that was made because the user named none."""

@@ -92,7 +92,12 @@ class WorkerStreams:
         read_fd, write_fd = os.pipe()
         label = Labeller(self._pump.prefix(assignment), exact=self._pump.is_exact(assignment))
         pump = self._pump
-        return OutputStream(pump.thread, read_fd, route, console, label, pump.followers, self._ended), write_fd
+        try:
+            return OutputStream(pump.thread, read_fd, route, console, label, pump.followers, self._ended), write_fd
+        except OSError:  # no descriptor was left for its files
+            os.close(read_fd)
+            os.close(write_fd)
+            raise
 
     def _relabel(self, assignment: Assignment) -> None:
         for stream in (self._stdout, self._stderr):
@@ -142,9 +147,18 @@ class LogPump:
 
     def open(self, assignment: Assignment) -> WorkerStreams:
         """Make the pipes and files of a worker that is about to be started. Raises OSError."""
-        streams = WorkerStreams(self, assignment, self._places.open(assignment))
+        places = self._places.open(assignment)
+        try:
+            streams = WorkerStreams(self, assignment, places)
+        except OSError:
+            self.take_back(assignment)
+            raise
         self._streams.add(streams)
         return streams
+
+    def take_back(self, assignment: Assignment) -> None:
+        """The worker was not started, and is tried again: that is no other attempt."""
+        self._places.take_back(assignment.local_rank)
 
     def follow(self, follower: Callable[[bytes], None]) -> Callable[[], None]:
         """Call ``follower`` on the pump's thread with the lines of all workers from now on; return what ends that."""

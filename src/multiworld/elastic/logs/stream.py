@@ -8,6 +8,7 @@ import select
 import time
 from collections.abc import Callable, Collection
 
+from ...wire.descriptors import is_scarcity
 from ...wire.progress import ProgressThread
 from .console import Console
 from .lines import LONGEST_KEPT, Labeller, LineBuffer, LineFilter, Tail
@@ -44,7 +45,12 @@ class OutputStream:
         self._on_console = route.on_console
         self._file = _LogFile(route.file) if route.file else None
         self._filter = LineFilter(route.needles)
-        self._filtered = _LogFile(route.filtered) if route.filtered else None
+        try:
+            self._filtered = _LogFile(route.filtered) if route.filtered else None
+        except OSError:
+            if self._file is not None:
+                self._file.close()
+            raise
         self._followers, self._followed = followers, LineBuffer(LONGEST_KEPT)
         self._lines = LineBuffer()
         self._partial_since = 0.0
@@ -180,7 +186,10 @@ class OutputStream:
 
 
 class _LogFile:
-    """A file that is only ever added to. A disk that is full costs lines, and one warning; not the job."""
+    """A file that is only ever added to. A disk that is full costs lines, and one warning; not the job.
+
+    Raises OSError if there are no descriptors left for now.
+    """
 
     def __init__(self, path: str) -> None:
         self._path, self._fd, self._warned = path, -1, False
@@ -188,6 +197,8 @@ class _LogFile:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            if is_scarcity(error):
+                raise
             self._warn(error)
 
     def write(self, data: bytes) -> None:
