@@ -13,9 +13,10 @@ if __name__ == "__main__":  # the rest takes a second to import, in which a sign
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from .elastic.arguments import options_from
+from .elastic.functions import LaunchConfig, elastic_launch
 from .elastic.parser import launch_parser
 
-__all__ = ["main"]
+__all__ = ["LaunchConfig", "elastic_launch", "main"]
 
 
 @record

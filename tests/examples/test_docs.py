@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import socket
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +56,15 @@ def await_line(worker: Worker, text: str) -> None:
 def test_every_python_block_is_python(page: Path) -> None:
     for _, code in code_blocks(page):
         ast.parse("async def block():\n" + textwrap.indent(code, "    "), str(page))
+
+
+def test_a_function_is_launched_as_the_page_on_torchrun_says(tmp_path: Path) -> None:
+    (code,) = (code for name, code in code_blocks(ROOT / "docs/migrating-from-torchrun.md") if name == "functions.py")
+    path = tmp_path / "functions.py"
+    path.write_text(code)
+    ran = subprocess.run([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    (shown,) = re.findall(r"print\(.*#(.*)$", code, re.MULTILINE)
+    assert ran.stdout.strip() == shown.strip()
 
 
 def test_the_first_program_of_the_tutorial(tmp_path: Path) -> None:

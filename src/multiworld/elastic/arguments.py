@@ -23,7 +23,7 @@ from .options import ANY_PORT_HERE, Entrypoint, EntrypointKind, JobOptions, LogO
 from .rendezvous.endpoint import STATIC_PORT
 from .schedulers.slurm import with_slurm_defaults
 
-__all__ = ["options_from"]
+__all__ = ["options_from", "signals_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def options_from(namespace: argparse.Namespace, environ: Mapping[str, str] = os.
         preload=namespace.preload,
         spares=namespace.spares,
         logs=_logs(namespace, environ),
-        signals=_signals(getattr(namespace, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")),
+        signals=signals_of(getattr(namespace, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")),
         shutdown_s=_shutdown_s(getattr(namespace, "shutdown_timeout", None), environ),
         event_log_handler=namespace.event_log_handler,
         numa_binding=getattr(namespace, "numa_binding", None),
@@ -203,7 +203,8 @@ def _logs_specs(name: str | None) -> str | None:
     return name
 
 
-def _signals(text: str) -> tuple[signal.Signals, ...]:
+def signals_of(text: str) -> tuple[signal.Signals, ...]:
+    """Return the signals that a list such as ``SIGTERM,SIGINT`` names. Raises ValueError."""
     chosen = [name for name in (part.strip() for part in text.split(",")) if name]
     for name in chosen:
         if name not in signal.Signals.__members__:

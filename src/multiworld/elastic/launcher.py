@@ -75,8 +75,8 @@ class JobError(MultiworldError):
         return f"job {self.run_id!r}: {self.reason}"
 
 
-def launch(options: JobOptions, *, in_place: bool = False) -> None:
-    """Run the job until it ends on every host; returns if it ended well.
+def launch(options: JobOptions, *, in_place: bool = False) -> dict[int, int]:
+    """Run the job until it ends on every host; if it ended well, returns the ranks of this host by local ranks.
 
     ``in_place``: this process is nothing but the launcher, so workers may be forked from what it has imported.
 
@@ -104,6 +104,7 @@ def launch(options: JobOptions, *, in_place: bool = False) -> None:
             outcome = run.wait()
             run.close(outcome)
     _conclude(options, outcome, run.run_dir)
+    return run.ranks
 
 
 class _Run:
@@ -145,6 +146,12 @@ class _Run:
     @property
     def run_dir(self) -> str | None:
         return self._pump.run_dir
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """The ranks that the workers of this host had at last, by their local ranks."""
+        held = [] if self._agent is None else self._agent.held
+        return {each.assignment.local_rank: each.assignment.rank for each in held}
 
     def wait(self) -> Outcome:
         """Wait for the end of the job."""
@@ -321,7 +328,8 @@ def _conclude(options: JobOptions, outcome: Outcome, run_dir: str | None) -> Non
         name = signal.Signals(outcome.signum).name
         raise SignalException(f"the job was ended by {name}", signal.Signals(outcome.signum))
     if failures and outcome.status:
-        raise to_child_failed_error(failures, name=options.entrypoint.target, error_dir=run_dir)
+        name = options.entrypoint.named or options.entrypoint.target
+        raise to_child_failed_error(failures, name=name, error_dir=run_dir)
     if outcome.status:
         raise JobError(options.run_id, outcome.text)
 

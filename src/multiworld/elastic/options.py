@@ -6,9 +6,13 @@ import enum
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..wire.token import check_token
 from .page.access import is_loopback
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing import LogsSpecs
 
 __all__ = [
     "ANY_PORT_HERE",
@@ -48,6 +52,8 @@ class Entrypoint:
     passes_local_rank: bool = False
     python: str | None = None
     """Another interpreter than the launcher's own, as ``PYTHON_EXEC`` names it: such a worker starts cold."""
+    named: str | None = None
+    """What people are told to have failed, if not ``target``: the function that it calls."""
 
 
 class RestartPolicy(enum.Enum):
@@ -91,6 +97,8 @@ class LogOptions:
     duplicate_stderr_filters: tuple[str, ...] = ()
     logs_specs: str | None = None
     """An entry point of the group ``torchrun.logs_specs``."""
+    specs: LogsSpecs | None = None
+    """Those themselves, in place of all above but the filters."""
     prefix_template: str | None = None
     """``${role_name}``, ``${rank}``, ``${local_rank}`` and ``${generation}`` are replaced; default: see ``logs``."""
 

@@ -56,20 +56,23 @@ class Places:
 
     def __init__(self, options: LogOptions, *, role: str, run_id: str, num_workers: int) -> None:
         self._options, self._role, self._run_id, self._num_workers = options, role, run_id, num_workers
-        kind, redirects, tee = _find_specs(options), Std.from_str(options.redirects), Std.from_str(options.tee)
         self.temporary_dir: str | None = None
+        self._specs = self._make_specs(options) if options.specs is None else options.specs
+        self._attempts: Counter[int] = Counter()
+        self._dests: dict[int, tuple[LogsDest, dict[int, dict[str, str]]]] = {}
+        self.run_dir: str | None = None
+        """Where the run's files are, from the first start on; None where no files are wanted."""
+
+    def _make_specs(self, options: LogOptions) -> LogsSpecs:
+        kind, redirects, tee = _find_specs(options), Std.from_str(options.redirects), Std.from_str(options.tee)
         if options.log_dir is None and kind is DefaultLogsSpecs:
             self.temporary_dir = tempfile.mkdtemp(prefix="multiworld_")
-        self._specs = kind(
+        return kind(
             log_dir=options.log_dir or self.temporary_dir,
             redirects=redirects,
             tee=tee,
             local_ranks_filter=set(options.local_ranks_filter) if options.local_ranks_filter else None,
         )
-        self._attempts: Counter[int] = Counter()
-        self._dests: dict[int, tuple[LogsDest, dict[int, dict[str, str]]]] = {}
-        self.run_dir: str | None = None
-        """Where the run's files are, from the first start on; None where no files are wanted."""
 
     def open(self, assignment: Assignment) -> WorkerPlaces:
         """Return the places of a worker that is about to be started."""
