@@ -29,10 +29,12 @@ __all__ = [
     "PeerStoppedError",
     "PeerUnreachableError",
     "ProtocolError",
+    "RecordError",
     "RequestCancelledError",
     "StaleGenerationError",
     "StoreError",
     "TensorMismatchError",
+    "TokenError",
     "UnsupportedTensorError",
     "WorldBrokenError",
     "WorldClosedError",
@@ -310,6 +312,20 @@ class HandshakeError(ProtocolError):
 
 class TokenError(HandshakeError):
     """The two ends of a connection do not know the same job token."""
+
+
+class RecordError(ProtocolError):
+    """A record after the handshake does not verify: somebody on the path writes into the connection. It is closed."""
+
+    def __init__(self, number: int) -> None:
+        MultiworldError.__init__(self, number)
+        self.number = number
+        """How many records came before it."""
+        self.reason = (
+            f"record {number} does not verify: on its way it was changed, put in, repeated, left out or put in another "
+            "order. Somebody can write into the connections between these hosts; give them a network of their own, or "
+            "WireGuard"
+        )
 
 
 class InvalidValueError(ValueError, RuntimeError):

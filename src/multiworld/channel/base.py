@@ -109,6 +109,8 @@ class DataChannel(ABC):
 
     name: ClassVar[str]
     device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    authenticates: ClassVar[bool] = False
+    """Whether what goes over its connections is authenticated, payloads too; a world needs a job token then."""
     cancel_costs_world: ClassVar[bool] = False
     """Whether an operation whose data is moving already can be stopped only by breaking the world."""
 

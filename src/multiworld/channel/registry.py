@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 
 import torch
 
+from .authenticated import AuthenticatedChannel
 from .auto import AutoChannel
 from .base import ChannelSupport, DataChannel
 from .gloo import GlooChannel
@@ -21,7 +22,8 @@ __all__ = ["available", "channel_names", "find_channel"]
 
 ENTRY_POINT_GROUP = "multiworld.channels"
 OURS: dict[str, type[DataChannel]] = {
-    channel.name: channel for channel in (ShmChannel, TcpChannel, GlooChannel, MpiChannel, NcclChannel)
+    channel.name: channel
+    for channel in (ShmChannel, TcpChannel, AuthenticatedChannel, GlooChannel, MpiChannel, NcclChannel)
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ..errors import ProtocolError
+from ..errors import ProtocolError, RecordError
 from .frames import FrameParser
 from .interest import READ_EVENTS, Interest
 from .interrupts import is_owned
@@ -22,6 +23,7 @@ from .low_water import LowWater
 from .operation import Operation
 from .payload_wait import PayloadWait
 from .progress import ProgressThread
+from .records import RecordReader, records_of
 from .sink import ConnectionSink, Nobody, OpenedSink
 from .spinning import QuickWaits
 from .staging import staging
@@ -65,8 +67,12 @@ class Connection:
         *,
         connected: bool = True,
         warn: Callable[..., None] = logger.warning,
+        shakes_hands: bool = False,
     ) -> None:
-        """``warn`` logs that the other end does not speak our protocol, until ``hand_over``."""
+        """``warn`` logs that the other end does not speak our protocol, until ``hand_over``.
+
+        ``shakes_hands``: until then nothing is read that stands behind a frame, as it may be a record.
+        """
         sock.setblocking(False)
         self._warn = warn
         self.is_local = sock.family == socket.AF_UNIX
@@ -81,7 +87,9 @@ class Connection:
         self.loop, self.sock = loop, sock
         self.sink = sink
         self.parser = FrameParser(sink, max_meta_bytes=HANDSHAKE_META_BYTES)
-        self.key = b""  # what both ends share since their handshake, if it was by challenge and response
+        self.key = b""  # what both ends share since their handshake
+        self._shakes_hands = shakes_hands
+        self._records: RecordReader | None = None  # once what comes is authenticated
         self.is_awaited: Callable[[], bool] = lambda: True  # whether somebody waits for what it brings
         self.is_receiving: Callable[[], bool] = lambda: True  # whether that is a message, or the rest of one
         self.takes_descriptors = False  # the other end may send some
@@ -116,9 +124,20 @@ class Connection:
     def num_queued(self) -> int:
         return len(self._queue)
 
+    def authenticate(self, role: bytes) -> None:
+        """With the read side held, behind the last frame of a handshake each way: go on with records, by ``key``.
+
+        ``role``: which end this is. Not between the processes of one host: the kernel says whose they are, and lets
+        nobody in between.
+        """
+        if not self.is_local:
+            writer, self._records = records_of(self.key, role)
+            self._queue.authenticate(writer)
+
     def hand_over(self, sink: ConnectionSink) -> None:
         """With the read side held: what comes from now on is for ``sink``, which trusts the other side."""
         self.sink = self.parser.sink = sink
+        self._shakes_hands = False
         self.parser.max_meta_bytes = MAX_META_BYTES
         self._warn = logger.warning
         if isinstance(sink, OpenedSink):
@@ -288,27 +307,33 @@ class Connection:
             budget -= num_bytes
 
     def _more_comes(self) -> bool:
-        return self._payload_wait is not None and self._payload_wait.more_comes(self.parser.direct_bytes)
+        if self._payload_wait is None or self._records is not None:
+            return False
+        return self._payload_wait.more_comes(self.parser.direct_bytes)
 
     def _read_once(self) -> tuple[int, int]:
-        direct = self.parser.direct()
+        direct = None if self._records is not None else self.parser.direct()
         target = self._staging() if direct is None else direct[:CHUNK_BYTES]
         try:
             num_bytes = self._receive_rights(target) if self.takes_descriptors else self.sock.recv_into(target)
             if num_bytes == 0:
                 self._fail("the connection was closed by the other side")
+            elif self._records is not None:
+                for body in self._records.read(target[:num_bytes]):
+                    self.parser.feed(body)
+                self._heard()
             elif direct is None:
                 self.parser.feed(target[:num_bytes])
                 self._heard()
             else:
                 self.parser.advance(num_bytes)
-            if self._low_water is not None:
+            if self._low_water is not None and self._records is None:
                 self._low_water.expect(self.parser.direct_bytes)
         except (BlockingIOError, InterruptedError):
             return 0, 1
         except ProtocolError as error:
             self._warn("closing connection from %s: %s", _peer_name(self.sock), str(error))  # a record keeps no frames
-            self._fail(str(error))
+            self._fail(str(error), errno.EBADMSG if isinstance(error, RecordError) else 0)
             return 0, 1
         except OSError as error:
             self._fail(error.strerror or str(error), error.errno or 0)
@@ -335,7 +360,9 @@ class Connection:
             os.close(descriptor)
 
     def _staging(self) -> memoryview:
-        if not self._bulk:
+        if self._shakes_hands:
+            return staging.buffer[: self.parser.missing_bytes]
+        if not self._bulk or self._records is not None:
             return staging.buffer
         header = self.parser.in_payload  # of which nothing can be read into place: it is dropped, or ends here
         rest_bytes = 0 if header is None else header.payload_bytes - self.parser.received_bytes

@@ -27,6 +27,7 @@ from .handshake import (
 )
 from .operation import Operation
 from .progress import ProgressThread
+from .records import DIALER
 from .sink import ConnectionSink
 
 __all__ = ["DialError", "dial"]
@@ -63,12 +64,14 @@ def dial(
     timeout_s: float,
     source: str | None = None,
     voucher: Voucher | None = None,
+    authenticated: bool = True,
 ) -> Operation[Connection]:
     """Connect to an address (see ``addresses``), shake hands, and hand the connection over to ``sink``.
 
     Fails with DialError (unreachable or too slow) or HandshakeError (refused, wrong token, not ours). ``sink.lost`` is
     called only for a connection that was handed over. ``source``: the local address to connect from. With a
-    ``voucher`` the handshake takes one round trip less.
+    ``voucher`` the handshake takes one round trip less. ``authenticated``: what
+    follows is, where there is a token; the acceptor must want the same.
     """
     operation: Operation[Connection] = Operation()
     try:
@@ -87,7 +90,20 @@ def dial(
         sock.close()
         operation.fail(DialError(host, port, error.strerror or str(error), error.errno or 0))
         return operation
-    _Dialing(loop, sock, host, port, fields, token, sink, operation, timeout_s, voucher, connected=connected)
+    _Dialing(
+        loop,
+        sock,
+        host,
+        port,
+        fields,
+        token,
+        sink,
+        operation,
+        timeout_s,
+        voucher,
+        connected=connected,
+        authenticated=authenticated and bool(token),
+    )
     return operation
 
 
@@ -122,9 +138,11 @@ class _Dialing:
         voucher: Voucher | None,
         *,
         connected: bool,
+        authenticated: bool,
     ) -> None:
         self._host, self._port, self._token, self._sink, self._operation = host, port, token, sink, operation
         self._key = b"" if voucher is None else voucher.key
+        self._authenticated = authenticated
         self._acceptor_nonce = b""  # once it has challenged us
         if voucher is not None:
             fields = {**fields, "by": voucher.by}
@@ -133,7 +151,7 @@ class _Dialing:
         self._made: Connection | None = None
         self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
         try:
-            self._connection = self._made = Connection(loop, sock, self, connected=connected)
+            self._connection = self._made = Connection(loop, sock, self, connected=connected, shakes_hands=True)
         except OSError as error:  # no memory for one more that is watched
             self._timer.cancel()
             sock.close()
@@ -187,6 +205,8 @@ class _Dialing:
         self._connection.key = derive_key(secret, self._hello, self._nonce, nonce)
         self._timer.cancel()
         connection = self._connection
+        if self._authenticated:
+            connection.authenticate(DIALER)
         connection.hand_over(self._sink)
         connection.defer(lambda: self._finish(connection))
 

@@ -140,6 +140,12 @@ class FrameParser:
         return self._received
 
     @property
+    def missing_bytes(self) -> int:
+        """How much of the header and meta of the next frame is known to be missing."""
+        missing = HEADER_BYTES - len(self._partial)
+        return missing if missing > 0 else missing + Header(*HEADER.unpack_from(self._partial)[1:]).meta_bytes
+
+    @property
     def at_boundary(self) -> bool:
         """Whether the stream may end here without losing part of a frame."""
         return self._header is None and not self._partial

@@ -27,6 +27,7 @@ from .handshake import (
     prove,
 )
 from .progress import ProgressThread
+from .records import ACCEPTOR
 from .seldom import Seldom
 from .sink import ConnectionSink
 
@@ -153,16 +154,19 @@ class Pending:
         self._acceptance = b""  # our own proof; if we did not challenge, behind our nonce
         self._settled = False
         self._refused = False
-        self.connection = Connection(loop, sock, self, warn=listener.say_garbage)
+        self.connection = Connection(loop, sock, self, warn=listener.say_garbage, shakes_hands=True)
         self._timer = loop.call_later(UNPROVEN_S, self._expire)
 
-    def accept(self, sink: ConnectionSink) -> None:
-        """Hand the connection to ``sink``. Any thread."""
+    def accept(self, sink: ConnectionSink, *, authenticated: bool = True) -> None:
+        """Hand the connection to ``sink``. Any thread. With a token what follows is ``authenticated``, if wanted."""
         connection = self.connection
 
         def hand_over() -> None:
+            connection.queue(pack_frame(Kind.ACCEPTED, self._acceptance))
+            if authenticated and self._listener.token:
+                connection.authenticate(ACCEPTOR)
             connection.hand_over(sink)
-            connection.send(pack_frame(Kind.ACCEPTED, self._acceptance))
+            connection.flush()
 
         connection.run(hand_over)
 

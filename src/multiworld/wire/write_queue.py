@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from .copying import copied
 from .interest import Interest
 from .interrupts import is_owned
+from .records import MAX_BODY_BYTES, RecordWriter
 from .unsent import Unsent
 
 __all__ = ["WriteQueue"]
@@ -22,6 +23,7 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 INLINE_BYTES: Final = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
 MUCH_BYTES: Final = 16 * 1024  # less does not fill what the kernel holds
 MAX_SEGMENTS: Final = 64
+RECORDS_BYTES: Final = 256 * 1024  # of one frame, for one call of the system
 
 
 class _Fail(Protocol):
@@ -33,14 +35,19 @@ def _ignore(reason: str, code: int = 0) -> None:
 
 
 class _Outgoing:
-    """One frame on its way out."""
+    """One frame on its way out; ``plain``: what of it is still to be put into records, behind ``segments``."""
 
-    __slots__ = ("closes", "descriptor", "on_sent", "segments")
+    __slots__ = ("closes", "descriptor", "on_sent", "plain", "segments")
 
     def __init__(
-        self, segments: list[memoryview], on_sent: Callable[[], None] | None, descriptor: int | None = None
+        self,
+        segments: list[memoryview],
+        on_sent: Callable[[], None] | None,
+        descriptor: int | None = None,
+        plain: list[memoryview] | None = None,
     ) -> None:
         self.segments, self.on_sent = segments, on_sent
+        self.plain = plain
         self.descriptor = descriptor  # goes with the first byte; the socket is a Unix socket
         self.closes = descriptor is not None  # ``on_sent`` closes it, whatever becomes of the frame
 
@@ -61,6 +68,11 @@ class WriteQueue:
         self._sock, self._interest, self._fail, self._unsent = sock, interest, fail, unsent
         self._outgoing: deque[_Outgoing] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # for the next flush
+        self._records: RecordWriter | None = None
+
+    def authenticate(self, records: RecordWriter) -> None:
+        """Put what is queued from now on into records, as late as it is written: their order is that of the stream."""
+        self._records = records
 
     def __len__(self) -> int:
         return len(self._outgoing)
@@ -92,7 +104,10 @@ class WriteQueue:
         views = [
             segment if isinstance(segment, memoryview) else memoryview(segment) for segment in segments if len(segment)
         ]
-        self._outgoing.append(_Outgoing(views, on_sent))
+        if self._records is None:
+            self._outgoing.append(_Outgoing(views, on_sent))
+        else:
+            self._outgoing.append(_Outgoing([], on_sent, None, views))
 
     def queue_descriptor(self, frame: bytes, descriptor: int, *, on_sent: Callable[[], None]) -> None:
         """Queue a frame that a descriptor goes with, over a Unix socket; closed after ``on_sent``."""
@@ -136,6 +151,8 @@ class WriteQueue:
 
         It calls nobody; ``flush`` afterwards, as others may have queued frames meanwhile.
         """
+        if self._records is not None:
+            return False
         try:
             if self._outgoing or self._interest.writing or not self.lock.acquire(blocking=False):
                 return False
@@ -182,6 +199,8 @@ class WriteQueue:
                 if isinstance(on_sent, partial) and on_sent.args == (owner,):
                     try:
                         outgoing.segments = [copied(segment) for segment in outgoing.segments]
+                        if outgoing.plain is not None:
+                            outgoing.plain = [copied(segment) for segment in outgoing.plain]
                     except (MemoryError, OSError) as error:  # the frame can neither go on nor be left out
                         self._fail(f"no memory for the rest of a cancelled message: {error}")
                         self.clear()
@@ -233,14 +252,35 @@ class WriteQueue:
         for index in range(min(len(self._outgoing), MAX_SEGMENTS)):  # by index: others append meanwhile
             if index and self._outgoing[index].descriptor is not None:
                 break
-            segments = self._outgoing[index].segments
+            segments = self._segments_of(self._outgoing[index])
             if len(batch) + len(segments) > MAX_SEGMENTS:
                 segments = segments[: MAX_SEGMENTS - len(batch)]  # the kernel takes no more than 1,024 at once
             batch.extend(segments)
             total += sum(map(len, segments))
-            if len(batch) >= MAX_SEGMENTS or total >= CHUNK_BYTES:
+            if len(batch) >= MAX_SEGMENTS or total >= CHUNK_BYTES or self._outgoing[index].plain:
                 break
         return batch, total
+
+    def _segments_of(self, outgoing: _Outgoing) -> list[memoryview]:
+        """Return what can be written of a frame now: of one that goes in records, the next few of them."""
+        records, plain = self._records, outgoing.plain
+        if records is None or not plain or outgoing.segments:
+            return outgoing.segments
+        total = 0
+        while plain and total < RECORDS_BYTES:
+            body: list[memoryview] = []
+            rest_bytes = MAX_BODY_BYTES
+            while plain and rest_bytes:
+                piece = plain[0][:rest_bytes]
+                if len(piece) == len(plain[0]):
+                    del plain[0]
+                else:
+                    plain[0] = plain[0][rest_bytes:]
+                body.append(piece)
+                rest_bytes -= len(piece)
+            outgoing.segments += [memoryview(records.head(body)), *body]
+            total += MAX_BODY_BYTES - rest_bytes
+        return outgoing.segments
 
     def _consume(self, sent: int, finished: list[Callable[[], None]]) -> None:
         while self._outgoing:
@@ -250,6 +290,8 @@ class WriteQueue:
             if segments:
                 if sent:
                     segments[0] = segments[0][sent:]
+                return
+            if self._outgoing[0].plain:
                 return
             on_sent = self._outgoing.popleft().take_on_sent()
             if on_sent is not None:

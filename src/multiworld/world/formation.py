@@ -73,6 +73,9 @@ class Formation:
         await on_progress_thread(self._loop)
         request, target = self._request, self.target
         assert target is not None
+        if self._channel_class.authenticates and not self._switchboard.has_token:
+            reason = f"backend {self._channel_class.name!r} needs a secret to authenticate with: set MULTIWORLD_TOKEN"
+            raise JoinRefusedError(request.name, reason)
         invitation = Invitation(
             job=job,
             name=request.name,
@@ -187,7 +190,14 @@ class Formation:
             if world is not None:
                 self._report_lost(world, rank, reason)
 
-        connector = WorldConnector(self._switchboard, meeting.uid, world.rank, invitation.me, meeting.members)
+        connector = WorldConnector(
+            self._switchboard,
+            meeting.uid,
+            world.rank,
+            invitation.me,
+            meeting.members,
+            authenticated=self._channel_class.authenticates,
+        )
         return ChannelContext(
             world=world.name,
             generation=world.generation,

@@ -22,6 +22,7 @@ __all__ = ["Link", "LinkOwner", "accept_link"]
 
 UNREACHABLE_ERRNOS = frozenset(
     {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ENONET}
+    | {errno.EBADMSG}  # a record did not verify: the peer is there, and the way to it cannot be used
 )
 HEARTBEAT_AT_LEAST_S = 0.02  # whatever the peer wants
 KEEPALIVE_IDLE_S = 1

@@ -59,12 +59,16 @@ class Switchboard:
         self._infos: dict[str, PeerInfo] = {}
         self.links: dict[str, Link] = {}
         self._awaited: dict[str, list[Operation[Link]]] = {}
-        self._expected: dict[tuple[str, int], tuple[ConnectionSink, Operation[Connection]]] = {}
+        self._expected: dict[tuple[str, int], tuple[ConnectionSink, Operation[Connection], bool]] = {}
         self._parked: dict[tuple[str, int], tuple[Pending, Timer]] = {}
         self._called: dict[str, set[int]] = {}  # by world: the ranks whose data connection was accepted or parked
         self._closed = False
         self.is_launched = False
         """By an agent, which has said what there is to say of a job without a token."""
+
+    @property
+    def has_token(self) -> bool:
+        return bool(self._token)
 
     def listen(self, host: str) -> PeerInfo:
         """Listen on a local address, if not yet, and return how peers find us there; raises OSError."""
@@ -206,23 +210,36 @@ class Switchboard:
     # ---- data connections
 
     def dial_data(
-        self, uid: str, rank: int, peer: PeerInfo, via: PeerInfo, sink: ConnectionSink, timeout_s: float, *, local: bool
+        self,
+        uid: str,
+        rank: int,
+        peer: PeerInfo,
+        via: PeerInfo,
+        sink: ConnectionSink,
+        timeout_s: float,
+        *,
+        local: bool,
+        authenticated: bool,
     ) -> Operation[Connection]:
-        """Open a data connection of a world to a peer; ``rank`` is ours. Our link to that process vouches for us."""
+        """Open a data connection of a world to a peer; ``rank`` is ours. Our link to that process vouches for us.
+
+        ``authenticated``: and what goes over it, too.
+        """
         key = self._key_of(peer.id)
         return dial(
             self._loop,
             local_name(peer.id) if local else peer.host,
             0 if local else peer.port,
-            {"purpose": DATA, "job": self._job, "world": uid, "rank": rank},
+            {"purpose": DATA, "job": self._job, "world": uid, "rank": rank, "authenticated": authenticated},
             self._token,
             sink,
             timeout_s=timeout_s,
             source=None if local else via.host,
             voucher=Voucher(self._manager_id, key) if key else None,
+            authenticated=authenticated,
         )
 
-    def expect_data(self, uid: str, rank: int, sink: ConnectionSink) -> Operation[Connection]:
+    def expect_data(self, uid: str, rank: int, sink: ConnectionSink, *, authenticated: bool) -> Operation[Connection]:
         """Wait for a peer's data connection, or take it if it came before we knew of the world."""
         operation: Operation[Connection] = Operation()
         key = (uid, rank)
@@ -231,7 +248,7 @@ class Switchboard:
             pending = self._take_parked(key) if key in self._parked else None
             if operation.done:
                 return
-            self._expected[key] = (sink, operation)
+            self._expected[key] = (sink, operation, authenticated)
             if pending is not None and not pending.is_lost:
                 self._admit(key, pending)
 
@@ -242,7 +259,7 @@ class Switchboard:
         """The world is gone here: refuse its data connections."""
         self._called.pop(uid, None)
         for key in [key for key in self._expected if key[0] == uid]:
-            _, operation = self._expected.pop(key)
+            _, operation, _ = self._expected.pop(key)
             operation.fail(error)
         for key in [key for key in self._parked if key[0] == uid]:
             self._take_parked(key).refuse("this generation of the world is over")
@@ -267,11 +284,14 @@ class Switchboard:
             self._parked[key] = pending, self._loop.call_later(PARKED_S, lambda: self._unpark(key))
 
     def _admit(self, key: tuple[str, int], pending: Pending) -> None:
-        sink, operation = self._expected.pop(key)
+        sink, operation, authenticated = self._expected.pop(key)
         if operation.done:
             pending.refuse("this generation of the world is over")
             return
-        pending.accept(sink)  # before anybody can send on it
+        if pending.fields.get("authenticated") is not authenticated:
+            pending.refuse("of the two ends of that data connection only one authenticates what goes over it")
+            return
+        pending.accept(sink, authenticated=authenticated)  # before anybody can send on it
         if not operation.succeed(pending.connection):
             pending.connection.abort("this generation of the world is over")
 
@@ -294,15 +314,35 @@ class Switchboard:
 class WorldConnector:
     """The ``channel.base.Connector`` of one world and generation."""
 
-    def __init__(self, switchboard: Switchboard, uid: str, rank: int, via: PeerInfo, members: list[PeerInfo]) -> None:
+    def __init__(
+        self,
+        switchboard: Switchboard,
+        uid: str,
+        rank: int,
+        via: PeerInfo,
+        members: list[PeerInfo],
+        *,
+        authenticated: bool,
+    ) -> None:
+        """``authenticated``: what goes over the connections, too, and not only who they lead to."""
         self._switchboard, self._uid, self._rank, self._via, self._members = switchboard, uid, rank, via, members
+        self._authenticated = authenticated
 
     def shares_host(self, rank: int) -> bool:
         return self._members[rank].host_id == self._via.host_id
 
     def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False) -> Operation[Connection]:
         peer = self._members[rank]
-        return self._switchboard.dial_data(self._uid, self._rank, peer, self._via, sink, timeout_s, local=local)
+        return self._switchboard.dial_data(
+            self._uid,
+            self._rank,
+            peer,
+            self._via,
+            sink,
+            timeout_s,
+            local=local,
+            authenticated=self._authenticated,
+        )
 
     def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
-        return self._switchboard.expect_data(self._uid, rank, sink)
+        return self._switchboard.expect_data(self._uid, rank, sink, authenticated=self._authenticated)

@@ -8,11 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import HandshakeError, ProtocolError
+from ...errors import HandshakeError, ProtocolError, RecordError
 from ...wire.addresses import family_of, show
+from ...wire.records import DIALER
 from ..errors import DeploymentError
 from .greeting import DialerGreeting
-from .lines import LineSplitter, to_line
+from .spoken_lines import SpokenLines
 
 __all__ = ["ask"]
 
@@ -31,11 +32,14 @@ def ask(address: tuple[str, int], token: str, request: Mapping[str, Any], timeou
             exchange.connect(address)
             proof = greeting.answer(exchange.ask(greeting.hello))
             greeting.check_accepted(exchange.ask(proof))
+            exchange.authenticate(greeting.key)
             answer = exchange.ask(request)
     except TimeoutError:
         raise DeploymentError(f"the controller at {where} did not answer within {timeout_s:g} s") from None
     except HandshakeError as error:
         raise DeploymentError(f"the handshake with the controller at {where} failed: {error}") from None
+    except RecordError as error:
+        raise DeploymentError(f"the answer of the controller at {where} cannot be trusted: {error}") from None
     except ProtocolError as error:
         raise DeploymentError(f"what listens at {where} is no controller: {error}") from None
     except OSError as error:
@@ -50,23 +54,25 @@ class _Exchange:
 
     def __init__(self, sock: socket.socket, until: float) -> None:
         self._sock, self._until = sock, until
-        self._splitter = LineSplitter()
+        self._lines = SpokenLines()
 
     def connect(self, address: tuple[str, int]) -> None:
         self._limit()
         self._sock.connect(address)
 
+    def authenticate(self, key: bytes) -> None:
+        self._lines.authenticate(key, DIALER)
+
     def ask(self, record: Mapping[str, Any]) -> dict[str, Any]:
         self._limit()
-        self._sock.sendall(to_line(record))
-        while True:
+        self._sock.sendall(self._lines.say(record))
+        while (answer := self._lines.next()) is None:
             self._limit()
             chunk = self._sock.recv(CHUNK_BYTES)
             if not chunk:
                 raise ConnectionResetError("it closed the connection")
-            records = self._splitter.feed(chunk)
-            if records:
-                return records[0]
+            self._lines.feed(chunk)
+        return answer
 
     def _limit(self) -> None:
         left_s = self._until - time.monotonic()

@@ -16,13 +16,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ...errors import HandshakeError, ProtocolError, TokenError
+from ...errors import HandshakeError, ProtocolError, RecordError, TokenError
 from ...wire.addresses import family_of, show
 from ...wire.progress import Timer
-from .greeting import LONGEST_GREETING, DialerGreeting
+from ...wire.records import DIALER
+from .greeting import DialerGreeting
 from .keep_alive import keep_alive
-from .lines import LONGEST_LINE, LineSplitter, to_line
+from .lines import LONGEST_LINE
 from .loop import HostLoop
+from .spoken_lines import SpokenLines
 
 __all__ = ["ControllerLink"]
 
@@ -71,7 +73,7 @@ class ControllerLink:
         self._sock: socket.socket | None = None
         self._is_connecting = self._is_linked = False
         self._greeting: DialerGreeting | None = None
-        self._splitter = LineSplitter()
+        self._lines = SpokenLines()
         self._unsent = bytearray()
         self._limit: Timer | None = None
         self._redial: Timer | None = None
@@ -85,7 +87,7 @@ class ControllerLink:
         self._redial = None
         if self._closed:
             return
-        self._splitter, self._greeting = LineSplitter(LONGEST_GREETING), None
+        self._lines, self._greeting = SpokenLines(), None
         self._unsent.clear()
         try:
             self._sock = sock = socket.socket(
@@ -104,7 +106,7 @@ class ControllerLink:
 
     def send(self, event: Mapping[str, Any]) -> None:
         if self._is_linked:
-            self._write(to_line(event))
+            self._write(self._lines.say(event))
 
     @property
     def is_up(self) -> bool:
@@ -151,7 +153,7 @@ class ControllerLink:
         self._is_connecting = False
         self._loop.modify(self._sock.fileno(), select.EPOLLIN)
         self._greeting = DialerGreeting(self._token, "host", os.urandom(NONCE_BYTES))
-        self._write(to_line(self._greeting.hello))
+        self._write(self._lines.say(self._greeting.hello))
 
     def _read(self) -> None:
         assert self._sock is not None
@@ -162,9 +164,8 @@ class ControllerLink:
         if not chunk:
             raise ConnectionResetError(errno.ECONNRESET, "the controller closed the connection")
         sock = self._sock
-        for record in self._splitter.feed(chunk):
-            if self._sock is not sock:  # lost or closed meanwhile
-                return
+        self._lines.feed(chunk)
+        while self._sock is sock and (record := self._lines.next()) is not None:  # else lost or closed meanwhile
             self._take(record)
 
     def _take(self, record: dict[str, Any]) -> None:
@@ -178,16 +179,16 @@ class ControllerLink:
         elif self._greeting is None:
             raise ProtocolError("the controller speaks first")
         elif not self._greeting.has_answered:
-            self._write(to_line(self._greeting.answer(record)))
+            self._write(self._lines.say(self._greeting.answer(record)))
         else:
             self._greeting.check_accepted(record)
+            self._lines.authenticate(self._greeting.key, DIALER)
             self._link()
 
     def _link(self) -> None:
         assert self._sock is not None
         if self._limit is not None:
             self._limit.cancel()
-        self._splitter.longest = LONGEST_LINE
         self._is_linked = True
         self._present()
         self.serial += 1
@@ -219,7 +220,9 @@ class ControllerLink:
     def _lose(self, error: BaseException) -> None:
         was_linked = self._is_linked
         self._drop()
-        if isinstance(error, ProtocolError):
+        if isinstance(error, RecordError):  # once there is another way, all is well: no reason to give up
+            self._complain(str(error))
+        elif isinstance(error, ProtocolError):
             self._complain(str(error))
             self._give_up_in_time(str(error), 0.0 if isinstance(error, TokenError) else REFUSED_S)
         else:

@@ -10,7 +10,6 @@ from typing import Any
 
 from ..errors import DeploymentError
 from ..exit_status import Ending
-from .lines import to_line
 from .order import Order
 
 __all__ = ["Host"]
@@ -27,7 +26,9 @@ class Host:
     On the event loop only. Set the callbacks in ``on_host``: nothing is told before.
     """
 
-    def __init__(self, hello: Mapping[str, Any], send: Callable[[bytes], None], drop: Callable[[], None]) -> None:
+    def __init__(
+        self, hello: Mapping[str, Any], send: Callable[[Mapping[str, Any]], None], drop: Callable[[], None]
+    ) -> None:
         self.name, self.address, self.pid = str(hello["host"]), str(hello["address"]), int(hello["pid"])
         self.capacity = int(hello["capacity"])
         """The number of processors."""
@@ -145,8 +146,8 @@ class Host:
     def _order(self, record: Mapping[str, Any]) -> None:
         if self.is_lost:
             raise ConnectionResetError(f"host {self.name} was lost")
-        self._send(to_line(record))
+        self._send(record)
 
     def _tell(self, record: Mapping[str, Any]) -> None:
         if not self.is_lost:
-            self._send(to_line(record))
+            self._send(record)

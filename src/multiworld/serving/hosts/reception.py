@@ -6,21 +6,23 @@ import asyncio
 import logging
 import os
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ...errors import HandshakeError, ProtocolError
+from ...errors import HandshakeError, ProtocolError, RecordError
 from ...wire.addresses import listen_at, show
 from ...wire.admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
 from ...wire.descriptors import is_out_of_descriptors
+from ...wire.records import ACCEPTOR
+from ...wire.seldom import Seldom
 from ...wire.token import check_token
-from .greeting import LONGEST_GREETING, AcceptorGreeting, refusal_of
+from .greeting import AcceptorGreeting, refusal_of
 from .host import Host
 from .keep_alive import keep_alive
-from .lines import LONGEST_LINE, LineSplitter, to_line
+from .lines import LONGEST_LINE
+from .spoken_lines import SpokenLines
 
 __all__ = ["Reception"]
 
@@ -55,6 +57,7 @@ class Reception:
         self._visits: set[asyncio.Task[None]] = set()
         self._strangers: Admission[socket.socket] = Admission("the controller", _hang_up)
         self._job = job
+        self._say_spoilt = Seldom(logger.warning)
 
     async def start(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> int:
         """Listen, and return the port. Raises OSError."""
@@ -93,7 +96,7 @@ class Reception:
                 continue
             sock.setblocking(False)
             self._strangers.came(sock, show(*address[:2]), sock.fileno())
-            visit = asyncio.create_task(self._receive(sock))
+            visit = asyncio.create_task(self._receive(sock, address))
             self._visits.add(visit)
             visit.add_done_callback(partial(self._left, sock))
 
@@ -106,7 +109,7 @@ class Reception:
         self._strangers.left(sock)
         sock.close()  # also if the visit was cancelled before it began
 
-    async def _receive(self, sock: socket.socket) -> None:
+    async def _receive(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
         try:
             reader, writer = await asyncio.open_connection(sock=sock)
             peer = _Peer(reader, writer)
@@ -114,6 +117,8 @@ class Reception:
                 await self._serve(peer, sock)
             finally:
                 peer.abort()
+        except RecordError as error:
+            self._say_spoilt("the connection from %s is ended: %s", show(*address[:2]), error)
         except (OSError, ProtocolError, asyncio.TimeoutError) as error:
             logger.debug("a connection to the controller ended: %s", error)
         except Exception:
@@ -145,8 +150,8 @@ class Reception:
         except HandshakeError as error:
             await peer.refuse(**refusal_of(error))
             raise
-        peer.trust()
         peer.send(acceptance)
+        peer.authenticate(greeting.key)
         return greeting.purpose
 
     async def _serve_client(self, peer: _Peer) -> None:
@@ -186,29 +191,26 @@ class _Peer:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._splitter = LineSplitter(LONGEST_GREETING)
-        self._records: deque[dict[str, Any]] = deque()
+        self._lines = SpokenLines()
         sock = writer.get_extra_info("socket")
         with suppress(OSError):  # the peer is gone already
             keep_alive(sock)
 
-    def trust(self) -> None:
-        self._splitter.longest = LONGEST_LINE
+    def authenticate(self, key: bytes) -> None:
+        """It has proved the token: from now on each record must be its own, and the next."""
+        self._lines.authenticate(key, ACCEPTOR)
 
     async def next(self) -> dict[str, Any] | None:
         """Return the next record, or None at the end."""
-        while not self._records:
+        while (record := self._lines.next()) is None:
             chunk = await self._reader.read(CHUNK_BYTES)
             if not chunk:
                 return None
-            self._records.extend(self._splitter.feed(chunk))
-        return self._records.popleft()
+            self._lines.feed(chunk)
+        return record
 
     def send(self, record: Mapping[str, Any]) -> None:
-        self.write(to_line(record))
-
-    def write(self, line: bytes) -> None:
-        self._writer.write(line)
+        self._writer.write(self._lines.say(record))
         if self._writer.transport.get_write_buffer_size() > FULL_BYTES:
             logger.warning("a peer of the controller reads nothing; its connection is given up")
             self.abort()
@@ -228,7 +230,7 @@ def _to_host(hello: Mapping[str, Any], peer: _Peer) -> Host:
     if hello.get("event") != "hello":
         raise ProtocolError("a host process must say hello first")
     try:
-        return Host(hello, peer.write, peer.abort)
+        return Host(hello, peer.send, peer.abort)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a hello that means nothing: {error!r}") from error
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import HandshakeError, ProtocolError
+from ...errors import HandshakeError, ProtocolError, RecordError
 from ...wire.addresses import show
 from ...wire.handshake import NONCE_BYTES
+from ...wire.records import DIALER
 from ..errors import DeploymentError
 from ..hosts.greeting import DialerGreeting
-from ..hosts.lines import LineSplitter, to_line
+from ..hosts.spoken_lines import SpokenLines
 
 __all__ = ["ControllerClient"]
 
@@ -38,6 +38,8 @@ class ControllerClient:
             self._connection, connection = connection, None
         except HandshakeError as error:
             raise DeploymentError(f"the handshake with the controller at {where} failed: {error}") from None
+        except RecordError as error:
+            raise DeploymentError(f"the answer of the controller at {where} cannot be trusted: {error}") from None
         except ProtocolError as error:
             raise DeploymentError(f"what listens at {where} is no controller: {error}") from None
         except OSError as error:
@@ -61,6 +63,7 @@ class ControllerClient:
             greeting = DialerGreeting(self._token, "client", os.urandom(NONCE_BYTES))
             proof = greeting.answer(await connection.ask(greeting.hello))
             greeting.check_accepted(await connection.ask(proof))
+            connection.authenticate(greeting.key)
         except BaseException:
             connection.abort()
             raise
@@ -70,17 +73,19 @@ class ControllerClient:
 class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._splitter = LineSplitter()
-        self._records: deque[dict[str, Any]] = deque()
+        self._lines = SpokenLines()
+
+    def authenticate(self, key: bytes) -> None:
+        self._lines.authenticate(key, DIALER)
 
     async def ask(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        self._writer.write(to_line(record))
-        while not self._records:
+        self._writer.write(self._lines.say(record))
+        while (answer := self._lines.next()) is None:
             chunk = await self._reader.read(CHUNK_BYTES)
             if not chunk:
                 raise ConnectionResetError("it closed the connection")
-            self._records.extend(self._splitter.feed(chunk))
-        return self._records.popleft()
+            self._lines.feed(chunk)
+        return answer
 
     def abort(self) -> None:
         self._writer.transport.abort()
