@@ -129,9 +129,15 @@ async def test_nothing_keeps_the_connections_of_a_world_that_was_left(monkeypatc
     """Those that came before their world was known waited, and the deadline for that outlived them by half a minute."""
     expect = Switchboard.expect_data
 
-    def expect_late(switchboard: Switchboard, uid: str, rank: int, sink: ConnectionSink) -> Operation[Connection]:
+    def expect_late(
+        switchboard: Switchboard, uid: str, rank: int, sink: ConnectionSink, *, authenticated: bool
+    ) -> Operation[Connection]:
         expected: Operation[Connection] = Operation()
-        switchboard._loop.call_later(0.05, lambda: pass_on(expect(switchboard, uid, rank, sink), expected))
+
+        def expect_now() -> None:
+            pass_on(expect(switchboard, uid, rank, sink, authenticated=authenticated), expected)
+
+        switchboard._loop.call_later(0.05, expect_now)
         return expected
 
     monkeypatch.setattr(Switchboard, "expect_data", expect_late)

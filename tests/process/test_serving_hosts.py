@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from multiworld.serving.exit_status import IN_VAIN, Ending
 from multiworld.serving.hosts import Host, HostHandle, Order, Reception, ask, start_host
 from multiworld.serving.hosts.greeting import DialerGreeting
 from multiworld.serving.hosts.lines import to_line
-from multiworld.testing import scaled
+from multiworld.serving.hosts.spoken_lines import SpokenLines
+from multiworld.testing import Relay, scaled
+from multiworld.wire.records import DIALER
 
 pytestmark = pytest.mark.alone
 
@@ -144,6 +147,7 @@ class Desk:
         self.exits: asyncio.Queue[Exit] = asyncio.Queue()
         self.restarts: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self.lost: asyncio.Queue[Host] = asyncio.Queue()
+        self.before_answer: Callable[[], object] = lambda: None
         self.reception = Reception(token, on_host=self._arrived, on_request=self._answer, job=job)
 
     async def __aenter__(self) -> Desk:
@@ -166,6 +170,7 @@ class Desk:
         self.hosts.put_nowait(host)
 
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.to_thread(self.before_answer)
         if request.get("ask") == "fail":
             raise LookupError("no such stage")
         return {"ok": True, "asked": request}
@@ -210,18 +215,28 @@ async def start_again_and_again(desk: Desk, host: Host) -> None:
         await desk.exit()
 
 
+async def hear(reader: asyncio.StreamReader, lines: SpokenLines) -> dict[str, Any]:
+    while (record := lines.next()) is None:
+        chunk = await reader.read(65536)
+        if not chunk:
+            raise ConnectionError("closed")
+        lines.feed(chunk)
+    return record
+
+
 async def pretend_host(desk: Desk, *, pid: int, space: str = "") -> tuple[asyncio.StreamWriter, dict[str, Any] | None]:
     """Return the connection, and what the reception says at once after the hello."""
     reader, writer = await asyncio.open_connection("127.0.0.1", desk.port)
-    greeting = DialerGreeting(TOKEN, "host", os.urandom(16))
-    writer.write(to_line(greeting.hello))
-    writer.write(to_line(greeting.answer(json.loads(await reader.readline()))))
-    greeting.check_accepted(json.loads(await reader.readline()))
+    greeting, lines = DialerGreeting(TOKEN, "host", os.urandom(16)), SpokenLines()
+    writer.write(lines.say(greeting.hello))
+    writer.write(lines.say(greeting.answer(await hear(reader, lines))))
+    greeting.check_accepted(await hear(reader, lines))
+    lines.authenticate(greeting.key, DIALER)
     hello = {"event": "hello", "host": "there", "address": "::1", "pid": pid, "capacity": 1, "members": {}}
     hello["process_space"] = space
-    writer.write(to_line(hello))
+    writer.write(lines.say(hello))
     try:
-        return writer, json.loads(await asyncio.wait_for(reader.readline(), 0.1))
+        return writer, await asyncio.wait_for(hear(reader, lines), 0.1)
     except asyncio.TimeoutError:
         return writer, None
 
@@ -394,6 +409,50 @@ async def test_strangers_get_nothing(shared: tuple[HostHandle, int]) -> None:
         silent.close()
     async with Desk(shared[1]) as desk:
         await desk.host()
+
+
+async def test_an_order_that_is_put_in_on_the_way_is_not_obeyed(
+    shared: tuple[HostHandle, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who is on the path needs no token for that: it waits for the handshake to go through."""
+    async with Desk(0) as desk:
+        with Relay("127.0.0.1", desk.port, port=shared[1]) as relay:
+            host = await desk.host()
+            put_in = order("stranger-1", note_end, path=str(tmp_path / "obeyed"), name="stranger")
+            line = to_line({"do": "start", "id": 999, "order": put_in.to_fields()})
+            await asyncio.to_thread(relay.inject, line, "to_client")
+            assert await asyncio.wait_for(desk.lost.get(), scaled(5)) is host
+            again = await desk.host()  # by itself, and what is said now comes through
+            assert again.pid == host.pid == shared[0].pid
+            await again.start(order("member-1", note_end, path=str(tmp_path / "told"), name="member"))
+            assert await text_of(tmp_path / "told") == "member\n"
+            await asyncio.to_thread(relay.inject, to_line({"event": "stopping"}), "to_server")
+            assert await asyncio.wait_for(desk.lost.get(), scaled(5)) is again
+            assert not again.is_stopping
+            assert "the connection from 127.0.0.1:" in caplog.text
+            assert "does not verify: on its way it was changed, put in, repeated" in caplog.text
+            last = await desk.host()
+            last.kill("member-1")
+            await desk.exit()
+        assert not (tmp_path / "obeyed").exists()
+
+
+async def test_an_answer_that_is_put_in_on_the_way_is_not_believed() -> None:
+    """As a piece of a pickled work, which a member on another host fetches so."""
+    async with Desk(0) as desk:
+        with Relay("127.0.0.1", desk.port) as relay:
+            desk.before_answer = lambda: relay.inject(to_line({"piece": "Y29kZQ=="}), "to_client")
+            with pytest.raises(DeploymentError, match="cannot be trusted: record 0 does not verify"):
+                await asyncio.to_thread(ask, (relay.host, relay.port), TOKEN, {"ask": "file"})
+
+
+async def test_no_order_carries_the_token_and_programs_have_it_all_the_same(desk: Desk, tmp_path: Path) -> None:
+    """Whoever reads what flows to other hosts would have it, and be one of the job from then on."""
+    host = await desk.host()
+    await host.start(replace(order("taker-1", describe, path=str(tmp_path / "told")), takes_token=True))
+    await desk.exit()
+    told = json.loads((tmp_path / "told").read_text(encoding="utf-8"))
+    assert told["arguments"] == {"path": str(tmp_path / "told"), "token": TOKEN}
 
 
 async def test_hosts_of_one_name_are_kept_apart(no_leaks: None) -> None:

@@ -53,7 +53,7 @@ def test_a_device_that_a_channel_does_not_serve_is_refused(name: str, device: st
 
 
 def test_an_unknown_backend_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match="expected one of auto, shm, tcp, gloo, mpi, nccl"):
+    with pytest.raises(ValueError, match="expected one of auto, shm, tcp, authenticated, gloo, mpi, nccl"):
         find_channel("pigeon", torch.device("cpu"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import socketserver
@@ -16,9 +15,10 @@ import pytest
 from multiworld.serving.hosts import controller_link
 from multiworld.serving.hosts.controller_link import ControllerLink
 from multiworld.serving.hosts.greeting import AcceptorGreeting
-from multiworld.serving.hosts.lines import to_line
 from multiworld.serving.hosts.loop import HostLoop
+from multiworld.serving.hosts.spoken_lines import SpokenLines
 from multiworld.testing import scaled
+from multiworld.wire.records import ACCEPTOR
 
 TOKEN = "0123456789abcdef"
 REASON = "there is a host 'here' already; use another --name"
@@ -39,9 +39,11 @@ class Visit(socketserver.StreamRequestHandler):
     server: Controller
 
     def handle(self) -> None:
+        self._lines = SpokenLines()
         greeting = AcceptorGreeting(TOKEN, self._next(), os.urandom(16))
-        self.wfile.write(to_line(greeting.challenge))
-        self.wfile.write(to_line(greeting.accept(self._next())))
+        self.wfile.write(self._lines.say(greeting.challenge))
+        self.wfile.write(self._lines.say(greeting.accept(self._next())))
+        self._lines.authenticate(greeting.key, ACCEPTOR)
         assert self._next() == {"event": "hello"}
         if self.server.lets_in:
             self.server.lets_in -= 1
@@ -49,10 +51,12 @@ class Visit(socketserver.StreamRequestHandler):
                 self.server.socket.close()
         else:
             self.server.num_refused += 1
-            self.wfile.write(to_line({"refused": REASON}))
+            self.wfile.write(self._lines.say({"refused": REASON}))
 
     def _next(self) -> Any:
-        return json.loads(self.rfile.readline())
+        while (record := self._lines.next()) is None:
+            self._lines.feed(self.request.recv(65536))
+        return record
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import json
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +189,11 @@ def test_hello_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
 
 
 async def test_handle_tells_what_became_of_each_order() -> None:
-    sent: list[bytes] = []
+    sent: list[Mapping[str, Any]] = []
     host = Host(HELLO, sent.append, lambda: None)
     starts = [asyncio.ensure_future(host.start({"member": f"b-{n}", "program": "m:f"})) for n in (1, 2, 3)]
     await asyncio.sleep(0)
-    ids = [json.loads(line)["id"] for line in sent]
+    ids = [record["id"] for record in sent]
     host.take({"event": "failed", "id": ids[1], "error": "no memory"})
     host.take({"event": "started", "id": ids[0], "member": "b-1", "pid": 11})
     assert await starts[0] == 11

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from typing import Any, Final
 
@@ -249,6 +250,8 @@ class MessageStream(StreamSending):
             return
         if self._failure:
             self._owner.stream_failed(self.rank, self._failure)
+        elif self._connection is not None and self._connection.lost_errno == errno.EBADMSG:  # only this end knows why
+            self._owner.stream_failed(self.rank, f"cannot use its connection with rank {self.rank}: {reason}")
         else:
             self._owner.stream_lost(self.rank, reason)
 

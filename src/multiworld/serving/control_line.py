@@ -11,7 +11,7 @@ from typing import Protocol
 from ..errors import MultiworldError
 from ..world.manager import WorldManager
 from ..world.world import World
-from .messages import CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
+from .messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
 
 __all__ = ["ControlLine", "Line"]
 
@@ -58,6 +58,7 @@ class ControlLine:
                     rank=MEMBER_RANK,
                     world_size=2,
                     store=self._store,
+                    backend=CONTROL_BACKEND,
                     timeout_s=JOIN_S,
                 )
             except MultiworldError as error:

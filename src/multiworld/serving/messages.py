@@ -19,6 +19,7 @@ from .control.members import CONTROLLER
 __all__ = [
     "CONTROLLER",
     "CONTROLLER_RANK",
+    "CONTROL_BACKEND",
     "DONOR_RANK",
     "DOWNSTREAM_RANK",
     "MEMBER_RANK",
@@ -37,6 +38,7 @@ Message = dict[str, Any]
 CONTROLLER_RANK, MEMBER_RANK = 0, 1
 UPSTREAM_RANK, DOWNSTREAM_RANK = 0, 1
 DONOR_RANK, TAKER_RANK = 0, 1
+CONTROL_BACKEND = "authenticated"  # orders name files, and who is whose neighbour
 MAX_BYTES = 16 * 1024 * 1024
 
 

@@ -9,8 +9,9 @@ A stream is cut into records, each with a tag in front::
 The tag is an HMAC-SHA256, cut to 16 bytes, over the number of the record in its direction (u64), its length and its
 body. The key is made of that of the handshake and the direction. So what was changed, put in, repeated, left out or put
 in another order on the way does not verify, nor does what is sent back to who said it; the stream ends there with a
-RecordError. Nothing of a record is handed on before all of it has verified. The end of the stream itself carries no
-tag: what must not end early says so in its last record. Nothing is encrypted.
+RecordError. Nothing of a record is handed on before all of it has verified. A length that has grown is noticed when so
+much has come; until then the stream is held up, which whoever can change it can do anyway. Its end carries no tag
+either: what must not end early says so in its last record. Nothing is encrypted.
 """
 
 from __future__ import annotations

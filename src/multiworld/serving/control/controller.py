@@ -434,7 +434,6 @@ class Controller:
             "stage": action.stage,
             "folder": str(spec.folder),
             "job": spec.job,
-            "token": spec.token,
             "store": self.store,
             "lease_s": spec.lease_s,
             "host": host.address,
@@ -447,6 +446,7 @@ class Controller:
             "env": dict(spec.env),
             "threads": spec.threads,
             "keep": action.keep,
+            "takes_token": True,
         }
 
     def _kill(self, action: KillProcess) -> None:

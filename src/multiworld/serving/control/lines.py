@@ -11,7 +11,7 @@ from ...errors import JoinError, JoinTimeoutError, MultiworldError, PeerDiedErro
 from ...world.manager import WorldManager
 from ...world.state import WorldState
 from ...world.world import World
-from ..messages import CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
+from ..messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
 
 __all__ = ["AttachedLine", "LineOwner", "WorldLine"]
 
@@ -68,6 +68,7 @@ class WorldLine:
                     rank=CONTROLLER_RANK,
                     world_size=2,
                     store=self._store,
+                    backend=CONTROL_BACKEND,
                     timeout_s=JOIN_S,
                 )
             except JoinTimeoutError:

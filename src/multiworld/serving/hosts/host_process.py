@@ -130,7 +130,7 @@ class HostProcess:
     def _start_for(self, request: Mapping[str, Any]) -> None:
         number = request["id"]
         try:
-            order = Order.from_fields(request["order"])
+            order = Order.from_fields(request["order"]).with_token(self._options.token)
             self._members.start(order, partial(self._started, order.member, number, self._link.serial))
         except (OSError, TypeError, ValueError) as error:
             self._link.send({"event": "failed", "id": number, "error": str(error)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 __all__ = ["FIRST", "LAST", "MIDDLE", "Order"]
@@ -22,8 +22,9 @@ class Order:
     ``arguments`` must be JSON. ``env`` is added to the host process's environment; what Python, the C library or torch
     read when they are loaded has no effect, because they are loaded already. ``threads``: with how many torch computes.
     ``keep``: started again, with a back-off, whenever it ends and nobody ordered it, unless its status says that this
-    is in vain (``exit_status``). At the end of the host members are asked to end in the order of ``phase``: gateways
-    (0), which finish what is open, before replicas (1), before the controller (2). Raises ValueError or TypeError.
+    is in vain (``exit_status``). ``takes_token``: the host puts its own token among the arguments; nobody can read it
+    on the way then. At the end of the host members are asked to end in the order of ``phase``: gateways (0), which finish
+    what is open, before replicas (1), before the controller (2). Raises ValueError or TypeError.
     """
 
     member: str
@@ -32,6 +33,7 @@ class Order:
     env: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     keep: bool = False
+    takes_token: bool = False
     phase: int = -1
     """By default as the member's name tells: ``gateway-…``, ``controller``, or any other."""
 
@@ -46,6 +48,10 @@ class Order:
             raise TypeError(f"member {self.member!r}: env must map names to texts, got {dict(self.env)!r}")
         if self.phase < 0:
             object.__setattr__(self, "phase", _phase_of(self.member))
+
+    def with_token(self, token: str) -> Order:
+        """Return the order of a program that is given the token, if it takes one."""
+        return replace(self, arguments={**self.arguments, "token": token}) if self.takes_token else self
 
     def to_fields(self) -> dict[str, Any]:
         return asdict(self)
