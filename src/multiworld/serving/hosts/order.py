@@ -22,8 +22,8 @@ class Order:
     ``arguments`` must be JSON. ``env`` is added to the host process's environment; what Python, the C library or torch
     read when they are loaded has no effect, because they are loaded already. ``threads``: with how many torch computes.
     ``keep``: started again, with a back-off, whenever it ends and nobody ordered it, unless its status says that this
-    is in vain (``exit_status``). ``takes_token``: the host puts its own token among the arguments; nobody can read it
-    on the way then. At the end of the host members are asked to end in the order of ``phase``: gateways (0), which finish
+    is in vain (``exit_status``). ``takes_token``: the host puts its own token among the arguments, so that no order
+    carries it. At the end of the host members are asked to end in the order of ``phase``: gateways (0), which finish
     what is open, before replicas (1), before the controller (2). Raises ValueError or TypeError.
     """
 
