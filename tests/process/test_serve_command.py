@@ -232,5 +232,5 @@ def _pid_of(deployment: Deployment, member: str) -> int:
     """The controller is not among its own members: it is the child of the host process that listens."""
     children = Path(f"/proc/{deployment.process.pid}/task/{deployment.process.pid}/children").read_text().split()
     known = {entry["pid"] for kind in ("replicas", "gateways") for entry in deployment.status()[kind]}
-    (pid,) = set(map(int, children)) - known
+    (pid,) = {int(child) for child in children if os.getsid(int(child)) == int(child)} - known  # members lead sessions
     return pid

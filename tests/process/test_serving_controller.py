@@ -204,5 +204,5 @@ def _child(host: int, status: dict[str, Any]) -> int:
     """Return the controller's pid: that child of the host process which is no member."""
     known = {each["pid"] for each in status["replicas"] + status["gateways"]}
     children = Path(f"/proc/{host}/task/{host}/children").read_text().split()
-    (pid,) = [int(child) for child in children if int(child) not in known]
+    (pid,) = {int(child) for child in children if os.getsid(int(child)) == int(child)} - known  # members lead sessions
     return pid

@@ -256,6 +256,10 @@ async def desk(shared: tuple[HostHandle, int]) -> AsyncIterator[Desk]:
         yield desk
 
 
+def children_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
+
+
 async def test_member_starts_as_ordered_at_once(desk: Desk, tmp_path: Path) -> None:
     host = await desk.host()
     fields = order("blocks-1", describe, path=str(tmp_path / "told"), number=3).to_fields()
@@ -367,7 +371,7 @@ async def test_members_of_another_deployment_end_before_their_host_is_let_in(sha
 
 async def test_last_lines_of_a_member_come_with_its_end(desk: Desk) -> None:
     host = await desk.host()
-    descriptors = os.listdir(f"/proc/{host.pid}/fd")
+    descriptors, children = os.listdir(f"/proc/{host.pid}/fd"), children_of(host.pid)
     await host.start(order("loud-1", flood))
     member, returncode, lines = await desk.exit()
     assert (member, returncode, len(lines)) == ("loud-1", 7, 20)
@@ -380,7 +384,7 @@ async def test_last_lines_of_a_member_come_with_its_end(desk: Desk) -> None:
     _, returncode, lines = await desk.exit()
     assert (returncode, lines[-1]) == (1, "ModuleNotFoundError: No module named 'no'")
     assert os.listdir(f"/proc/{host.pid}/fd") == descriptors
-    assert Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text(encoding="utf-8") == ""
+    assert children_of(host.pid) == children
 
 
 async def test_killed_member_takes_along_what_it_started(desk: Desk, tmp_path: Path) -> None:
@@ -488,7 +492,9 @@ async def test_command_gets_an_answer_or_says_why_not(no_leaks: None) -> None:
             ask(deaf.getsockname(), TOKEN, {"ask": "status"}, timeout_s=0.2)
 
 
-async def test_killed_host_process_takes_all_members_along(tmp_path: Path, no_leaks: None) -> None:
+async def test_killed_host_process_takes_all_members_along_and_what_they_started(
+    tmp_path: Path, no_leaks: None
+) -> None:
     async with Desk(0) as desk:
         handle = start_host(("127.0.0.1", desk.port), TOKEN, preload=[HERE, "no_such_module"])
         try:
@@ -498,7 +504,9 @@ async def test_killed_host_process_takes_all_members_along(tmp_path: Path, no_le
             host = await desk.host()
             names = [order("plain-1", idle), order("kept-1", idle, keep=True), order("stopped-1", idle)]
             names.append(order("deaf-1", ignore, path=str(tmp_path / "deaf"), name="deaf"))
+            names.append(order("parent-1", with_child, path=str(tmp_path / "child")))
             pids = [await host.start(one) for one in names]
+            pids.append(int(await text_of(tmp_path / "child")))  # this desk ends no orphans: the guard does
             os.kill(host.members["stopped-1"], signal.SIGSTOP)
             await text_of(tmp_path / "deaf")
             os.kill(handle.pid, signal.SIGKILL)

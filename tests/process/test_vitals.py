@@ -15,6 +15,7 @@ import pytest
 
 from multiworld.world import vitals
 from multiworld.world.liveness import Vital
+from multiworld.world.procfs import process_session
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
@@ -80,6 +81,7 @@ def test_a_name_with_blanks_and_parentheses_does_not_confuse_the_fields() -> Non
         assert Path(f"/proc/{process.pid}/comm").read_text() == "a) T 1 (b\n"
         assert start_time(process) == before
         assert vitals.observe_process(process.pid, before) is Vital.RUNNING
+        assert process_session(process.pid) == os.getsid(process.pid)
 
 
 def test_a_process_whose_main_thread_ended_first_is_running() -> None:

@@ -1,4 +1,4 @@
-"""What workers leave behind is reaped by the agent, and nothing that somebody waits for."""
+"""What workers leave behind is reaped, and what strangers do, and nothing that somebody waits for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.elastic.forking import WAITED_FOR, adopt_orphans
-from multiworld.elastic.orphans import OrphanReaper
+from multiworld.elastic.orphans import OrphanReaper, Reaping
 from multiworld.testing import wait_until
 from multiworld.wire.progress import ProgressThread
 
@@ -40,7 +40,7 @@ def state_of(pid: int) -> str:
 def test_a_process_that_a_worker_left_behind_is_reaped_when_it_has_ended(left: int) -> None:
     loop = ProgressThread("test-orphans")
     try:
-        OrphanReaper(loop, EVERY_S)
+        OrphanReaper(loop, Reaping(every_s=EVERY_S, late_s=EVERY_S))
         assert wait_until(lambda: not state_of(left), WAIT_S)
     finally:
         loop.stop()
@@ -50,7 +50,7 @@ def test_what_somebody_waits_for_is_left_to_them(left: int) -> None:
     loop = ProgressThread("test-orphans")
     WAITED_FOR.add(left)
     try:
-        reaper = OrphanReaper(loop, EVERY_S)
+        reaper = OrphanReaper(loop, Reaping(every_s=EVERY_S, late_s=EVERY_S))
         assert wait_until(lambda: state_of(left) == "Z", WAIT_S)
         assert not wait_until(lambda: not state_of(left), 6 * EVERY_S)
         assert reaper is not None
@@ -58,3 +58,31 @@ def test_what_somebody_waits_for_is_left_to_them(left: int) -> None:
         WAITED_FOR.discard(left)
         loop.stop()
     assert os.waitpid(left, 0)[0] == left
+
+
+@pytest.fixture
+def own() -> Iterator[subprocess.Popen[bytes]]:
+    """A child of this process that has ended, and for which nobody waits yet."""
+    if os.getsid(0) == 0:
+        pytest.skip("this session began in another pid namespace")
+    process = subprocess.Popen(["sh", "-c", "exit 7"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    yield process
+    process.wait()
+
+
+def test_an_exit_status_is_left_to_who_has_started_the_process_however_late_they_ask(
+    own: subprocess.Popen[bytes],
+) -> None:
+    reaping = Reaping(every_s=0.0, late_s=0.0)
+    for _ in range(3):
+        reaping.look()
+    assert own.wait() == 7
+
+
+def test_a_child_from_before_the_program_began_is_reaped(own: subprocess.Popen[bytes]) -> None:
+    reaping = Reaping([own.pid], every_s=0.0)
+    for _ in range(3):
+        reaping.look()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(own.pid, 0)

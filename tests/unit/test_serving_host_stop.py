@@ -13,7 +13,7 @@ from multiworld.serving.control.members import MemberState
 from multiworld.serving.control.placement import HostInfo, place
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.hosts.host import Host
-from multiworld.serving.hosts.orphans import end_orphans, parse_session, process_space
+from multiworld.serving.hosts.orphans import end_orphans, process_space
 from multiworld.serving.pipeline import _wait_complete
 
 from .simulated_fleet import SimulatedFleet, chain
@@ -161,10 +161,6 @@ def test_who_cannot_be_looked_at_has_not_ended(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "pidfd_open", is_full)
     assert end_orphans(1, [os.getsid(0)], timeout_s=0.0) == []
-
-
-def test_sessions_are_read_whatever_a_program_is_called() -> None:
-    assert parse_session("42 (a) b (c)) S 1 41 40 0 -1 4194560") == 40
 
 
 def test_a_host_says_where_its_process_ids_mean_something() -> None:

@@ -272,6 +272,7 @@ class Agent:
             if late_s > self._look_every_s:
                 held.forgive(late_s, now)
             held.look(now, lease_s=self._options.lease_s, progress_s=self._options.progress_timeout_s)
+        self._starter.look(now)
 
     def _look_at_the_clock(self) -> float:
         """Return for how long this agent was away just now, or a moment ago."""

@@ -43,6 +43,8 @@ class ForkServer:
         WAITED_FOR.add(pid)
         self.is_ready = False
         """Whether it has imported what it should."""
+        self.is_useless = False
+        """Whether it cannot import what it should."""
         self._channel, self._warm, self._adopts = channel, warm, adopts
         self._env = dict(os.environ)
         self._numbers = itertools.count()
@@ -51,6 +53,7 @@ class ForkServer:
         self._unsent: deque[tuple[dict[str, Any], list[int]]] = deque()
         self._loop: ProgressThread | None = None
         self._on_lost: Callable[[str], None] | None = None
+        self._on_forked: Callable[[int], None] = _nothing
         self._ended = False
         self._reason = ""
         channel.setblocking(False)
@@ -90,12 +93,18 @@ class ForkServer:
         pid, channel = start_process(options, in_place=in_place)
         return cls(pid, channel, warm=warm, adopts=adopts)
 
-    def attach(self, loop: ProgressThread, on_lost: Callable[[str], None]) -> None:
+    def attach(
+        self,
+        loop: ProgressThread,
+        on_lost: Callable[[str], None],
+        on_forked: Callable[[int], None] | None = None,
+    ) -> None:
         """Listen to it on the progress thread. ``on_lost`` is called once, with the reason, if it ends by itself.
 
-        Running workers are not concerned. ``is_ready`` tells then whether another one may do better.
+        Running workers are not concerned. ``is_useless`` tells then whether another one would do no better.
+        ``on_forked`` gets the pid of each process that may become a worker, before it does.
         """
-        self._loop, self._on_lost = loop, on_lost
+        self._loop, self._on_lost, self._on_forked = loop, on_lost, on_forked or _nothing
         loop.register(self._channel.fileno(), select.EPOLLIN, self)
 
     def spawn(self, launch: Launch, stdout_fd: int, stderr_fd: int, on_started: Started) -> None:
@@ -161,6 +170,7 @@ class ForkServer:
         if "hatched" in record:
             self._hatched.add(record["hatched"])
             WAITED_FOR.add(record["hatched"])
+            self._on_forked(record["hatched"])
         elif "died" in record:
             self._reap(record["died"])
         elif "ready" in record:
@@ -168,7 +178,7 @@ class ForkServer:
         elif "warning" in record:
             logger.warning("%s", record["warning"])
         elif "lost" in record:
-            self._reason = record["lost"]
+            self._reason, self.is_useless = record["lost"], True
         elif "started" in record:
             self._hatched.discard(record["pid"])
             self._tell(self._pending.pop(record["started"]), record["pid"])
@@ -278,6 +288,9 @@ def _copies(fds: Sequence[int]) -> list[int]:
             os.close(fd)
         raise
     return copies
+
+
+def _nothing(pid: int) -> None: ...
 
 
 def _as_error(record: Mapping[str, Any]) -> OSError:

@@ -25,11 +25,13 @@ from .clock import now_us
 from .environment import local_arguments, worker_variables
 from .failure import FailureCause
 from .fork_server import ForkServer
+from .fork_server_keeper import ForkServerKeeper
 from .forking import WAITED_FOR
 from .launch_order import Launch
 from .logs.pump import LogPump, WorkerStreams
 from .memory_kills import MemoryKills
 from .options import JobOptions
+from .orphan_guard import OrphanGuard
 from .worker_process import WorkerProcess
 
 __all__ = ["HeldWorker", "Starter", "start_fork_server"]
@@ -228,7 +230,7 @@ class HeldWorker:
 
 
 class Starter:
-    """Starts the workers of one host, through the fork server, which is replaced if it is lost."""
+    """Starts the workers of one host, through the fork server."""
 
     def __init__(
         self,
@@ -245,10 +247,16 @@ class Starter:
         self._kills = MemoryKills()
         self._hostname = socket.gethostname()
         self._processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
-        self._closed = False
         self._say_scarce = Seldom(logger.warning)
-        self._is_replacing = False  # the fork server is lost, and no other one could be started yet
-        self._use(fork_server)
+        self._guard = OrphanGuard(loop)
+        self._guard.begin()
+        self._servers = ForkServerKeeper(
+            loop,
+            fork_server,
+            partial(start_fork_server, options, in_place=False),
+            running=self._running,
+            on_forked=self._guard.watch,
+        )
 
     def start(self, held: HeldWorker) -> None:
         """Give it a process, or an end.
@@ -276,8 +284,15 @@ class Starter:
             logger.debug("rank %d cannot be started", assignment.rank, exc_info=True)
             self._loop.call_soon(partial(self._not_started, held, streams, error, retry_s))
             return
-        started = partial(self._started, held, streams, retry_s)
-        self._server.spawn(launch, streams.stdout_fd, streams.stderr_fd, started)
+        stdout_fd, stderr_fd = streams.stdout_fd, streams.stderr_fd
+        self._servers.spawn(
+            lambda server, told: server.spawn(launch, stdout_fd, stderr_fd, told),
+            partial(self._started, held, streams, retry_s),
+        )
+
+    def look(self, now: float) -> None:
+        """See whether what starts workers can do so."""
+        self._servers.look(now, self._options.lease_s)
 
     def _launch(self, assignment: Assignment, env: Mapping[str, str]) -> Launch:
         return Launch(
@@ -291,8 +306,11 @@ class Starter:
         )
 
     def close(self) -> None:
-        self._closed = True
-        self._server.close()
+        self._servers.close()
+        self._guard.close()
+
+    def _running(self) -> list[int]:
+        return [each.pid for each in self._processes if each.returncode is None]
 
     def _started(self, held: HeldWorker, streams: WorkerStreams, retry_s: float, answer: int | OSError) -> None:
         streams.started()
@@ -313,7 +331,7 @@ class Starter:
         if streams is not None:
             streams.close_after(0)
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        if is_scarcity(error) or self._is_replacing:
+        if is_scarcity(error):
             if streams is not None:
                 self._pump.take_back(held.assignment)
             self._retry_later(held, reason, retry_s)
@@ -362,29 +380,3 @@ class Starter:
             returncode=returncode,
             at_us=now_us(),
         )
-
-    def _use(self, server: ForkServer) -> None:
-        self._server = server
-        server.attach(self._loop, self._lost)
-
-    def _lost(self, reason: str) -> None:
-        """Its workers live on as children of this process; the next start needs another server."""
-        if self._closed or not self._server.is_ready:  # it cannot import what it should, and another could not either
-            return
-        logger.warning("the process that starts workers is lost (%s); another one is started", reason)
-        self._is_replacing = True
-        self._replace(FIRST_RETRY_S)
-
-    def _replace(self, retry_s: float) -> None:
-        if self._closed:
-            return
-        try:
-            server = start_fork_server(self._options, in_place=False)
-        except OSError as error:
-            text = "no process that starts workers can be started now, which is tried again in %.1f s: %s"
-            self._say_scarce(text, retry_s, error)
-            self._loop.call_later(retry_s, partial(self._replace, min(2 * retry_s, LAST_RETRY_S)))
-            return
-        self._is_replacing = False
-        self._use(server)
-        self._server.watch([each.pid for each in self._processes if each.returncode is None])

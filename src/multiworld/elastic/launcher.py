@@ -28,6 +28,7 @@ from ..wire.descriptors import raise_limit
 from ..wire.progress import ProgressThread
 from ..wire.token import TOKEN_VARIABLE, warn_of_weakness
 from ..world.liveness import LivenessPolicy
+from ..world.procfs import child_pids
 from .actions import Outcome
 from .agent import Agent
 from .agent_links import AgentLinks
@@ -46,7 +47,7 @@ from .logs.carrier import LogCarrier
 from .logs.outlet import tell
 from .logs.pump import LogPump
 from .options import JobOptions
-from .orphans import OrphanReaper
+from .orphans import OrphanReaper, Reaping
 from .page.keeper import PageKeeper
 from .rendezvous.base import Address, Rendezvous
 from .rendezvous.registry import find_rendezvous
@@ -83,6 +84,7 @@ def launch(options: JobOptions, *, in_place: bool = False) -> dict[int, int]:
     Raises ValueError for options that cannot be followed, ChildFailedError for workers that failed, SignalException if
     a signal ended it, and JobError for all else. On the main thread it handles ``options.signals`` meanwhile.
     """
+    reaping = Reaping(child_pids()) if in_place else None  # else somebody else may wait for what this process starts
     rendezvous, host = find_rendezvous(options.rdzv_backend)(options)
     options = replace(options, token=_token(options, host))
     with _Signals(options.signals) as signals:  # before there is anything that would be left
@@ -96,7 +98,7 @@ def launch(options: JobOptions, *, in_place: bool = False) -> dict[int, int]:
         with _logs_carried():
             try:
                 server.prepare(options.num_workers)
-                run = _Run(options, rendezvous, host, server, in_place=in_place)
+                run = _Run(options, rendezvous, host, server, reaping)
             except BaseException:
                 server.close()
                 raise
@@ -111,7 +113,7 @@ class _Run:
     """The parts of one agent, put together."""
 
     def __init__(
-        self, options: JobOptions, rendezvous: Rendezvous, host: str, server: ForkServer, *, in_place: bool
+        self, options: JobOptions, rendezvous: Rendezvous, host: str, server: ForkServer, reaping: Reaping | None
     ) -> None:
         self._options, self._rendezvous = options, rendezvous
         self._over = threading.Event()
@@ -139,8 +141,8 @@ class _Run:
             rendezvous=rendezvous,
             on_over=self._ended,
         )
-        if in_place:  # else there may be children that somebody else will wait for
-            OrphanReaper(self._loop)
+        if reaping is not None:
+            OrphanReaper(self._loop, reaping)
         self._loop.call_soon(partial(self._begin, agent_id, token, host, server))
 
     @property

@@ -12,6 +12,9 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from types import FrameType
 
+from ..world.procfs import child_pids
+from .forking import WAITED_FOR
+from .orphans import Reaping
 from .remote_hosts import RemoteJob
 
 __all__ = ["run_on_hosts"]
@@ -50,6 +53,7 @@ class _Hosts:
         self._threads: list[Thread] = []
         self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # which host has ended; None: a signal came
         self._statuses: dict[int, int] = {}
+        self._reaping = Reaping(child_pids())
         self._signals: list[int] = []
         self._next_step: Callable[[], None] | None = None
         self._due = 0.0
@@ -76,6 +80,7 @@ class _Hosts:
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
             except OSError as error:
                 raise ValueError(f"--ssh: {command[0]} cannot be started: {error.strerror}") from error
+            WAITED_FOR.add(process.pid)
             self._processes.append(process)
             self._threads.append(Thread(target=self._attend, args=(index, process), daemon=True))
             self._threads[-1].start()
@@ -85,7 +90,9 @@ class _Hosts:
             try:
                 index = self._news.get(timeout=self._remaining_s())
             except queue.Empty:
-                self._take_step()
+                self._reaping.look()
+                if self._next_step is not None and time.monotonic() >= self._due:
+                    self._take_step()
                 continue
             if index is None:
                 self._signalled()
@@ -109,10 +116,12 @@ class _Hosts:
         with suppress(OSError, ValueError):  # it has ended, or is to end: its status says why
             process.stdin.write(json.dumps(self._job.order(index)).encode() + b"\n")
         process.wait()
+        WAITED_FOR.discard(process.pid)
         self._news.put(index)
 
-    def _remaining_s(self) -> float | None:
-        return None if self._next_step is None else max(0.0, self._due - time.monotonic())
+    def _remaining_s(self) -> float:
+        every_s = self._reaping.every_s
+        return every_s if self._next_step is None else min(every_s, max(0.0, self._due - time.monotonic()))
 
     def _take_step(self) -> None:
         step, self._next_step = self._next_step, None

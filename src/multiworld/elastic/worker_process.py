@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ..wire.progress import ProgressThread, Timer
+from ..world.procfs import child_pids, process_session
 from .forking import WAITED_FOR
 
 __all__ = ["DUMP_SIGNAL", "UNKNOWN_RETURNCODE", "WorkerProcess"]
@@ -23,6 +24,7 @@ DUMP_SIGNAL = signal.SIGRTMIN + 7
 UNKNOWN_RETURNCODE = 255
 """Of a worker whose exit status somebody else in this process took."""
 FIRST_SWEEP_S, LAST_SWEEP_S = 0.005, 30.0
+GUARDED_S = 1.0
 
 
 class WorkerProcess:
@@ -105,14 +107,30 @@ class WorkerProcess:
             self._pidfd = -1
 
     def _sweep(self, again_s: float) -> None:
-        """Reap the killed rest of the group, whose parent this process has become. Nothing announces their end."""
+        """Reap the killed rest of the session, whose parent this process has become. Nothing announces their end.
+
+        The guard kills what has a group of its own, a moment later.
+        """
+        is_left = True
         try:
             while os.waitid(os.P_PGID, self.pid, os.WEXITED | os.WNOHANG) is not None:
                 pass
-        except ChildProcessError:  # none is left
-            return
-        if again_s < LAST_SWEEP_S:
+        except ChildProcessError:  # none is left of its group
+            is_left = again_s <= GUARDED_S
+        _reap_session(self.pid)
+        if is_left and again_s < LAST_SWEEP_S:
             self._loop.call_later(again_s, partial(self._sweep, again_s * 2))
+
+
+def _reap_session(session: int) -> None:
+    """Reap children of that session: nothing that this process has started itself belongs to it."""
+    with contextlib.suppress(ChildProcessError):
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return
+    for pid in child_pids():
+        with contextlib.suppress(ChildProcessError):
+            if process_session(pid) == session:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
 def _peek_returncode(pid: int) -> int | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import select
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..wire.progress import IOHandler, Timer
@@ -14,11 +17,36 @@ from .procfs import EXITED, STOPPED, process_start_time, process_state
 from .restarts import Restarts
 from .vitals import open_pidfd
 
-__all__ = ["Helper", "KeptProcess", "Loop"]
+__all__ = ["Helper", "KeptProcess", "Loop", "start_program"]
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 2.0
+
+
+def start_program(program: str, *arguments: str, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start a file of ours, which needs the standard library only, as a child with a pipe to its standard input.
+
+    All signals are blocked in it, so that none meant for this process or its terminal ends it. Raises OSError.
+    """
+    if not sys.executable:
+        raise OSError("this process does not know its Python interpreter (sys.executable)")
+    # Nothing of the environment but where the interpreter's own libraries are: the token may stand in it.
+    environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # of this thread; the child inherits it
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", os.path.abspath(program), *arguments],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=tuple(descriptors),
+            cwd="/",
+            env=environment,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class Helper(Protocol):
@@ -76,6 +104,12 @@ class KeptProcess(Generic[H]):
         """End the process. Idempotent."""
         self._closed = True
         self._let_go()
+
+    def release(self) -> H | None:
+        """Return what runs, if anything does: the caller ends it, and none is started any more."""
+        helper, self.current = self.current, None
+        self.close()
+        return helper
 
     def on_ready(self, events: int) -> None:
         self._ended("ended")

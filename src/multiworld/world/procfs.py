@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
-__all__ = ["EXITED", "RUNNING", "STOPPED", "UNKNOWN", "child_pids", "process_start_time", "process_state"]
+__all__ = [
+    "EXITED",
+    "RUNNING",
+    "STOPPED",
+    "UNKNOWN",
+    "child_pids",
+    "process_session",
+    "process_sessions",
+    "process_start_time",
+    "process_state",
+]
 
 RUNNING, STOPPED, EXITED, UNKNOWN = "running", "stopped", "exited", "unknown"
 
@@ -35,12 +46,32 @@ def process_state(pid: int, start_time: int) -> str:
 
 
 def child_pids() -> list[int]:
-    """Return the children of this process, whichever thread has them; none where the kernel does not tell."""
+    """Return the children of this process, whichever thread has them."""
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError:
         return []
-    return [int(pid) for task in tasks for pid in _read(f"/proc/self/task/{task}/children").split()]
+    if os.path.exists(f"/proc/self/task/{tasks[0]}/children"):
+        return [int(pid) for task in tasks for pid in _read(f"/proc/self/task/{task}/children").split()]
+    return [pid for pid, fields in _all_processes() if int(fields[1]) == os.getpid()]  # an option of the kernel
+
+
+def process_session(pid: int) -> int | None:
+    """Return the session of a process, or None if it is gone or hidden; 0: one of another pid namespace."""
+    fields = _stat_fields(pid)
+    return None if fields is None else int(fields[3])
+
+
+def process_sessions() -> dict[int, int]:
+    """Return the sessions of all processes that have not ended, by pid."""
+    return {pid: int(fields[3]) for pid, fields in _all_processes() if fields[0] not in "ZXx" or int(fields[17]) > 1}
+
+
+def _all_processes() -> Iterator[tuple[int, list[str]]]:
+    for name in os.listdir("/proc"):
+        fields = _stat_fields(int(name)) if name.isdecimal() else None
+        if fields is not None:
+            yield int(name), fields
 
 
 def _stat_fields(pid: int) -> list[str] | None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
 import subprocess
-import sys
 
 from . import sentinel_program
+from .kept_process import start_program
 from .liveness import Vital
 
 __all__ = ["DATAGRAM_BYTES", "NONCE_BYTES", "Sentinel", "decode_reply", "encode_query", "nonce_of"]
@@ -60,7 +59,7 @@ class Sentinel:
         one if that is taken. Raises ``OSError`` if the address is not this machine's, or no process can be started.
         """
         with _bound(host, port) as sock:
-            sentinel = cls(_spawn(sock.fileno()), sock.getsockname()[1])
+            sentinel = cls(_start(sock.fileno()), sock.getsockname()[1])
         try:
             assert sentinel._process.stdin is not None
             sentinel._process.stdin.write(sentinel_program.derive_key(token))
@@ -103,24 +102,5 @@ def _bound(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
-    """Start the child with all signals blocked, so that none meant for this process or its terminal ends it."""
-    if not sys.executable:
-        raise OSError("cannot start a sentinel: this process does not know its Python interpreter (sys.executable)")
-    program = os.path.abspath(sentinel_program.__file__)
-    # Nothing of the environment but where the interpreter's own libraries are: the token may stand in it.
-    environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # of this thread; the child inherits it
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", program, str(os.getpid()), str(descriptor)],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(descriptor,),
-            cwd="/",
-            env=environment,
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+def _start(descriptor: int) -> subprocess.Popen[bytes]:
+    return start_program(sentinel_program.__file__, str(os.getpid()), str(descriptor), descriptors=(descriptor,))

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...elastic.orphans import OrphanReaper, Reaping
 from ...elastic.worker_program import Inheritance
 from ...wire.progress import Timer
 from ..exit_status import Ending
@@ -45,12 +46,14 @@ class HostProcess:
         options: HostOptions,
         inheritance: Inheritance,
         signals: Signals,
+        reaping: Reaping,
         *,
         warnings: Sequence[str] = (),
         owner: socket.socket | None = None,
     ) -> None:
         self._options, self._signals, self._warnings = options, signals, list(warnings)
         self._loop = HostLoop()
+        self._reaper = OrphanReaper(self._loop, reaping)
         self._outputs = Outputs(self._loop, Path(options.log_dir) if options.log_dir else None)
         self._members = Members(
             self._loop,
@@ -87,7 +90,7 @@ class HostProcess:
                 self._begin()
                 self._loop.run()
         finally:
-            self._members.kill_all()
+            self._members.close()
             self._link.close()
             self._outputs.close()
             self._loop.close()

@@ -13,7 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from ...elastic.forking import fork
+from ...elastic.forking import WAITED_FOR, fork
+from ...elastic.orphan_guard import OrphanGuard
 from ...elastic.worker_program import Inheritance
 from ...wire.progress import Timer
 from ...world.restarts import Restarts
@@ -55,6 +56,8 @@ class Members:
         self._waiting: dict[str, Timer] = {}  # kept ones that will be started again
         self._restarts: dict[str, Restarts] = {}
         self._is_ending = False
+        self._guard = OrphanGuard(loop)
+        self._guard.begin()
 
     @property
     def pids(self) -> dict[str, int]:
@@ -113,6 +116,11 @@ class Members:
         self.end()
         self.clear()
 
+    def close(self) -> None:
+        """Kill all, and what they leave behind. Bounded."""
+        self.kill_all()
+        self._guard.close()
+
     def clear(self) -> None:
         """Kill those that run; others may be started after them."""
         for name in [*self._waiting, *self._running]:
@@ -151,6 +159,7 @@ class Members:
         up.forked(partial(on_up, pid))
         member = _Member(order, pid, output, up, box)
         self._running[order.member] = member
+        self._guard.watch(pid)
         self._loop.register(member.pidfd, select.EPOLLIN, _Ending(member, self._ended))
 
     def _become(self, order: Order, output: MemberOutput, up: Hatching, box: BlackBox) -> NoReturn:
@@ -159,6 +168,7 @@ class Members:
             for member in self._running.values():
                 member.output.close_file_descriptor()
                 member.box.close()
+            self._guard.close_descriptors()
             carry(box)
             output.close_file_descriptor()
             self._abandon()
@@ -202,6 +212,7 @@ class _Member:
         self.order, self.pid, self.output, self.up, self.box = order, pid, output, up, box
         self.is_kept = order.keep
         self.pidfd = os.pidfd_open(pid)  # not reaped yet, so it is the process
+        WAITED_FOR.add(pid)
         self.started_at = time.monotonic()
 
     def send(self, signum: int) -> None:
@@ -217,6 +228,7 @@ class _Member:
         self.kill_group()
         last_lines = self.output.finish()
         _, status = os.waitpid(self.pid, 0)
+        WAITED_FOR.discard(self.pid)
         os.close(self.pidfd)
         executing = self.box.read()
         self.box.close()

@@ -1,18 +1,19 @@
 """Ends what members had started themselves, once a killed host process has taken the members along.
 
-Each member leads a session. The kernel ends members with their host process, but not what they started.
+Each member leads a session. The kernel ends members with their host process, but not what they started. The host
+process's own guard does, unless it was killed too.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import signal
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["end_orphans", "parse_session", "process_space"]
+from ...elastic.orphan_guard_program import kill_sessions
+
+__all__ = ["end_orphans", "process_space"]
 
 LEADER_S = 2.0  # for a member to be ended by the kernel
 MS = 1e3
@@ -27,13 +28,7 @@ def end_orphans(host: int, members: Iterable[int], timeout_s: float = LEADER_S) 
     """
     if not _has_ended(host, timeout_s):
         return []
-    ended = {pid for pid in members if _has_ended(pid, timeout_s)}
-    killed: list[int] = []
-    while found := [pid for pid in _sessions(ended) if pid not in killed]:
-        killed += [pid for pid in found if _kill(pid, ended)]
-        if not any(pid in killed for pid in found):
-            break
-    return killed
+    return kill_sessions({pid for pid in members if _has_ended(pid, timeout_s)})
 
 
 def process_space() -> str:
@@ -43,11 +38,6 @@ def process_space() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
-
-
-def parse_session(stat: str) -> int:
-    """Return the session that ``/proc/…/stat`` tells of. The name of the program may contain anything."""
-    return int(stat.rpartition(")")[2].split()[3])
 
 
 def _has_ended(pid: int, timeout_s: float) -> bool:
@@ -63,32 +53,3 @@ def _has_ended(pid: int, timeout_s: float) -> bool:
         return bool(ending.poll(timeout_s * MS))
     finally:
         os.close(fd)
-
-
-def _sessions(leaders: set[int]) -> list[int]:
-    """Return the processes of these sessions."""
-    numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()] if leaders else []
-    return [pid for pid in numbers if pid not in leaders and _session_of(pid) in leaders]
-
-
-def _kill(pid: int, leaders: set[int]) -> bool:
-    """Kill it, unless that number is another process by now."""
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        if _session_of(pid) not in leaders:
-            return False
-        with suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-        return True
-    finally:
-        os.close(fd)
-
-
-def _session_of(pid: int) -> int:
-    try:
-        return parse_session(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
-    except (OSError, ValueError, IndexError):  # it has just ended
-        return -1

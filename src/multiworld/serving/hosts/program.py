@@ -14,8 +14,10 @@ from typing import NoReturn
 
 from ...elastic.blas_threads import get_blas_threads, set_blas_threads
 from ...elastic.forking import count_lasting_threads, die_with_parent, outlive_parent
+from ...elastic.orphans import Reaping
 from ...elastic.worker_program import Inheritance
 from ...wire.descriptors import raise_limit
+from ...world.procfs import child_pids
 from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions
@@ -57,13 +59,14 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
     raise_limit()  # for members, too: a gateway has connections without number, and a replica an edge per neighbour
     if options.paths:
         sys.path[:] = options.paths  # before anything of theirs is imported
+    reaping = Reaping(child_pids())  # before modules are imported, which may start processes
     warnings, num_blas_threads = _prepare((*PROGRAMS, *options.preload))
     signals = Signals()
     try:
         inheritance = Inheritance(os.getpid(), tuple(sys.path), num_blas_threads)
         if outlives_parent:
             outlive_parent()  # from now on its end is seen, and there may be more to kill than our own children
-        process = HostProcess(options, inheritance, signals, warnings=warnings, owner=owner)
+        process = HostProcess(options, inheritance, signals, reaping, warnings=warnings, owner=owner)
         return process.run()
     finally:
         signals.close()
