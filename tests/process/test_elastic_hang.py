@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -25,6 +26,13 @@ HANGING = """
         hang_for_ever()
 """
 
+IN_THE_KERNEL = """
+    import ctypes, signal
+
+    ctypes.CDLL(None).vfork()  # sleeps in the kernel until the child executes a program, which it never does
+    signal.pause()
+"""
+
 
 def test_a_worker_that_makes_no_progress_is_replaced_and_its_stacks_are_in_its_log(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
@@ -38,3 +46,20 @@ def test_a_worker_that_makes_no_progress_is_replaced_and_its_stacks_are_in_its_l
     assert "hang_for_ever" in stacks.read_text()
     (said,) = tmp_path.glob("*/attempt_1/0/stdout.log")
     assert said.read_text() == "started again 1 times\n"
+
+
+def test_a_job_is_given_up_for_a_worker_that_sleeps_in_the_kernel_as_torchruns_variable_says(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(IN_THE_KERNEL))
+    command = [sys.executable, "-m", "multiworld.run", "--max-restarts=3", str(program)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "0.5"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=40,
+    )
+    assert done.returncode == 137, done.stderr
+    assert "rank 0 failed: hangs in the kernel, in uninterruptible sleep: for 0." in done.stderr
+    assert "rank 0 hangs in the kernel: nothing is started again" in done.stderr

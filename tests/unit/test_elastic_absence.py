@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,15 +11,18 @@ from typing import cast
 import pytest
 
 from benchmarks.elastic.job import free_port
+from multiworld.elastic import held_worker
 from multiworld.elastic.absence import Absence
 from multiworld.elastic.failure import FailureCause
 from multiworld.elastic.held_worker import HeldWorker
 from multiworld.elastic.job import JobPlan
 from multiworld.elastic.leadership import Role
+from multiworld.elastic.logs.pump import WorkerStreams
 from multiworld.elastic.options import RestartBudget, RestartPolicy
 from multiworld.elastic.succession import Roster, RosterEntry, may_have_gone_on
 from multiworld.elastic.worker_process import WorkerProcess
 from multiworld.testing.deadlines import wait_until
+from multiworld.wire.operation import Operation
 from multiworld.wire.progress import ProgressThread
 
 from .simulated_agents import HANG_S, LEASE_S, SimulatedAgent, disorder
@@ -170,4 +174,32 @@ def test_a_worker_is_not_hung_for_what_it_said_while_its_agent_was_away(
     finally:
         sleeping.kill()
         sleeping.wait()
+        loop.stop()
+
+
+@pytest.mark.parametrize("away_s", [0.0, 61.0], ids=["was there", "was away"])
+def test_a_worker_that_sleeps_in_the_kernel_and_cannot_be_killed_is_left_behind_in_the_end(
+    away_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_worker, "UNKILLABLE_S", 0.01)
+    monkeypatch.setattr(held_worker, "is_uninterruptible", lambda pid, start_time: True)
+    loop = ProgressThread("test-held")
+    ended: list[HeldWorker] = []
+    drained: Operation[None] = Operation()
+    try:
+        held = HeldWorker(loop, "worker", PLACE, on_exit=ended.append, agent_was_away=lambda: 0.0)
+        process = SimpleNamespace(pid=os.getpid(), returncode=None, kill=lambda: None)
+        streams = SimpleNamespace(drained=drained, close_after=lambda grace_s: drained.succeed(None))
+        held.process, held.streams = cast(WorkerProcess, process), cast(WorkerStreams, streams)
+        for now in (100.0, 161.0):
+            held.forgive(away_s if now > 100.0 else 0.0, now)
+            held.look(now, lease_s=2.0, progress_s=None, uninterruptible_s=60.0)
+        if away_s:
+            assert held.verdict is None
+            return
+        assert held.verdict == (FailureCause.UNINTERRUPTIBLE, "for 61.0 s")
+        assert wait_until(lambda: bool(ended), 5)
+        held.exited(-9)  # in the end the kernel has let it go
+        assert [each.returncode for each in ended] == [-9]
+    finally:
         loop.stop()

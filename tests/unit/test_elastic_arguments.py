@@ -280,6 +280,12 @@ def test_what_stands_after_the_script_is_the_scripts(given: str, line: str) -> N
     assert old.training_script_args == given.split()
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("", None), ("0", None), ("-1", None), ("7.5", 7.5)])
+def test_a_worker_may_sleep_in_the_kernel_for_as_long_as_torchs_variable_says(text: str, seconds: float | None) -> None:
+    environ = {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": text}
+    assert options(environ=environ).uninterruptible_s == seconds
+
+
 def test_the_master_may_be_an_ipv6_address_without_brackets() -> None:
     assert options("--nnodes=2", "--master-addr=fd00::1", "--master-port=80").rdzv_endpoint == "[fd00::1]:80"
 
@@ -381,6 +387,11 @@ def test_workers_per_gpu_are_refused_where_there_is_none() -> None:
 @pytest.mark.parametrize(
     ("variables", "arguments", "message"),
     [
+        (
+            {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "soon"},
+            [],
+            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT 'soon': expected a number of seconds",
+        ),
         (
             {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "soon"},
             [],

@@ -94,14 +94,14 @@ class Hosts:
         self.running = {worker: place for worker, place in self.running.items() if place[0] != name}
         self.carry_out(self.job.agent_lost(name, "its process has ended", self.now))
 
-    def exit(self, worker: str, returncode: int) -> None:
+    def exit(self, worker: str, returncode: int, **failed: Any) -> None:
         if worker in self.running:
             host, place = self.running.pop(worker)
-            failure = {"text": f"status {returncode}", "rank": place.rank}
+            failure = {"text": f"status {returncode}", "rank": place.rank, **failed}
             self.carry_out(self.job.worker_exited(host, worker, returncode, failure, self.now))
 
-    def fail(self, rank: int, returncode: int = -9) -> None:
-        self.exit(self.at(rank), returncode)
+    def fail(self, rank: int, returncode: int = -9, **failed: Any) -> None:
+        self.exit(self.at(rank), returncode, **failed)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -177,6 +177,16 @@ def test_a_job_ends_well_when_every_worker_has() -> None:
     assert some.outcome is None
     some.fail(1, 0)
     assert some.outcome == Outcome(status=0, text="all workers have ended well")
+
+
+@pytest.mark.parametrize("policy", [RestartPolicy.ALL, RestartPolicy.WORKER])
+def test_nothing_is_started_again_in_the_place_of_a_worker_that_the_kernel_keeps(policy: RestartPolicy) -> None:
+    some = hosts(policy=policy, budget=RestartBudget(max_restarts=3))
+    some.attach(agent("a"))
+    some.fail(1, cause="uninterruptible")
+    assert len(some.started) == 2
+    assert some.outcome is not None
+    assert (some.outcome.status, some.outcome.text) == (1, "rank 1 hangs in the kernel: nothing is started again")
 
 
 def test_a_plain_program_may_not_be_started_again_unless_asked_for() -> None:

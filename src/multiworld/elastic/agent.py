@@ -261,7 +261,7 @@ class Agent:
         self._port.publish(held.id, place)
 
     def _look(self) -> None:
-        """Look whether a worker is stopped, or makes no progress, for too long."""
+        """Look whether a worker is stopped, sleeps in the kernel, or makes no progress, for too long."""
         if self._closed:
             return
         self._loop.call_later(self._look_every_s, self._look)
@@ -271,7 +271,12 @@ class Agent:
         for held in list(self._held.values()):
             if late_s > self._look_every_s:
                 held.forgive(late_s, now)
-            held.look(now, lease_s=self._options.lease_s, progress_s=self._options.progress_timeout_s)
+            held.look(
+                now,
+                lease_s=self._options.lease_s,
+                progress_s=self._options.progress_timeout_s,
+                uninterruptible_s=self._options.uninterruptible_s,
+            )
         self._starter.look(now)
 
     def _look_at_the_clock(self) -> float:

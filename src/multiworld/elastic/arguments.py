@@ -23,12 +23,13 @@ from .options import ANY_PORT_HERE, Entrypoint, EntrypointKind, JobOptions, LogO
 from .rendezvous.endpoint import STATIC_PORT
 from .schedulers.slurm import with_slurm_defaults
 
-__all__ = ["options_from", "signals_of"]
+__all__ = ["options_from", "signals_of", "uninterruptible_s"]
 
 logger = logging.getLogger(__name__)
 
 START_METHODS = ("spawn", "fork", "forkserver")
 STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
+UNINTERRUPTIBLE_VARIABLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 LOGS_SPECS = "torchrun.logs_specs"
 
 
@@ -68,6 +69,7 @@ def options_from(namespace: argparse.Namespace, environ: Mapping[str, str] = os.
         lease_s=namespace.lease_s,
         cut_off_s=namespace.cut_off_timeout,
         progress_timeout_s=namespace.progress_timeout,
+        uninterruptible_s=uninterruptible_s(environ),
         page=namespace.page,
         token=environ.get(TOKEN_VARIABLE) or None,
     )
@@ -212,6 +214,16 @@ def signals_of(text: str) -> tuple[signal.Signals, ...]:
         if name in ("SIGKILL", "SIGSTOP"):
             raise ValueError(f"--signals-to-handle: no process can handle {name}")
     return tuple(dict.fromkeys(signal.Signals[name] for name in chosen))
+
+
+def uninterruptible_s(environ: Mapping[str, str]) -> float | None:
+    """Return how long a worker may sleep in the kernel, as PyTorch's variable says it; None: for ever."""
+    text = environ.get(UNINTERRUPTIBLE_VARIABLE, "")
+    try:
+        seconds = float(text or 0)
+    except ValueError as error:
+        raise ValueError(f"{UNINTERRUPTIBLE_VARIABLE} {text!r}: expected a number of seconds") from error
+    return seconds if seconds > 0 else None
 
 
 def _shutdown_s(given: int | None, environ: Mapping[str, str]) -> float:

@@ -22,6 +22,7 @@ class FailureCause(enum.Enum):
     OUT_OF_MEMORY = "out-of-memory"
     STOPPED = "stopped"  # by SIGSTOP or a debugger, for longer than the lease
     HUNG = "hung"  # past its progress deadline
+    UNINTERRUPTIBLE = "uninterruptible"  # asleep in the kernel, where nothing reaches it
     OVERRUN = "overrun"  # past a timer that it had set itself, with torch.distributed.elastic.timer
     AGENT_STOPPED = "agent stopped"  # so it was ended, before others gave its place away
     HOST_LOST = "host lost"
@@ -84,6 +85,7 @@ class WorkerFailure:
             FailureCause.OUT_OF_MEMORY: "out of memory" + (f": {by_signal}" if by_signal else ""),
             FailureCause.STOPPED: "stopped, and did not go on",
             FailureCause.HUNG: "made no progress",
+            FailureCause.UNINTERRUPTIBLE: "hangs in the kernel, in uninterruptible sleep",
             FailureCause.AGENT_STOPPED: "ended, because its agent was stopped",
             FailureCause.HOST_LOST: f"lost with its host {self.hostname}",
             FailureCause.START_FAILED: "could not be started",

@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher import api as torch_launcher
 
 from ..world.launched import TOKEN_VARIABLE
-from .arguments import signals_of
+from .arguments import signals_of, uninterruptible_s
 from .environment import check_visible_devices
 from .function_call import load_results, name_of, pickled_call
 from .options import Entrypoint, EntrypointKind, JobOptions, LogOptions, RestartBudget
@@ -116,6 +116,7 @@ def _options(config: torch_launcher.LaunchConfig, entrypoint: Entrypoint) -> Job
         event_log_handler=config.event_log_handler,
         numa_binding=None if numa is None else numa.affinity_mode.value,
         virtual_local_rank=virtual_local_rank,
+        uninterruptible_s=uninterruptible_s(os.environ),
         token=os.environ.get(TOKEN_VARIABLE) or None,
     )
 

@@ -18,6 +18,7 @@ from ..wire.progress import ProgressThread, Timer
 from ..wire.seldom import Seldom
 from ..wire.waiting import run_in_thread
 from ..world.liveness import Vital
+from ..world.procfs import is_uninterruptible
 from ..world.vitals import observe_process, process_start_time
 from .assignment import Assignment
 from .autopsy import Remains, dump_stacks, examine
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 0.5  # a grandchild may hold the pipes of a worker that has ended
 STOPPED_MARGIN_S = 0.25  # others wait for a lease and more before they take this host's places
+UNKILLABLE_S = 2.0  # one that leaves the kernel at a signal has ended by then
 START_FAILED = 127  # as a shell says it
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0  # of a start for which there are no descriptors, memory or processes left
 
@@ -84,7 +86,9 @@ class HeldWorker:
         """Why we ended it, if not because the coordinator said so, and what we saw."""
         self._on_exit = on_exit
         self._start_time = 0
+        self._is_over = False
         self._stopped_since: float | None = None
+        self._asleep_since: float | None = None
         self._stop: tuple[int, float] | None = None  # ordered before there was a process
         self._retry: Timer | None = None
         self._give_up: Callable[[int], None] = self._end
@@ -147,14 +151,23 @@ class HeldWorker:
             self._retry = None
             self._loop.call_soon(partial(self._give_up, signum))
 
-    def look(self, now: float, *, lease_s: float, progress_s: float | None) -> None:
-        """End it if it has been stopped for the lease, or has said nothing of its progress for too long."""
+    def look(
+        self, now: float, *, lease_s: float, progress_s: float | None, uninterruptible_s: float | None = None
+    ) -> None:
+        """End it if it has been stopped for the lease, or has slept in the kernel or made no progress for too long."""
         if self.process is None or self.process.returncode is not None or self.verdict is not None:
             return
         if observe_process(self.process.pid, self._start_time) is Vital.STOPPED:
             self._stopped_since = now if self._stopped_since is None else self._stopped_since
         else:
             self._stopped_since = None
+        if uninterruptible_s is None or not is_uninterruptible(self.process.pid, self._start_time):
+            self._asleep_since = None
+        elif self._asleep_since is None:
+            self._asleep_since = now
+        elif now - self._asleep_since >= uninterruptible_s:
+            self._condemn(FailureCause.UNINTERRUPTIBLE, f"for {now - self._asleep_since:.1f} s")
+            return
         if self._stopped_since is not None and now - self._stopped_since >= lease_s:
             self._condemn(FailureCause.STOPPED, f"for {now - self._stopped_since:.1f} s")
         elif progress_s is not None and self.progressed_at is not None and now - self.progressed_at >= progress_s:
@@ -166,6 +179,8 @@ class HeldWorker:
             self.progressed_at = min(now, self.progressed_at + away_s)
         if self._stopped_since is not None:
             self._stopped_since = min(now, self._stopped_since + away_s)
+        if self._asleep_since is not None:
+            self._asleep_since = min(now, self._asleep_since + away_s)
 
     def runs(self, pid: int) -> bool:
         """Whether that is its process, or one that this has started."""
@@ -186,9 +201,21 @@ class HeldWorker:
             self.verdict = (FailureCause.OVERRUN, clause)
             self.process.stop(signum, grace_s)
 
+    def _abandon(self) -> None:
+        """Take it for ended if it is not: the kernel keeps it, and ends it when it lets it go."""
+        if self.process is not None and self.process.returncode is None:
+            logger.error("worker %s (pid %d) cannot be killed: it is left behind", self.id, self.process.pid)
+            self._read_rest(-signal.SIGKILL)
+
     def exited(self, returncode: int) -> None:
         """Its process has ended: read the rest of its output, then say so."""
+        if self._is_over:  # it had been left behind
+            return
+        self._read_rest(returncode)
+
+    def _read_rest(self, returncode: int) -> None:
         assert self.streams is not None
+        self._is_over = True
         away_s = self._agent_was_away()
         if away_s and returncode == -signal.SIGKILL and self.verdict is None:
             self.verdict = (FailureCause.AGENT_STOPPED, f"for {away_s:.1f} s")
@@ -213,6 +240,10 @@ class HeldWorker:
         why = f"{cause.value} {clause}"
         if cause is FailureCause.STOPPED:
             self.kill(why)
+            return
+        if cause is FailureCause.UNINTERRUPTIBLE:
+            self.kill(why)
+            self._loop.call_later(UNKILLABLE_S, self._abandon)
             return
         looking = run_in_thread(partial(dump_stacks, self.process.pid), "multiworld-stacks")
         looking.add_callback(lambda _: self._loop.call_soon(partial(self._looked, looking, why)))

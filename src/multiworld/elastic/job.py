@@ -96,6 +96,7 @@ class Job:
         self._end_by = inf
         self._failing: Outcome | None = None
         self._failures: list[tuple[float, dict[str, Any]]] = []
+        self._kept_by_kernel: set[Slot] = set()
         self._failed_meanwhile: list[tuple[Slot, bool]] = []  # while it resumes; and whether by a fault of its own
 
     @classmethod
@@ -369,6 +370,8 @@ class Job:
                 )
             )
             is_fault_of_its_own = returncode != -signal.SIGKILL or failure.get("cause") not in NOT_ITS_FAULT
+            if failure.get("cause") == FailureCause.UNINTERRUPTIBLE.value:
+                self._kept_by_kernel.add(slot)
             if self.phase is Phase.RUNNING:
                 actions += self._worker_failed(slot, now, is_fault_of_its_own)
             elif self.phase is Phase.RESUMING:
@@ -450,6 +453,8 @@ class Job:
 
     def _worker_failed(self, slot: Slot, now: float, is_fault_of_its_own: bool) -> list[Action]:
         policy, worker = self.policy, self._posts[slot]
+        if slot in self._kept_by_kernel:  # so is the device, say, that another in its place would need
+            return self._fail(f"rank {worker.rank} hangs in the kernel: nothing is started again", now)
         key: Slot | str = JOB if policy is RestartPolicy.ALL else slot
         if not self._ledger.allows(key, self.budget, now):
             return self._fail(self._why_given_up(key, worker), now)

@@ -145,6 +145,8 @@ class JobOptions:
     """Where the coordinator serves its page (a numeric address; port 0: a free one), or None for nowhere."""
     progress_timeout_s: float | None = None
     """A worker that has called ``multiworld.elastic.progress`` once is hung if it does not for this long."""
+    uninterruptible_s: float | None = None
+    """How long a worker may be in uninterruptible sleep before the job is given up, or None for ever."""
     only_rank_0_reads: bool = False
     """Whether the launcher's standard input is rank 0's alone, as under mpiexec; else all workers here inherit it."""
     token: str | None = None

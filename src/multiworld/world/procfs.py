@@ -11,6 +11,7 @@ __all__ = [
     "STOPPED",
     "UNKNOWN",
     "child_pids",
+    "is_uninterruptible",
     "process_session",
     "process_sessions",
     "process_start_time",
@@ -43,6 +44,12 @@ def process_state(pid: int, start_time: int) -> str:
         # A main thread that ended before its process shows as a zombie while other threads go on.
         return RUNNING if num_threads > 1 else EXITED
     return STOPPED if _is_frozen(pid) else RUNNING
+
+
+def is_uninterruptible(pid: int, start_time: int) -> bool:
+    """Whether the process sleeps in the kernel, where no signal reaches it: a device or a file system holds it."""
+    fields = _stat_fields(pid)
+    return fields is not None and int(fields[19]) == start_time and fields[0] == "D"
 
 
 def child_pids() -> list[int]:
