@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
+import resource
 import signal
 import socket
 import time
@@ -442,6 +444,88 @@ async def test_connections_are_bounded() -> None:
             status, headers, _ = await three.answer()
             assert (status, headers["retry-after"]) == (503, "1")
         assert (await one.ask(post()))[0] == 200
+
+
+async def test_the_idlest_connection_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    async with served(Echo(), max_connections=3) as (gateway, _), connected(gateway) as one, connected(gateway) as two:
+        assert [(await client.ask(post()))[0] for client in (one, two, one)] == [200] * 3
+        async with connected(gateway) as three, connected(gateway) as four:
+            assert [(await client.ask(post()))[0] for client in (three, four)] == [200, 200]
+            assert await asyncio.wait_for(two.reader.read(), 5) == b""
+            assert (await one.ask(post()))[0] == 200
+
+
+async def test_a_client_that_is_slow_amid_its_body_gives_way_after_all_that_are_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    async with served(max_connections=2) as (gateway, _), connected(gateway) as slow, connected(gateway) as idle:
+        slow.writer.write(post(Content_Length="100", body=b"{"))
+        assert (await idle.ask(post()))[0] == 200
+        async with connected(gateway) as third:
+            assert (await third.ask(post()))[0] == 200
+            assert await asyncio.wait_for(idle.reader.read(), 5) == b""
+            async with connected(gateway) as fourth:
+                assert (await fourth.ask(post()))[0] == 200
+                assert await asyncio.wait_for(third.reader.read(), 5) == b""
+                fourth.writer.write(b"GET / HT")
+                async with connected(gateway) as fifth:
+                    status, _, body = await slow.answer()
+                    assert (status, b"others wait for a connection" in body) == (503, True)
+                    assert (await fifth.ask(post()))[0] == 200
+
+
+async def test_a_request_that_is_answered_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    echo = Echo(is_slow=True)
+    async with served(echo, max_connections=1) as (gateway, _), connected(gateway) as one:
+        one.writer.write(post())
+        await echo.began.wait()
+        async with connected(gateway) as two:
+            assert (await two.answer())[0] == 503
+
+
+async def test_idle_clients_leave_descriptors_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = len(os.listdir("/proc/self/fd")) + 150
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        async with served() as (gateway, _), contextlib.AsyncExitStack() as idle:
+            for _ in range(80):  # with their other ends they would take all of them
+                client = await idle.enter_async_context(connected(gateway))
+                assert (await client.ask(post()))[0] == 200
+            assert len(os.listdir("/proc/self/fd")) < limit - 8
+            async with connected(gateway) as new:
+                assert (await new.ask(post()))[0] == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_gateway_without_descriptors_frees_some_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with served() as (gateway, _), contextlib.AsyncExitStack() as idle:
+        for _ in range(10):
+            client = await idle.enter_async_context(connected(gateway))
+            assert (await client.ask(post()))[0] == 200
+        new = socket.socket()
+        assert gateway.address is not None
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (new.fileno() + 1, before[1]))
+            new.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(new, gateway.address)  # by the kernel; nobody can accept it
+            reader, writer = await asyncio.open_connection(sock=new)
+            assert (await Connection(reader, writer).ask(post()))[0] == 200
+            writer.close()
+            await writer.wait_closed()
+        finally:
+            new.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert len(caplog.records) <= 1
 
 
 async def test_what_a_connection_refuses_is_counted() -> None:

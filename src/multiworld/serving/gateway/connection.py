@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import select
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,12 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from ...wire.descriptors import is_reserved
 from .answers import error_object
 from .exchange import LOSABLE
 from .options import GatewayOptions
 from .refusal import Refusal
+from .room import Room, Wait
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -39,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class HttpConnection(HttpToolsProtocol):
-    """Refused: connections beyond ``max_connections``, heads that are long or slow, clients that do not read."""
+    """Refused: connections beyond ``max_connections`` if none is idle, long or slow heads, clients that do not read."""
 
     def __init__(
         self,
@@ -47,14 +51,19 @@ class HttpConnection(HttpToolsProtocol):
         state: ServerState,
         options: GatewayOptions,
         *,
+        room: Room,
         on_refused: Callable[[int], None] | None = None,
     ) -> None:
-        """``on_refused``: called with the status of each answer that no request of the application's gets."""
+        """``room``: what ends idle connections for new ones.
+
+        ``on_refused``: called with the status of each answer that no request of the application's gets.
+        """
         super().__init__(config, state, {LOSABLE: self})
         self.when_lost: Callable[[], None] | None = None
         self.logger = logger
         self.access_log = False  # whatever handlers somebody else has given uvicorn's logger
-        self._options, self._on_refused = options, on_refused
+        self._options, self._room, self._on_refused = options, room, on_refused
+        self._heard_at = time.monotonic()
         self._is_in_head = self._is_in_copy = self._is_deaf = False
         """``_is_deaf``: what comes is forgotten, as it can be no request."""
         self._num_heads = self._head_bytes = self._trailer_bytes = self._silent_bytes = 0
@@ -69,8 +78,10 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._options.max_connections:
-            reason = f"there are {self._options.max_connections} connections already; try again later"
+        self._heard_at = time.monotonic()
+        is_full = len(self.connections) > self._options.max_connections
+        if (is_full or is_reserved(self._descriptor())) and not self._room.make(self):
+            reason = f"there are {len(self.connections)} connections already, and none is idle; try again later"
             self._refuse(Refusal(503, "OverloadedError", reason))
             return
         self._await_head()
@@ -90,6 +101,7 @@ class HttpConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._is_deaf:
             return
+        self._heard_at = time.monotonic()
         self._unset_keepalive_if_required()
         num_heads, was_amid, self._has_body_come = self._num_heads, self._is_in_head or self._is_in_body, False
         try:
@@ -172,6 +184,7 @@ class HttpConnection(HttpToolsProtocol):
             self._await_reader(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
+        self._heard_at = time.monotonic()
         super().resume_writing()
         if self._writing is not None:
             self._writing.cancel()
@@ -189,6 +202,7 @@ class HttpConnection(HttpToolsProtocol):
         self._await_closing()
 
     def on_response_complete(self) -> None:
+        self._heard_at = time.monotonic()
         super().on_response_complete()
         if self.transport.is_closing():
             self._await_closing()
@@ -200,6 +214,34 @@ class HttpConnection(HttpToolsProtocol):
     def abort(self) -> None:
         """Close now, whatever is unsent."""
         self.transport.abort()
+
+    def waits(self) -> Wait | None:
+        """Since when it waits for its client, to send or to read; None: the client waits for us, or it closes."""
+        if self.transport.is_closing():
+            return None
+        running = self._running
+        if running is None or running.response_complete:
+            return self._is_in_head, self._heard_at
+        return (True, self._heard_at) if running.more_body or self._writing is not None else None
+
+    def give_way(self, silent_s: float) -> bool:
+        """End it for another client; False if its client has just sent something."""
+        if _has_come(self._descriptor()):
+            self._heard_at = time.monotonic()
+            return False
+        if self._writing is not None:
+            self.transport.abort()
+        elif self._is_in_head or self._is_busy():
+            reason = f"nothing came for {silent_s:.1f} s, and others wait for a connection"
+            self._refuse(Refusal(503, "OverloadedError", reason))
+        else:
+            self.transport.close()
+            self._await_closing()
+        return True
+
+    def _descriptor(self) -> int:
+        descriptor: int = self.transport.get_extra_info("socket").fileno()
+        return descriptor
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
         self._running, self._answer_until = cycle, math.inf
@@ -285,3 +327,10 @@ class HttpConnection(HttpToolsProtocol):
 
 def _long_trailers() -> Refusal:
     return Refusal(431, "HeadTooLargeError", f"the trailers are longer than {MAX_HEAD_BYTES} bytes")
+
+
+def _has_come(descriptor: int) -> bool:
+    """Whether something waits to be read, or the client has gone."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

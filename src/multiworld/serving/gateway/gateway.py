@@ -9,10 +9,12 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from .acceptor import Acceptor
 from .app import Application
 from .asgi import App
 from .connection import HttpConnection
 from .options import GatewayOptions
+from .room import Room
 from .served import Served
 
 __all__ = ["Gateway"]
@@ -24,7 +26,7 @@ LAST_S = 1.0  # for what was interrupted to be answered
 class Gateway:
     """Serves over HTTP, on the loop in which it was started. ``async with`` starts it, and stops it at once.
 
-    No thread, process, signal handler or logging set-up; idle, it does nothing at all.
+    No process, signal handler or logging set-up, and threads only for large tensors; idle, it does nothing at all.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Gateway:
         self._app = Application(served, self._options, mounts)
         self._app.num_connections = lambda: len(self._state.connections)
         self._state = ServerState()
-        self._server: asyncio.AbstractServer | None = None
+        self._acceptor: Acceptor | None = None
         self.address: tuple[str, int] | None = None
         """Where it listens."""
 
@@ -52,7 +54,7 @@ class Gateway:
 
     async def start(self) -> tuple[str, int]:
         """Listen, and return where. OSError: it cannot listen there. Once only."""
-        if self._server is not None:
+        if self._acceptor is not None:
             raise RuntimeError("this gateway has been started already")
         options = self._options
         config = Config(
@@ -67,16 +69,13 @@ class Gateway:
             timeout_keep_alive=options.idle_timeout_s,  # type: ignore[arg-type]  # given to call_later
         )
         config.load()
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: HttpConnection(config, self._state, options, on_refused=self._app.counts.refused),
-            options.host,
-            options.port,
-            backlog=BACKLOG,
-            reuse_port=options.reuse_port or None,
+        room = Room(self._state.connections)
+        self._acceptor = Acceptor(
+            lambda: HttpConnection(config, self._state, options, room=room, on_refused=self._app.counts.refused), room
         )
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self.address = (host, port)
+        self.address = await self._acceptor.start(
+            options.host, options.port, backlog=BACKLOG, reuse_port=options.reuse_port
+        )
         return self.address
 
     async def stop(self, grace_s: float = 30.0) -> None:
@@ -87,9 +86,9 @@ class Gateway:
         once.
         """
         self._app.is_stopping = True
-        if self._server is None:
+        if self._acceptor is None:
             return
-        self._server.close()
+        self._acceptor.close()
         try:
             await self._answered(grace_s)
             self._app.interrupt_all()
@@ -119,8 +118,6 @@ class Gateway:
         lost = [connection.lost for connection in self._connections()]
         if lost:
             await asyncio.wait(lost, timeout=LAST_S)
-        if self._server is not None:
-            await self._server.wait_closed()
 
     def _connections(self) -> list[Any]:
         return list(self._state.connections)

@@ -43,7 +43,7 @@ class GatewayOptions:
     max_held_bytes: int = 1 << 30
     """Of all requests together: bodies, what JSON becomes, and answers until they are read. Beyond it is 429."""
     max_connections: int = 1024
-    """What connects beyond it is answered 503 and closed."""
+    """For one more, that is ended which has waited for its client the longest; if none has, it is answered 503."""
     nan_policy: Literal["allow", "refuse"] = "allow"
     """``"refuse"``: inputs with NaN or infinite elements are answered 400."""
     default_timeout_s: float | None = None

@@ -10,8 +10,10 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from ...elastic.page.sites import site_rule
+from ..gateway.acceptor import Acceptor
 from ..gateway.connection import HttpConnection
 from ..gateway.options import GatewayOptions
+from ..gateway.room import Room
 from .app import PREFIX, PageApp
 from .recorder import Recorder
 from .source import StatusSource
@@ -38,17 +40,15 @@ async def serve_page(
         state = ServerState()
         config = Config(app, http="httptools", ws="none", lifespan="off", log_config=None, server_header=False)
         config.load()
-        server = await asyncio.get_running_loop().create_server(
-            lambda: HttpConnection(config, state, options), host, port, backlog=BACKLOG
-        )
+        room = Room(state.connections)
+        acceptor = Acceptor(lambda: HttpConnection(config, state, options, room=room), room)
         try:
-            address, bound = server.sockets[0].getsockname()[:2]
+            address, bound = await acceptor.start(host, port, backlog=BACKLOG)
             yield f"http://{f'[{address}]' if ':' in address else address}:{bound}{PREFIX}"
         finally:
-            server.close()
+            acceptor.close()
             await recorder.aclose()
             await _end(state)
-            await server.wait_closed()
 
 
 async def _end(state: ServerState) -> None:
