@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -49,6 +51,9 @@ COMMAND = [str(Path(sys.executable).with_name("multiworld")), "serve"]
 UP_S = 40.0
 
 
+OPTIONS = ("--port", "0", "--cors-origin", "https://app.example.org")
+
+
 class Deployment:
     """One that runs, and how to ask it."""
 
@@ -58,7 +63,7 @@ class Deployment:
         (folder / "app.py").write_text(APP)
         with (folder / "log").open("w+b") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, "app.py:pipeline", "--port", "0"],
+                ["sh", "-c", 'ulimit -Sn 1024 && exec "$@"', "sh", *COMMAND, "app.py:pipeline", *OPTIONS],
                 cwd=folder,
                 env=self.environment,
                 stdout=log,
@@ -128,6 +133,27 @@ def test_answers_and_names_the_stage_that_failed(deployment: Deployment) -> None
     assert deployment.infer([1]) == [4]
 
 
+def test_its_processes_may_open_more_than_the_usual_number_of_descriptors(deployment: Deployment) -> None:
+    hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1 << 20)
+    status = deployment.status()
+    for member in (*status["gateways"], *status["replicas"]):
+        limits = Path(f"/proc/{member['pid']}/limits").read_text()
+        assert re.search(rf"^Max open files\s+{hard}\s", limits, re.MULTILINE), limits
+
+
+def test_only_pages_of_the_site_that_was_named_may_ask(deployment: Deployment) -> None:
+    def ask(origin: str) -> str | None:
+        headers = {"content-type": "application/json", "origin": origin}
+        request = urllib.request.Request(f"{deployment.url}/infer", b'{"inputs":[1]}', headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            allowed: str | None = answer.headers["access-control-allow-origin"]
+        return allowed
+
+    assert ask("https://app.example.org") == "https://app.example.org"
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        ask("https://evil.example.org")
+
+
 def test_is_changed_at_run_time(deployment: Deployment) -> None:
     assert deployment.command("scale", "scale", "3").returncode == 0
     replicas = [replica["id"] for replica in deployment.status()["replicas"] if replica["stage"] == "scale"]
@@ -194,6 +220,8 @@ def test_a_second_one_of_that_name_is_refused(deployment: Deployment) -> None:
         ("app.py:pipeline --host 192.0.2.7", "cannot listen at 192.0.2.7"),
         ("app.py:pipeline --address 192.0.2.7", "cannot listen at 192.0.2.7"),
         ("app.py:pipeline --address 0.0.0.0", "--address must be one of this host's own"),
+        ("app.py:pipeline --cors-origin app.example.org", "must be a scheme, a host"),
+        ("app.py:pipeline --allow-host example.org:80", "without a port"),
         ("app.py:pipeline --port 99999", "from 0 to 65535"),
         ("app.py:pipeline --control-port -1", "from 0 to 65535"),
         ("app.py:pipeline --name a/b", "a pipeline's name has"),

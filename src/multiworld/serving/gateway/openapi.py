@@ -172,10 +172,11 @@ def _told() -> dict[str, Any]:
 def _failures(schema: str = "Error") -> dict[str, Any]:
     causes = {
         "400": "The request cannot be read, or a stage refuses it.",
-        "406": "No format that is accepted can hold the answer.",
+        "403": "A page of another web site asks, or the name in Host is not one of this server.",
+        "406": "No format that is accepted can hold the answer, or it takes too much as JSON.",
         "408": "The body came too slowly.",
         "409": "The state of a generation was lost again and again, or the request goes on from one that is not there.",
-        "413": "The body is too large.",
+        "413": "The body is too large, or what it becomes.",
         "415": "The content type is not served.",
         "422": "The Idempotency-Key was that of a request with another payload.",
         "429": "Too much is asked at this moment: see Retry-After.",
