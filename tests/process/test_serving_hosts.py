@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -258,6 +259,34 @@ async def desk(shared: tuple[HostHandle, int]) -> AsyncIterator[Desk]:
 
 def children_of(pid: int) -> str:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def no_descriptors_left(pid: int) -> Iterator[None]:
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+async def test_members_are_started_once_their_host_has_descriptors_for_them(desk: Desk) -> None:
+    host = await desk.host()
+    kept = await host.start(order("kept-1", idle, keep=True))
+    with no_descriptors_left(host.pid):
+        starting = asyncio.create_task(host.start(order("late-1", idle)))
+        os.kill(kept, signal.SIGKILL)
+        assert (await desk.exit())[0] == "kept-1"
+        await asyncio.wait({starting}, timeout=0.2)
+        assert not starting.done()
+        assert desk.restarts.empty()
+    assert await asyncio.wait_for(starting, scaled(5)) > 0
+    member, _ = await asyncio.wait_for(desk.restarts.get(), scaled(5))
+    assert member == "kept-1"
+    for name in ("kept-1", "late-1"):
+        host.kill(name)
+        await desk.exit()
 
 
 async def test_member_starts_as_ordered_at_once(desk: Desk, tmp_path: Path) -> None:

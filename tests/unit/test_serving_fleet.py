@@ -434,6 +434,24 @@ def test_an_update_that_does_not_load_is_rolled_back() -> None:
     assert "bad weights" in back[0].reason
 
 
+@pytest.mark.parametrize("is_excused", [True, False])
+def test_an_update_is_not_rolled_back_for_want_of_descriptors_on_a_host(is_excused: bool) -> None:
+    simulation = settled(chain("a"))
+    simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
+    failed = simulation.started[-1]
+    host = simulation.fleet.members[failed].host
+    del simulation.processes[failed]
+    why = "Too many open files"
+    simulation.do(simulation.fleet.start_failed(failed, why, simulation.now, is_excused=is_excused))
+    simulation.run_until_settled()
+    assert ("UpdateRolledBack" not in simulation.kinds()) is is_excused
+    assert "BackedOff" not in simulation.kinds()
+    [replica] = simulation.fleet.of_stage("a")
+    assert (replica.version == 2) is is_excused
+    if is_excused:
+        assert replica.host != host
+
+
 def test_updates_that_are_rolled_back_do_not_delay_what_replaces_the_healthy_version() -> None:
     simulation = SimulatedFleet(chain("a", "b", replicas=2), fails_to_load={("b", 2), ("b", 3)})
     simulation.run_until_settled()

@@ -12,6 +12,7 @@ __all__ = [
     "DeadlineExceededError",
     "DeploymentError",
     "GatewayClosedError",
+    "HostExhaustedError",
     "MemberLostError",
     "OverloadedError",
     "PoisonedRequestError",
@@ -41,6 +42,10 @@ class DeploymentError(ServingError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class HostExhaustedError(DeploymentError):
+    """A host has no descriptors, memory or processes left for a member. That passes, and is no fault of the member."""
 
 
 class BadRequestError(ServingError):

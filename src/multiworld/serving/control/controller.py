@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import MultiworldError
 from ...world.manager import WorldManager
-from ..errors import DeploymentError
+from ..errors import DeploymentError, HostExhaustedError
 from ..exit_status import Ending
 from ..graph import GATEWAY
 from ..hosts.orphans import end_orphans, process_space
@@ -420,7 +420,8 @@ class Controller:
                 raise DeploymentError(f"host {action.host} has just been lost")
             pid = await host.start(self._order(action, host))
         except (MultiworldError, OSError, ValueError, TypeError) as error:
-            self._do(self._fleet.start_failed(action.member, str(error), self._now()))
+            is_excused = isinstance(error, HostExhaustedError)
+            self._do(self._fleet.start_failed(action.member, str(error), self._now(), is_excused=is_excused))
         else:
             self._process_started(action.member, pid)
             if action.member not in self._fleet.members:

@@ -129,7 +129,8 @@ class Fleet(Staffing):
             self.members[member].pid = pid
         return []
 
-    def start_failed(self, member: str, error: str, now: float) -> list[Action]:
+    def start_failed(self, member: str, error: str, now: float, *, is_excused: bool = False) -> list[Action]:
+        """``is_excused``: its host had nothing left for it, which is no fault of the member or of its version."""
         found = self.members.get(member)
         if found is None:
             return []
@@ -137,7 +138,8 @@ class Fleet(Staffing):
         found.keep = False  # its host has none of that name
         if found.is_gateway:
             self._no_gateway_before = now + GATEWAY_AGAIN_S
-        return self._lose(found, f"it could not be started: {error}", now) + self._step(now)
+        why = f"it could not be started: {error}"
+        return self._lose(found, why, now, blame=not is_excused, excused=is_excused) + self._step(now)
 
     def exited(
         self,

@@ -300,8 +300,13 @@ class Staffing(Roster):
         self._forget(member)
         return [Emit(event=ReplicaLeft(member=member.id, stage=member.stage)), *self._other_donors(member.id, now)]
 
-    def _lose(self, member: Member, why: str, now: float, *, blame: bool = True, died: bool = False) -> list[Action]:
-        """A member is gone without having been told to. ``blame``: it may be its own fault, which delays the next."""
+    def _lose(
+        self, member: Member, why: str, now: float, *, blame: bool = True, died: bool = False, excused: bool = False
+    ) -> list[Action]:
+        """A member is gone without having been told to. ``blame``: it may be its own fault, which delays the next.
+
+        ``excused``: it has never run, for want of something on its host. Its version is not to blame either.
+        """
         leaves = self._is_on_leaving_host(member)
         blame = blame and not leaves
         young, counted = blame and member.died_young(now), member.counts
@@ -310,7 +315,9 @@ class Staffing(Roster):
         is_new = rollout is not None and member.version == rollout.version  # then the weights may be to blame
         if blame and not (member.is_gateway or is_new) and member.host in self.hosts and member.state in COMING:
             self.hosts[member.host].failed(member.stage)
-        was_settled = rollout is not None and rollout.has_settled(member, now)
+        if excused and not member.is_gateway and member.host in self.hosts:
+            self.hosts[member.host].failed(member.stage)  # another host may have what this one lacks
+        was_settled = excused or (rollout is not None and rollout.has_settled(member, now))
         lost = ReplicaLost(member=member.id, stage=member.stage, why=why)
         actions: list[Action] = [Emit(event=ReplicaLeft(member=member.id, stage=member.stage) if leaves else lost)]
         if not (died and (member.keep or leaves)):  # its host has started the next one of that name by now

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import DeploymentError
+from ..errors import DeploymentError, HostExhaustedError
 from ..exit_status import Ending
 from .order import Order
 
@@ -62,8 +62,8 @@ class Host:
     async def start(self, order: Order | Mapping[str, Any], *, timeout_s: float = START_S) -> int:
         """Start a process, and return its pid.
 
-        Raises DeploymentError if it cannot be started there; ConnectionError if the host is lost, and TimeoutError if
-        it does not answer: whether the process runs is then told when the host comes back.
+        Raises DeploymentError if it cannot be started there (HostExhaustedError: now); ConnectionError if the host is
+        lost, and TimeoutError if it does not answer: whether the process runs is then told when the host comes back.
         """
         if not isinstance(order, Order):
             order = Order.from_fields(order)
@@ -104,7 +104,8 @@ class Host:
         if kind == "started":
             self._take_started(event)
         elif kind == "failed":
-            self._settle(event.get("id"), DeploymentError(f"host {self.name}: {event['error']}"))
+            kind_of_error = HostExhaustedError if event.get("scarce") else DeploymentError
+            self._settle(event.get("id"), kind_of_error(f"host {self.name}: {event['error']}"))
         elif kind == "stopping":
             self.is_stopping = True
             if self.on_stopping is not None:

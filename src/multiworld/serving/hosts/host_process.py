@@ -16,6 +16,7 @@ from typing import Any
 
 from ...elastic.orphans import OrphanReaper, Reaping
 from ...elastic.worker_program import Inheritance
+from ...wire.descriptors import is_scarcity
 from ...wire.progress import Timer
 from ..exit_status import Ending
 from .controller_link import ControllerLink
@@ -123,20 +124,27 @@ class HostProcess:
 
     def _start(self, order: Order) -> None:
         """One of those that the host process starts by itself."""
-        try:
-            self._members.start(order, lambda pid: None)
-        except OSError as error:
+
+        def failed(error: OSError) -> None:
             logger.error("%s cannot be started: %s", order.member, error)
             self._status = 1
             self._stop(0.0)
 
+        self._members.start(order, lambda pid: None, failed)
+
     def _start_for(self, request: Mapping[str, Any]) -> None:
-        number = request["id"]
+        number, serial = request["id"], self._link.serial
+        failed = partial(self._failed, number, serial)
         try:
             order = Order.from_fields(request["order"]).with_token(self._options.token)
-            self._members.start(order, partial(self._started, order.member, number, self._link.serial))
-        except (OSError, TypeError, ValueError) as error:
-            self._link.send({"event": "failed", "id": number, "error": str(error)})
+            self._members.start(order, partial(self._started, order.member, number, serial), failed)
+        except (TypeError, ValueError) as error:
+            failed(error)
+
+    def _failed(self, number: int, serial: int, error: Exception) -> None:
+        if serial == self._link.serial:  # else whoever ordered it has forgotten this number
+            event = {"event": "failed", "id": number, "error": str(error), "scarce": is_scarcity(error)}
+            self._link.send(event)
 
     def _started(self, member: str, number: int, serial: int, pid: int) -> None:
         if serial == self._link.serial:

@@ -16,7 +16,9 @@ from typing import NoReturn
 from ...elastic.forking import WAITED_FOR, fork
 from ...elastic.orphan_guard import OrphanGuard
 from ...elastic.worker_program import Inheritance
+from ...wire.descriptors import is_scarcity
 from ...wire.progress import Timer
+from ...wire.seldom import Seldom
 from ...world.restarts import Restarts
 from ..black_box import BlackBox, carry
 from ..exit_status import IN_VAIN, Ending, starts_again
@@ -31,6 +33,8 @@ __all__ = ["Members"]
 
 logger = logging.getLogger(__name__)
 
+FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0  # of a start for which there are no descriptors, memory or processes left
+SCARCE_S = 10.0  # then whoever ordered it may look for another host
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -53,11 +57,12 @@ class Members:
         self._loop, self._outputs, self._inheritance, self._abandon = loop, outputs, inheritance, abandon
         self._on_started, self._on_exit = on_started, on_exit
         self._running: dict[str, _Member] = {}
-        self._waiting: dict[str, Timer] = {}  # kept ones that will be started again
+        self._waiting: dict[str, Timer] = {}  # those that will be started, for the first time or again
         self._restarts: dict[str, Restarts] = {}
         self._is_ending = False
         self._guard = OrphanGuard(loop)
         self._guard.begin()
+        self._say_scarce = Seldom(logger.warning)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -74,10 +79,11 @@ class Members:
         """Of those that run."""
         return {member.order.phase for member in self._running.values()}
 
-    def start(self, order: Order, on_up: Callable[[int], None]) -> None:
+    def start(self, order: Order, on_up: Callable[[int], None], on_failed: Callable[[OSError], None]) -> None:
         """Fork the process. ``on_up`` gets its pid once it is one that ends with this process.
 
-        Raises ValueError if the name is taken, OSError if it cannot be.
+        ``on_failed`` gets why it cannot be started. Where descriptors, memory or processes ran out it is tried again
+        for ten seconds first. Raises ValueError if the name is taken.
         """
         if order.member in self._running:
             raise ValueError(f"{order.member} runs already, as process {self._running[order.member].pid}")
@@ -87,7 +93,30 @@ class Members:
         if waiting is not None:
             waiting.cancel()
         self._restarts.pop(order.member, None)
-        self._fork(order, on_up)
+        self._try(order, on_up, on_failed, until=time.monotonic() + SCARCE_S, retry_s=FIRST_RETRY_S)
+
+    def _try(
+        self,
+        order: Order,
+        on_up: Callable[[int], None],
+        on_failed: Callable[[OSError], None],
+        *,
+        until: float,
+        retry_s: float,
+    ) -> None:
+        self._waiting.pop(order.member, None)
+        try:
+            self._fork(order, on_up)
+        except OSError as error:
+            if not is_scarcity(error) or time.monotonic() >= until:
+                on_failed(error)
+                return
+            self._say_waits(order.member, retry_s, error)
+            again = partial(self._try, order, on_up, on_failed, until=until, retry_s=min(2 * retry_s, LAST_RETRY_S))
+            self._waiting[order.member] = self._loop.call_later(retry_s, again)
+
+    def _say_waits(self, name: str, retry_s: float, error: OSError) -> None:
+        self._say_scarce("%s cannot be started now, and is tried again in %.1f s: %s", name, retry_s, error)
 
     def kill(self, name: str) -> None:
         """With all in its process group. It is not started again."""
@@ -156,8 +185,16 @@ class Members:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             output.started()
+        try:
+            member = _Member(order, pid, output, up, box)
+        except OSError:  # no descriptor to watch it with
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            up.give_up()
+            output.finish()
+            box.close()
+            raise
         up.forked(partial(on_up, pid))
-        member = _Member(order, pid, output, up, box)
         self._running[order.member] = member
         self._guard.watch(pid)
         self._loop.register(member.pidfd, select.EPOLLIN, _Ending(member, self._ended))
@@ -192,17 +229,18 @@ class Members:
             restarts = self._restarts.setdefault(name, Restarts())
             delay_s = restarts.ended(time.monotonic() - member.started_at)
             logger.warning("%s ended with %d; it is started again in %.1f s", name, returncode, delay_s)
-            self._waiting[name] = self._loop.call_later(delay_s, partial(self._start_again, member.order))
+            again = partial(self._start_again, member.order, FIRST_RETRY_S)
+            self._waiting[name] = self._loop.call_later(delay_s, again)
         self._on_exit(name, member.pid, ending)
 
-    def _start_again(self, order: Order) -> None:
+    def _start_again(self, order: Order, retry_s: float) -> None:
         del self._waiting[order.member]
         try:
             self._fork(order, partial(self._on_started, order.member))
-        except OSError as error:  # no process or memory just now
-            delay_s = self._restarts[order.member].ended(0.0)
-            logger.warning("%s cannot be started again: %s", order.member, error)
-            self._waiting[order.member] = self._loop.call_later(delay_s, partial(self._start_again, order))
+        except OSError as error:  # no process, descriptor or memory just now: that is no end of its own
+            self._say_waits(order.member, retry_s, error)
+            again = partial(self._start_again, order, min(2 * retry_s, LAST_RETRY_S))
+            self._waiting[order.member] = self._loop.call_later(retry_s, again)
 
 
 class _Member:
