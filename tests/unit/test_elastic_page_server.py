@@ -13,6 +13,7 @@ from multiworld.elastic.page import server as server_module
 from multiworld.elastic.page.server import PageServer
 from multiworld.elastic.page.snapshots import Snapshot, Snapshots
 from multiworld.testing import wait_until
+from multiworld.wire.admission import MAX_IN_RESERVE
 from multiworld.wire.progress import ProgressThread
 
 LOCAL, WAIT_S = "127.0.0.1", 10.0
@@ -76,6 +77,28 @@ def test_readers_of_events_are_not_sent_away_for_others(page: PageServer, monkey
         assert answer_to(page, b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 503 ")
         while b"data:" not in told:
             told += reader.recv(65536)
+
+
+def test_a_page_outlives_a_want_of_threads(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(page, "_start", start)
+        assert answer_to(page, b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 503 ")
+    assert answer_to(page, b"GET /healthz HTTP/1.0\r\n\r\n").endswith(b"ok\n")
+
+
+def test_only_a_few_strangers_stand_at_a_page_in_the_reserve_of_descriptors(
+    page: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as idle:
+        for _ in range(20):
+            idle.enter_context(socket.create_connection((LOCAL, page.port), WAIT_S))
+        assert wait_until(lambda: len(page._connections) == 20, WAIT_S)
+        monkeypatch.setattr(server_module, "is_reserved", lambda descriptor: True)
+        assert answer_to(page, b"GET /healthz HTTP/1.0\r\n\r\n").endswith(b"ok\n")
+        assert wait_until(lambda: len(page._connections) <= MAX_IN_RESERVE, WAIT_S)
 
 
 def test_there_is_nothing_to_show_once_it_is_closed() -> None:

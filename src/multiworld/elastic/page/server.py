@@ -12,7 +12,10 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ...wire.addresses import listen_at
+from ...wire.addresses import listen_at, show
+from ...wire.admission import MAX_IN_RESERVE
+from ...wire.descriptors import is_reserved
+from ...wire.seldom import Seldom
 from .access import may_read
 from .document import document
 from .metrics import CONTENT_TYPE, metrics_text
@@ -51,6 +54,7 @@ class PageServer:
         self._sock = listen_at(host, port, BACKLOG)
         self._sock.setblocking(True)
         self.port: int = self._sock.getsockname()[1]
+        self._say_paused = Seldom(logger.warning)
         self._threads: set[threading.Thread] = set()
         self._start(threading.Thread(target=self._serve, name="multiworld-page", daemon=True))
 
@@ -84,32 +88,43 @@ class PageServer:
                 except OSError as error:
                     if self._closed:
                         return
-                    logger.debug("the page's socket: %s", error)
+                    where = show(*self._sock.getsockname()[:2])
+                    self._say_paused("the page at %s accepts no connection now, and tries again: %s", where, error)
                     time.sleep(PAUSE_S)  # there may be no descriptor left
                     continue
                 self._admit(sock, address)
 
     def _admit(self, sock: socket.socket, address: Any) -> None:
         self._threads = {thread for thread in self._threads if thread.is_alive()}
+        most = min(MAX_IN_RESERVE, MAX_CONNECTIONS) if is_reserved(sock.fileno()) else MAX_CONNECTIONS
         with self._lock:
-            self._make_room()
-            has_room = len(self._connections) < MAX_CONNECTIONS and not self._closed
+            self._make_room(most)
+            has_room = len(self._connections) < most and not self._closed
             if has_room:
                 self._connections[sock] = False
         if has_room:
             thread = threading.Thread(target=self._answer, args=(sock, address), name="multiworld-page", daemon=True)
-            self._start(thread)
+            try:
+                self._start(thread)
+            except RuntimeError as error:  # there can be no more threads now
+                self._say_paused("the page cannot answer %s now: %s", show(*address[:2]), error)
+                self._threads.discard(thread)
+                with self._lock:
+                    self._connections.pop(sock, None)
+                self._turn_away(sock)
         else:
-            with sock, suppress(OSError):
-                sock.settimeout(0)
-                sock.send(BUSY)
-                sock.recv(MAX_REQUEST_BYTES)  # what is left unread when it is closed would take the answer back
+            self._turn_away(sock)
 
-    def _make_room(self) -> None:
-        """With the lock held: whoever is longest about a request keeps nobody else from theirs."""
-        strangers = (each for each, let_in in self._connections.items() if not let_in)
-        oldest = next(strangers, None) if len(self._connections) >= MAX_CONNECTIONS else None
-        if oldest is not None:
+    def _turn_away(self, sock: socket.socket) -> None:
+        with sock, suppress(OSError):
+            sock.settimeout(0)
+            sock.send(BUSY)
+            sock.recv(MAX_REQUEST_BYTES)  # what is left unread when it is closed would take the answer back
+
+    def _make_room(self, most: int) -> None:
+        """With the lock held: those that are longest about a request keep nobody else from theirs."""
+        strangers = [each for each, let_in in self._connections.items() if not let_in]
+        for oldest in strangers[: max(0, len(self._connections) - most + 1)]:
             del self._connections[oldest]
             with suppress(OSError):  # it has just ended by itself
                 oldest.shutdown(socket.SHUT_RDWR)

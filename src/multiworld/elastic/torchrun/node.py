@@ -22,6 +22,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from ...wire.descriptors import raise_limit
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
 from ...wire.waiting import run_in_thread, wait_blocking
@@ -69,6 +70,7 @@ class Node:
         self._store: Store | None = None
         self._links: AgentLinks
         self._carrier = LogCarrier(logging.getLogger("multiworld"))  # a console that nobody reads must stop no agent
+        raise_limit()  # a coordinator holds a link to every agent
         self._loop = ProgressThread("multiworld-node")
         _close_in_children(self._loop, self._carrier)
         self._masters = MasterKeeper(self._loop, address, self._serving)
