@@ -21,6 +21,7 @@ __all__ = [
     "JoinMismatchError",
     "JoinRefusedError",
     "JoinTimeoutError",
+    "MissingTensorError",
     "MultiworldError",
     "OperationTimeoutError",
     "PeerDiedError",
@@ -332,6 +333,13 @@ class InvalidValueError(ValueError, RuntimeError):
     """An argument of an operation has a value that it cannot have. Nothing was sent.
 
     A RuntimeError too, as c10d raises one for most of these.
+    """
+
+
+class MissingTensorError(InvalidValueError, NotImplementedError):
+    """A list of tensors is empty. Nothing was sent.
+
+    A NotImplementedError too, which c10d raises then, as it finds no device that would say which backend is meant.
     """
 
 

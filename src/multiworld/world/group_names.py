@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
 
-__all__ = ["forget", "free_name", "free_numbers", "introduce", "is_known"]
+__all__ = ["forget", "free_name", "free_numbers", "introduce", "is_known", "release"]
 
 FIRST_NUMBER, END_NUMBER = 1_000_000, 2**31  # more than any default group has members; a mesh keeps them as int32
 
@@ -30,6 +30,12 @@ def free_name(wanted: str) -> str:
         name = next(name for name in names if name not in _reserved)
         _reserved.add(name)
     return name
+
+
+def release(name: str) -> None:
+    """Give a name back that another has made c10d forget."""
+    with _lock:
+        _reserved.discard(name)
 
 
 def free_numbers(count: int) -> int:

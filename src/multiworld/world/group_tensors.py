@@ -2,34 +2,84 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..channel.base import ReduceOp
-from ..errors import InvalidValueError
+from ..errors import InvalidTypeError, InvalidValueError, MissingTensorError
 
-__all__ = ["only", "only_list", "parts_of", "ready", "reduce_op_of", "seconds_of", "split"]
+__all__ = ["alike", "only", "only_list", "overlap", "pairs", "parts_of", "ready", "split"]
 
 
-def only(tensors: Any) -> Tensor:
+def only(tensors: Any, name: str = "tensors") -> Tensor:
     """Return the tensor of this rank: c10d passes a list, in which there once was one for each device."""
     if isinstance(tensors, Tensor):
         return ready(tensors)
+    _check_list(tensors, name)
     if len(tensors) != 1:
-        raise InvalidValueError(f"expected one tensor, got {len(tensors)}: a rank has one device")
-    return ready(tensors[0])
+        raise InvalidValueError(f"{name}: expected one tensor, got {len(tensors)}: a rank has one device")
+    return _ready(tensors[0], f"{name}[0]")
 
 
-def only_list(lists: Any) -> list[Tensor]:
-    """As ``only``, of lists with a tensor for each rank."""
+def only_list(lists: Any, name: str) -> list[Tensor]:
+    """As ``only``, of lists with a tensor for each rank. That list may also stand alone."""
+    _check_list(lists, name)
+    if isinstance(lists[0], Tensor):
+        return [_ready(tensor, f"{name}[{index}]") for index, tensor in enumerate(lists)]
     if len(lists) != 1:
-        raise InvalidValueError(f"expected one list of tensors, got {len(lists)}: a rank has one device")
-    return [ready(tensor) for tensor in lists[0]]
+        raise InvalidValueError(f"{name}: expected one list of tensors, got {len(lists)}: a rank has one device")
+    _check_list(lists[0], f"{name}[0]")
+    return [_ready(tensor, f"{name}[0][{index}]") for index, tensor in enumerate(lists[0])]
+
+
+def alike(tensors: Any) -> list[Tensor]:
+    """Return the tensors of a coalesced operation, which must be of one dtype and on one device."""
+    _check_list(tensors, "tensors")
+    own = [_ready(tensor, f"tensors[{index}]") for index, tensor in enumerate(tensors)]
+    for index, tensor in enumerate(own):
+        if (tensor.dtype, tensor.device) != (own[0].dtype, own[0].device):
+            raise InvalidValueError(
+                f"tensors[{index}] is {tensor.dtype} on {tensor.device}, but tensors[0] is {own[0].dtype} on "
+                f"{own[0].device}: one coalesced operation takes tensors of one dtype and device"
+            )
+    return own
+
+
+def pairs(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> list[tuple[Any, Tensor]]:
+    """Return the outputs of a coalesced operation, each with its input."""
+    _check_list(outputs, "outputs")
+    _check_list(inputs, "inputs")
+    if len(outputs) != len(inputs):
+        raise InvalidValueError(f"there are {len(outputs)} outputs, but {len(inputs)} inputs: one for each")
+    return list(zip(outputs, inputs, strict=True))
+
+
+def overlap(tensors: Sequence[Tensor]) -> bool:
+    """Whether two of them may share memory: certainly not if this is False."""
+    spans = sorted((tensor.data_ptr(), tensor.data_ptr() + _extent(tensor)) for tensor in tensors if tensor.numel())
+    return any(before[1] > after[0] for before, after in itertools.pairwise(spans))
+
+
+def _extent(tensor: Tensor) -> int:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (reach + 1) * tensor.element_size()
+
+
+def _check_list(tensors: Any, name: str) -> None:
+    if not isinstance(tensors, list | tuple):
+        raise InvalidTypeError(f"{name} must be a list of tensors, got {tensors!r:.100}")
+    if not tensors:
+        raise MissingTensorError(f"{name} is empty")
+
+
+def _ready(tensor: Any, name: str) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise InvalidTypeError(f"{name} must be a tensor, got {tensor!r:.100}")
+    return ready(tensor)
 
 
 def ready(tensor: Tensor) -> Tensor:
@@ -78,14 +128,3 @@ def split(tensor: Tensor, sizes: Sequence[int], num_ranks: int, name: str) -> li
             f"the split sizes {list(sizes)} of {name} must be {num_ranks} numbers that add up to {length}"
         )
     return list(torch.split(own, list(sizes)))
-
-
-def reduce_op_of(opts: Any) -> Any:
-    """Return the reduce operation of an options object, or the operation itself; SUM for None."""
-    return ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-
-
-def seconds_of(opts: Any) -> float | None:
-    """Return the deadline of an options object; None where c10d means the group's own, which it says by -1 ms."""
-    timeout: timedelta | None = getattr(opts, "timeout", None)
-    return None if timeout is None or timeout <= timedelta(0) else timeout.total_seconds()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,50 +10,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from ..channel.errands import start_daemon
 from ..errors import OperationTimeoutError
 from ..wire.operation import Operation
-from ..wire.waiting import outcome, run_in_thread
+from ..wire.waiting import outcome
+from .group_futures import Completer, GroupFuture
 
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["Completer", "WorldWork"]
+__all__ = ["WorldWork"]
 
 _NO_TIMEOUT = timedelta(0)
-
-
-class Completer:
-    """A thread that completes futures, because whatever was chained to them runs there. Started on first use."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._started = self._stopped = False
-
-    def run(self, complete: Callable[[], None]) -> None:
-        """Run it soon, in the order of the calls. Any thread, never blocks."""
-        with self._lock:
-            if not self._stopped:
-                if not self._started:
-                    self._started = start_daemon(self._run, self._name) is not None
-                if self._started:
-                    self._queue.put(complete)
-                    return
-        run_in_thread(complete, self._name)
-
-    def stop(self) -> None:
-        """End the thread after what it was given; does not wait for that. Idempotent."""
-        with self._lock:
-            if self._started and not self._stopped:
-                self._queue.put(None)
-            self._stopped = True
-
-    def _run(self) -> None:
-        while (complete := self._queue.get()) is not None:
-            complete()
-            del complete  # it would keep its tensors alive until the next one comes
 
 
 class WorldWork(dist.Work):
@@ -144,7 +109,8 @@ class WorldWork(dist.Work):
         with self._lock:
             future = self._future
             if future is None:
-                future = self._future = torch.futures.Future(devices=_devices(self._world))
+                future = self._future = GroupFuture(devices=_devices(self._world))
+                future.completer = self._completer
                 num_looks = len(_devices(self._world) or ())
                 complete = partial(_complete, future, self._operation, self._value, num_looks)
                 self._operation.add_callback(lambda _: self._completer.run(complete))

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ..channel.base import DataChannel
 from ..channel.registry import find_channel
-from ..errors import JoinRefusedError, StoreError, WorldBrokenError
+from ..errors import JoinRefusedError, StoreError, WorldBrokenError, WorldClosedError, again
 from ..wire.dialer import DialError
 from ..wire.operation import Operation, StepsCancelled, drive
 from ..wire.progress import ProgressThread
@@ -125,6 +125,23 @@ class Joining:
         if world is not None and world.state is WorldState.ACTIVE:
             world.break_with(WorldBrokenError(name, world.generation, world.rank, "this rank rejoins"))
         request = replace(request, timeout_s=timeout_s, serve_store=False)
+        return self.start(request, find_channel(request.backend, request.device))
+
+    def start_beside(self, world: World, name: str, rank: int, world_size: int, timeout_s: float) -> Operation[World]:
+        """Form a world of some members of another, as that one was formed."""
+        request = self._requests.get(world.name)
+        if request is None or self._worlds.get(world.name) is not world:
+            raise again(world.error) if world.error is not None else WorldClosedError(world.name, world.generation)
+        check_seconds(timeout_s, "timeout_s")
+        request = replace(
+            request,
+            name=name,
+            rank=rank,
+            world_size=world_size,
+            timeout_s=timeout_s,
+            serve_store=False,
+            min_generation=1,
+        )
         return self.start(request, find_channel(request.backend, request.device))
 
     def cancel_all(self) -> None:

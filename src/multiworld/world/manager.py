@@ -270,6 +270,10 @@ class WorldManager(ForerunnerManager):
         request = check_request(name, rank, world_size, store, backend, timeout_s, device, serve_store, is_launched)
         return self._joins.start(request, find_channel(backend, request.device))
 
+    def start_beside(self, world: World, name: str, rank: int, world_size: int, timeout_s: float) -> Operation[World]:
+        self._check_open()
+        return self._joins.start_beside(world, name, rank, world_size, timeout_s)
+
     def start_rejoin(self, name: str, timeout_s: float) -> Operation[World]:
         self._check_open()
         return self._joins.start_again(name, timeout_s)

@@ -18,6 +18,7 @@ from ..wire.progress import ProgressThread
 from ..wire.waiting import run_in_thread
 from .arguments import Arguments, check_seconds
 from .rounds import CollectiveRounds
+from .several import then
 from .state import WorldState
 
 __all__ = ["WorldOperations"]
@@ -166,7 +167,7 @@ class WorldOperations:
         operation = issue(channel)
         self._num_started += 1
         if finish is not None:
-            operation = _then(operation, finish)
+            operation = then(operation, finish)
         if not operation.done:
             self._num_pending += 1
             operation.add_callback(self._ended)
@@ -220,41 +221,3 @@ class WorldOperations:
 
         timer = self._loop.call_later(timeout_s, expire)
         operation.add_callback(lambda _: timer.cancel())
-
-
-def _then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
-    """Return an operation that is done when ``finish`` (a copy into the caller's memory layout) has run.
-
-    Cancelled, it does not run any more once the cancel has returned; but what had come by then is delivered.
-    """
-    finishing = threading.Lock()
-
-    def detach() -> None:
-        operation.cancel(_Detached())
-        complete(operation)
-
-    def complete(_: Operation[T]) -> None:
-        with finishing:
-            if outer.done:
-                return
-            error = operation.error
-            if error is None:
-                try:
-                    finish()
-                    outer.on_undo = operation.on_undo
-                    outer.settle(operation.result())
-                except Exception as raised:  # it belongs to the caller
-                    error = raised.with_traceback(None)  # which would refer to this frame
-        if error is not None:
-            outer.fail(error)
-        else:
-            outer.tell()
-
-    outer: Operation[T] = Operation(detach)
-    outer.slow_cancel = operation.slow_cancel
-    operation.add_callback(complete)
-    return outer
-
-
-class _Detached(Exception):
-    """Never seen by users."""

@@ -1,13 +1,16 @@
-"""Several operations that were started side by side, as one."""
+"""Operations made of others: several that were started side by side, as one; one and what is done with its result."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ..wire.operation import Operation, StepsCancelled, drive
 
-__all__ = ["start_all", "together"]
+__all__ = ["start_all", "then", "together"]
+
+T = TypeVar("T")
 
 
 def start_all(starts: Iterable[Callable[[], Operation[Any]]]) -> Operation[None]:
@@ -32,6 +35,40 @@ def together(operations: Sequence[Operation[Any]]) -> Operation[None]:
     return operation
 
 
+def then(operation: Operation[T], finish: Callable[[], None]) -> Operation[T]:
+    """Return an operation that is done when ``finish`` (a copy into the caller's memory layout) has run.
+
+    Cancelled, it does not run any more once the cancel has returned; but what had come by then is delivered.
+    """
+    finishing = threading.Lock()
+
+    def detach() -> None:
+        operation.cancel(_Detached())
+        complete(operation)
+
+    def complete(_: Operation[T]) -> None:
+        with finishing:
+            if outer.done:
+                return
+            error = operation.error
+            if error is None:
+                try:
+                    finish()
+                    outer.on_undo = operation.on_undo
+                    outer.settle(operation.result())
+                except Exception as raised:  # it belongs to the caller
+                    error = raised.with_traceback(None)  # which would refer to this frame
+        if error is not None:
+            outer.fail(error)
+        else:
+            outer.tell()
+
+    outer: Operation[T] = Operation(detach)
+    outer.slow_cancel = operation.slow_cancel
+    operation.add_callback(complete)
+    return outer
+
+
 async def _wait(operations: Sequence[Operation[Any]]) -> None:
     errors: list[Exception] = []
     for operation in operations:
@@ -49,3 +86,7 @@ async def _wait(operations: Sequence[Operation[Any]]) -> None:
 def _cancel(operations: Sequence[Operation[Any]]) -> None:
     for operation in operations:
         operation.cancel(StepsCancelled())
+
+
+class _Detached(Exception):
+    """Never seen by users."""

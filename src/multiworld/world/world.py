@@ -64,6 +64,9 @@ class WorldOwner(Protocol):
 
     def leave_world_blocking(self, world: World, timeout_s: float | None) -> None: ...
 
+    def start_beside(self, world: World, name: str, rank: int, world_size: int, timeout_s: float) -> Operation[World]:
+        """Join another world at the same store, over the same channel and device."""
+
     def world_aborted(self, world: World) -> None: ...
 
 
@@ -227,13 +230,22 @@ class World(WorldOperations):
             group = self._group
             if group is None:
                 group = form_process_group(self, timeout_s)
-                with self._lock:
-                    closed = self._state is WorldState.CLOSED
-                    self._group = None if closed else group
-                if closed:
-                    group.close()
+                self.use_process_group(group)
             group.introduce()  # again, where destroy_process_group() of the default group has destroyed all
         return group
+
+    def use_process_group(self, group: WorldProcessGroup) -> None:
+        """From now on ``process_group`` returns this one. It is closed at once if the world is."""
+        with self._lock:
+            closed = self._state is WorldState.CLOSED
+            self._group = None if closed else group
+        if closed:
+            group.close()
+        group.introduce()
+
+    def start_beside(self, name: str, rank: int, world_size: int, timeout_s: float) -> Operation[World]:
+        """Start to join another world with some of the members, at the store of this one."""
+        return self._owner.start_beside(self, name, rank, world_size, timeout_s)
 
     def device_mesh(self, dim_name: str | None = None, timeout_s: float = 30.0) -> DeviceMesh:
         """Return the ranks as a DeviceMesh of one dimension over ``process_group``, with or without a default group."""
@@ -319,6 +331,10 @@ class World(WorldOperations):
     def soon(self, call: Callable[[], None]) -> None:
         """Have the progress thread call this: for those who must not take a lock, as a finalizer."""
         self._loop.call_soon(call)
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Have the progress thread call this after some time; the call must be quick."""
+        self._loop.call_later(delay_s, call)
 
     def leave_blocking(self, timeout_s: float | None) -> None:
         self._owner.leave_world_blocking(self, timeout_s)
