@@ -77,6 +77,7 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._completer = Completer(f"multiworld-futures-{world.name}-{world.generation}", world.later)
         self._timeout_s: float | None = None
         self._num_started = self._num_splits = 0
+        self._subgroups: dict[tuple[int, ...], WorldProcessGroup] = {}  # those of meshes
         self._is_destroyed = False  # by destroy_process_group, which then forgets the group itself
         self._coalescing = threading.local()
         self._closed = False
@@ -115,6 +116,10 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     @property
     def bound_device_id(self) -> torch.device | None:
         return None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     @property
     def timeout_s(self) -> float | None:
@@ -172,6 +177,7 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """The world is over here: its operations have failed. Any thread, idempotent, never blocks."""
         with self._lock:
             self._closed = True
+            self._subgroups.clear()
             if self._is_destroyed:
                 group_names.release(self._name)
             else:
@@ -401,6 +407,17 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         group = WorldProcessGroup(world, default_ranks, name=group_name, desc=group_desc, of_split=True)
         world.use_process_group(group)
         return group
+
+    def subgroup(self, members: Sequence[int]) -> WorldProcessGroup:
+        """Return the group of some ranks, among which this one is: this group, or one that was split off before."""
+        key = tuple(members)
+        found = self._subgroups.get(key)
+        if found is None or found.is_closed:
+            found = self if len(key) == self._world.world_size else self.split_group(members)
+            assert found is not None, "asked for a subgroup of others"
+            if found is not self:
+                self._subgroups[key] = found
+        return found
 
     def new_group(
         self,

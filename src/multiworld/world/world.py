@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -247,11 +247,21 @@ class World(WorldOperations):
         """Start to join another world with some of the members, at the store of this one."""
         return self._owner.start_beside(self, name, rank, world_size, timeout_s)
 
-    def device_mesh(self, dim_name: str | None = None, timeout_s: float = 30.0) -> DeviceMesh:
-        """Return the ranks as a DeviceMesh of one dimension over ``process_group``, with or without a default group."""
-        from .group_mesh import WorldMesh
+    def device_mesh(
+        self,
+        dim_name: str | Sequence[str] | None = None,
+        timeout_s: float = 30.0,
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> DeviceMesh:
+        """Return the ranks as a DeviceMesh over ``process_group``, with or without a default group.
 
-        return WorldMesh(self.process_group(timeout_s), dim_name)
+        It has one dimension, or those of ``shape``, with a name for each. Each row of such a mesh is a world of its
+        own, formed by the first call for that shape, which is a collective one.
+        """
+        from .group_mesh import mesh_of_world
+
+        return mesh_of_world(self.process_group(timeout_s), dim_name, shape)
 
     # ---- life
 
