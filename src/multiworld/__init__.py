@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from . import serving
     from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
     from .world.communicator import WorldCommunicator
+    from .world.group_mesh import WorldMesh
     from .world.manager import WorldManager
     from .world.request import Request
     from .world.state import WorldState
@@ -94,6 +95,7 @@ __all__ = [
     "WorldFormed",
     "WorldLeft",
     "WorldManager",
+    "WorldMesh",
     "WorldState",
     "WorldStatistics",
     "serving",
@@ -110,6 +112,7 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
     "World": ".world.world",
     "WorldCommunicator": ".world.communicator",
     "WorldManager": ".world.manager",
+    "WorldMesh": ".world.group_mesh",
     "WorldState": ".world.state",
     "WorldStatistics": ".world.world",
 }

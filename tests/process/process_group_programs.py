@@ -17,6 +17,8 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore, HashStore
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh
@@ -142,6 +144,39 @@ def ddp_with_a_hook(world: mw.World, folder: str) -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-2, rtol=0)
 
 
+def pytorchs_hooks(world: mw.World, folder: str) -> None:
+    """Those of PowerSGD wait, in what they chain to one future of the group, for another."""
+    group = world.process_group()
+    alone = group.split_group([world.rank])
+    hooks: list[tuple[Any, Any]] = [
+        (group, default_hooks.allreduce_hook),
+        (group, default_hooks.fp16_compress_hook),
+        (powersgd_state(group), powerSGD_hook.powerSGD_hook),
+        (powersgd_state(group), default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)),
+        (PostLocalSGDState(group, alone, start_localSGD_iter=9), post_localSGD_hook),  # type: ignore[no-untyped-call]
+    ]
+    for state, hook in hooks:
+        model = make_model()
+        wrapped = DistributedDataParallel(model, process_group=group)
+        wrapped.register_comm_hook(state, hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            loss_of(wrapped, own_part(batch(step, world.world_size), world)).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        everyone = [torch.empty_like(weights) for _ in range(world.world_size)]
+        dist.all_gather(everyone, weights, group=group)
+        for theirs in everyone:
+            torch.testing.assert_close(theirs, weights)
+    dist.destroy_process_group(alone)
+
+
+def powersgd_state(group: dist.ProcessGroup) -> powerSGD_hook.PowerSGDState:
+    """It compresses from the third step on."""
+    return powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=1, start_powerSGD_iter=2)
+
+
 def fsdp(world: mw.World, folder: str) -> None:
     model, reference = make_model(), make_model()
     mesh = world.device_mesh()
@@ -218,7 +253,8 @@ def distributed_checkpoint(world: mw.World, folder: str) -> None:
 
 
 FEATURES: dict[str, Callable[[mw.World, str], None]] = {
-    feature.__name__: feature for feature in (ddp, ddp_with_a_hook, fsdp, dtensor, pipelining, distributed_checkpoint)
+    feature.__name__: feature
+    for feature in (ddp, ddp_with_a_hook, pytorchs_hooks, fsdp, dtensor, pipelining, distributed_checkpoint)
 }
 
 

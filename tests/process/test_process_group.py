@@ -24,9 +24,11 @@ from torch._C._distributed_c10d import BarrierOptions, HashStore, _make_nccl_pre
 from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import multiworld as mw
 from multiworld.testing import scaled, wait_until
+from multiworld.world.group_mesh import WorldMesh
 from multiworld.world.process_group import WorldProcessGroup
 from tests.process.process_group_programs import BACKENDS
 
@@ -442,6 +444,95 @@ def test_a_world_that_is_over_makes_no_group() -> None:
 def test_forming_a_group_that_the_others_do_not_ask_for_ends_in_time() -> None:
     with worlds_of(2) as worlds, pytest.raises(mw.OperationTimeoutError):
         worlds[0].process_group(timeout_s=0.05)
+
+
+def test_a_subgroup_is_a_world_of_its_own() -> None:
+    """It breaks on its own, stands when the others break, and ends with destroy_process_group."""
+    with worlds_of(4) as worlds:
+        groups = each(lambda rank: worlds[rank].process_group(), 4)
+        halves: list[Any] = each(lambda rank: groups[rank].split_group([0, 1] if rank < 2 else [3, 2]), 4)
+        assert [dist.get_process_group_ranks(half) for half in halves] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+        assert [half.rank() for half in halves] == [0, 1, 0, 1]
+        assert each(lambda rank: _all_reduced(halves[rank]).item(), 4) == [2.0] * 4
+        few = each(lambda rank: groups[rank].new_group([1, 2], group_desc="few"), 4)
+        assert [group is None for group in few] == [True, False, False, True]
+        assert few[1] is not None
+        assert few[1].group_desc == "few"
+        halves[3].world.abort()
+        assert isinstance(halves[2].world.blocking.wait_broken(), mw.WorldBrokenError)
+        assert each(lambda rank: _all_reduced(halves[rank]).item(), 2) == [2.0] * 2
+        worlds[3].abort()
+        worlds[0].blocking.wait_broken()
+        assert each(lambda rank: _all_reduced(halves[rank]).item(), 2) == [2.0] * 2
+        each(lambda rank: dist.destroy_process_group(halves[rank]), 2)
+        with pytest.raises(mw.WorldClosedError):
+            halves[0].allreduce([torch.ones(1)])
+        assert halves[0] not in c10d._world.pg_map
+
+
+def test_members_that_mean_different_subgroups_all_get_an_error() -> None:
+    def split(rank: int) -> str:
+        with pytest.raises(ValueError, match="all members of a subgroup name the same ranks") as caught:
+            made[rank].split_group([[0, 1], [0, 1, 2], [2]][rank])
+        return str(caught.value)
+
+    with worlds_of(3) as worlds:
+        made = each(lambda rank: worlds[rank].process_group())
+        assert len(set(each(split))) == 1
+
+
+@pytest.mark.parametrize("call", ["merge_remote_group", "get_group_store"])
+def test_what_the_group_has_not_says_so(call: str) -> None:
+    """What it would inherit looks for a store of PyTorch, and ends the process."""
+    with worlds_of(2) as worlds:
+        group, _ = each(lambda rank: worlds[rank].process_group(), 2)
+        with pytest.raises(NotImplementedError, match="world"):
+            getattr(group, call)()
+
+
+def test_a_mesh_of_two_dimensions_needs_no_default_group() -> None:
+    def use(rank: int) -> None:
+        mesh = worlds[rank].device_mesh(("dp", "tp"), shape=(2, 2))
+        assert mesh == worlds[rank].device_mesh(("dp", "tp"), shape=(2, 2))
+        assert mesh != worlds[rank].device_mesh()
+        assert mesh.mesh.tolist() == [[0, 1], [2, 3]]
+        assert mesh.get_coordinate() == divmod(rank, 2)
+        assert (mesh.get_local_rank("dp"), mesh["tp"].get_local_rank()) == divmod(rank, 2)
+        assert mesh["tp"].mesh.tolist() == [2 * (rank // 2), 2 * (rank // 2) + 1]
+        assert mesh["dp"].get_group() is mesh.get_group(0)
+        assert mesh._flatten("all").get_group() is worlds[rank].process_group()
+        whole = torch.arange(16.0).view(4, 4)
+        part = whole.chunk(2)[rank // 2].chunk(2, dim=1)[rank % 2].clone()
+        tensor = DTensor.from_local(part, mesh, [Shard(0), Shard(1)])
+        assert torch.equal(tensor.full_tensor(), whole)
+        columns = tensor.redistribute(mesh, [Replicate(), Shard(1)])
+        assert torch.equal(columns.to_local(), whole.chunk(2, dim=1)[rank % 2])
+
+    with worlds_of(4) as worlds:
+        each(use, 4)
+        assert not dist.is_initialized()
+
+
+def test_worlds_that_were_joined_apart_make_a_mesh() -> None:
+    def use(rank: int) -> None:
+        row, column = divmod(rank, 2)
+        join = managers[rank].blocking.join
+        dp, tp = join(f"dp{column}", row, 2, url), join(f"tp{row}", column, 2, url)
+        groups = [dp.process_group(), tp.process_group()]
+        mesh = WorldMesh.from_group(groups, "cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
+        assert mesh.get_coordinate() == (row, column)
+        tensor = DTensor.from_local(torch.tensor([float(rank)]), mesh, [Shard(0), Shard(0)])
+        assert tensor.full_tensor().tolist() == [0.0, 1.0, 2.0, 3.0]
+        with pytest.raises(ValueError, match=r"the groups have \[2, 2\] ranks"):
+            WorldMesh.from_group(groups, "cpu", [0, 1])
+
+    managers = [mw.WorldManager() for _ in range(4)]
+    try:
+        url = managers[0].serve_store("tcp://127.0.0.1:0")
+        each(use, 4)
+    finally:
+        for manager in managers:
+            manager.close()
 
 
 @pytest.mark.parametrize("how", ["wait", "options", "set_timeout"])

@@ -14,7 +14,13 @@ from multiworld.testing import Worker, WorkerGroup
 from tests.process import process_group_programs as programs
 
 SIZE = 2
-WITHOUT_A_DEFAULT_GROUP = ["ddp", "ddp_with_a_hook", "fsdp", "dtensor"]  # PyTorch wants one for the others
+WITHOUT_A_DEFAULT_GROUP = [
+    "ddp",
+    "ddp_with_a_hook",
+    "pytorchs_hooks",
+    "fsdp",
+    "dtensor",
+]  # PyTorch wants one for the others
 
 _numbers = itertools.count()
 

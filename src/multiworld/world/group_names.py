@@ -57,8 +57,8 @@ def introduce(group: Any, name: str, backend: str, device_type: str, ranks: Mapp
         known.pg_names[group] = name  # type: ignore[assignment] # GroupName, a str, is younger than torch 2.6
         known.pg_group_ranks[group] = dict(ranks)
         known.pg_backend_config[group] = f"{device_type}:{backend}"
-        known.pg_to_tag[group] = tag = f"user:{name}"
-        known.tags_to_pg.setdefault(tag, []).append(group)
+        # Not in tags_to_pg: destroy_process_group leaves an empty list there, and nobody looks for a world by its tag.
+        known.pg_to_tag[group] = f"user:{name}"
         _register_process_group(name, group)  # type: ignore[arg-type]
 
 
@@ -72,10 +72,8 @@ def forget(group: Any, name: str) -> None:
         _reserved.discard(name)
         known = c10d._world
         was_known = known.pg_map.pop(group, None) is not None
-        for table in (known.pg_names, known.pg_group_ranks, known.pg_backend_config, known.pg_coalesce_state):
+        for table in (known.pg_names, known.pg_group_ranks, known.pg_backend_config, known.pg_to_tag):
             table.pop(group, None)
-        tag = known.pg_to_tag.pop(group, None)
-        if tag is not None:
-            known.tags_to_pg.pop(tag, None)
+        known.pg_coalesce_state.pop(group, None)
         if was_known:
             _unregister_process_group(name)  # type: ignore[arg-type]

@@ -1,0 +1,51 @@
+"""Who belongs to which subgroup, and how their worlds are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multiworld.world.group_mesh import rows_of
+from multiworld.world.group_split import check_members, check_split, subworld_name
+
+
+def test_members_are_in_the_order_of_their_ranks() -> None:
+    assert check_members([2, 0], 3) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [([], "at least one"), ([0, 0], "twice"), ([3], "not one of the ranks 0 to 2"), ("01", "list"), ([True], "holds")],
+)
+def test_what_is_no_subgroup_is_refused(ranks: Any, text: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=text):
+        check_members(ranks, 3)
+
+
+def test_each_names_its_own_subgroup_and_strangers_name_any() -> None:
+    check_split([[0, 1], [0, 1], [2, 3], [2, 3]])
+    check_split([[0, 1], [0, 1], [0, 1]])
+
+
+def test_members_that_mean_different_subgroups_are_told() -> None:
+    with pytest.raises(ValueError, match=r"rank 0 splits off \[0, 1\], but rank 1 splits off \[1, 2\]"):
+        check_split([[0, 1], [1, 2], [1, 2]])
+
+
+def test_no_two_subgroups_have_one_name() -> None:
+    names = {subworld_name(name, 1, 1, first) for name in ("a" * 200, "a" * 199) for first in (0, 2)}
+    assert len(names) == 4
+    assert max(map(len, names)) <= 200
+    assert subworld_name("training", 3, 2, 0) == "training.3.2.0"
+
+
+def test_a_mesh_has_a_row_for_each_dimension() -> None:
+    assert rows_of(5, 8, (2, 4)) == [[1, 5], [4, 5, 6, 7]]
+    assert rows_of(5, 8, (2, 2, 2)) == [[1, 5], [5, 7], [4, 5]]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 8), (-2, -4)])
+def test_a_shape_of_other_ranks_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="must be the 8 ranks"):
+        rows_of(0, 8, shape)
