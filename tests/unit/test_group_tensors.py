@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 import torch
-from torch._C._distributed_c10d import AllreduceOptions
-from torch.distributed import ReduceOp
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from multiworld.world.group_tensors import only, only_list, parts_of, reduce_op_of, seconds_of, split
+from multiworld.errors import InvalidTypeError, MissingTensorError
+from multiworld.world.group_tensors import alike, only, only_list, overlap, pairs, parts_of, split
 
 
 @pytest.mark.parametrize("shape", [(6, 2), (3, 2, 2), (12,)])
@@ -59,28 +56,37 @@ def test_lists_hold_one_entry() -> None:
     tensor = torch.ones(1)
     assert only([tensor]) is tensor
     assert only(tensor) is tensor
-    assert only_list([[tensor, tensor]]) == [tensor, tensor]
-    for call in (lambda: only([]), lambda: only([tensor, tensor]), lambda: only_list([[tensor], [tensor]])):
+    assert only_list([[tensor, tensor]], "outputs") == only_list([tensor, tensor], "outputs") == [tensor, tensor]
+    for call in (lambda: only([tensor, tensor]), lambda: only_list([[tensor], [tensor]], "outputs")):
         with pytest.raises(ValueError, match="expected one"):
             call()
+    for empty in (lambda: only([]), lambda: only_list([], "outputs"), lambda: only_list([[]], "outputs")):
+        with pytest.raises(MissingTensorError, match="is empty"):
+            empty()
+    with pytest.raises(InvalidTypeError, match=r"tensors\[0\] must be a tensor, got 1"):
+        only([1])
 
 
-def test_options_say_the_operation_and_a_deadline_if_they_have_one() -> None:
-    options = AllreduceOptions()
-    assert seconds_of(options) is None
-    assert seconds_of(None) is None
-    options.timeout = timedelta(seconds=2)
-    options.reduceOp = ReduceOp(ReduceOp.MAX)
-    assert seconds_of(options) == 2.0
-    assert reduce_op_of(options).op == ReduceOp.MAX
-    assert reduce_op_of(ReduceOp.MIN) == ReduceOp.MIN
-    assert reduce_op_of(None) == ReduceOp.SUM
+def test_coalesced_tensors_are_alike() -> None:
+    assert len(alike([torch.ones(1), torch.ones(2)])) == 2
+    with pytest.raises(ValueError, match=r"tensors\[1\] is torch.int64 on cpu, but tensors\[0\] is torch.float32"):
+        alike([torch.ones(1), torch.ones(1, dtype=torch.int64)])
+    with pytest.raises(ValueError, match="2 outputs, but 1 inputs"):
+        pairs([torch.ones(1)] * 2, [torch.ones(1)])
+
+
+def test_tensors_that_may_share_memory_are_found() -> None:
+    whole = torch.ones(4, 4)
+    assert overlap([whole, whole])
+    assert overlap([whole[:3], whole[2:]])
+    assert overlap([whole[:, :1], whole[:, 1:]]), "they interleave"
+    assert not overlap([whole[:2], whole[2:], torch.ones(4), torch.empty(0), torch.empty(0)])
 
 
 def test_what_a_functional_collective_returned_stands_for_its_result() -> None:
     result = torch.ones(4)
     pending = AsyncCollectiveTensor(result)
     assert only([pending]).data_ptr() == only(pending).data_ptr() == result.data_ptr()
-    assert [tensor.data_ptr() for tensor in only_list([[pending, result]])] == [result.data_ptr()] * 2
+    assert [tensor.data_ptr() for tensor in only_list([[pending, result]], "outputs")] == [result.data_ptr()] * 2
     assert [part.data_ptr() for part in split(pending, [], 2, "input")] == [result.data_ptr(), result.data_ptr() + 8]
     assert parts_of(pending, 2, torch.Size([2]), "input")[0].data_ptr() == result.data_ptr()
