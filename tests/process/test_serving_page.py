@@ -228,7 +228,7 @@ async def test_a_controller_elsewhere_is_asked_over_one_connection_and_found_aga
 
     first, second = controller(), controller()
     port = await first.start()
-    with pytest.raises(DeploymentError, match="trust"):
+    with pytest.raises(DeploymentError, match="tokens differ"):
         await ControllerSource(("127.0.0.1", port), "other").status()
     source = ControllerSource(("127.0.0.1", port), "secret")
     try:
