@@ -14,7 +14,7 @@ from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions
 from multiworld.serving.hosts import DeploymentFile, HostOptions, Reception, ask, find_deployment
 from multiworld.serving.pipeline import Cluster
 from multiworld.wire import token as token_module
-from multiworld.wire.token import check_token, warn_of_no_token, warn_of_weakness, weakness_of
+from multiworld.wire.token import check_token, warn_of_no_token, warn_of_weakness, weakness_is_told, weakness_of
 
 LONG = "0123456789abcdef"
 AT = ("127.0.0.1", 1)
@@ -71,10 +71,11 @@ def test_a_deployment_that_names_no_token_is_none_of_ours(tmp_path: Path) -> Non
         file.path.unlink()
 
 
-def test_a_short_token_is_warned_of_once_for_each_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_token_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         warn_of_weakness(LONG[1:])
         warn_of_weakness("1", "Cluster(token=)")
+        warn_of_weakness("1", "WorldManager(token=)")
         warn_of_weakness(LONG, "another")
         warn_of_weakness("", "another")
     expected = "only 15 characters: whoever records a connection can try short secrets until one fits. Draw a long one"
@@ -83,6 +84,9 @@ def test_a_short_token_is_warned_of_once_for_each_place(caplog: pytest.LogCaptur
         "Cluster(token=)",
     ]
     assert expected in caplog.text
+    weakness_is_told("2")
+    warn_of_weakness("2")
+    assert len(caplog.records) == 2
 
 
 def test_managers_warn_of_a_short_token(

@@ -6,7 +6,7 @@ import ipaddress
 import logging
 from typing import Final
 
-__all__ = ["TOKEN_VARIABLE", "check_token", "warn_of_no_token", "warn_of_weakness", "weakness_of"]
+__all__ = ["TOKEN_VARIABLE", "check_token", "warn_of_no_token", "warn_of_weakness", "weakness_is_told", "weakness_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,13 @@ def warn_of_no_token(host: str) -> None:
 
 
 def warn_of_weakness(token: str, name: str = TOKEN_VARIABLE) -> None:
-    """Log it, once in a process for each place that a token comes from."""
+    """Log it, once in a process for each token; not in processes forked from one that was told of it."""
     text = weakness_of(token, name)
-    if text and name not in _told:
-        _told.add(name)
+    if text and token not in _told:
+        _told.add(token)
         logger.warning("%s", text)
+
+
+def weakness_is_told(token: str) -> None:
+    """Whoever gave this process the token has warned of it."""
+    _told.add(token)

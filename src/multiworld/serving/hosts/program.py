@@ -18,6 +18,7 @@ from ...elastic.orphans import Reaping
 from ...elastic.worker_program import Inheritance
 from ...wire.descriptors import raise_limit
 from ...world.procfs import child_pids
+from ...wire.token import weakness_is_told
 from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions
@@ -60,6 +61,7 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
     if options.paths:
         sys.path[:] = options.paths  # before anything of theirs is imported
     reaping = Reaping(child_pids())  # before modules are imported, which may start processes
+    weakness_is_told(options.token)  # members are forked from here
     warnings, num_blas_threads = _prepare((*PROGRAMS, *options.preload))
     signals = Signals()
     try:
