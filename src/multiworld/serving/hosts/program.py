@@ -17,8 +17,8 @@ from ...elastic.forking import count_lasting_threads, die_with_parent, outlive_p
 from ...elastic.orphans import Reaping
 from ...elastic.worker_program import Inheritance
 from ...wire.descriptors import raise_limit
-from ...world.procfs import child_pids
 from ...wire.token import weakness_is_told
+from ...world.procfs import child_pids
 from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions
