@@ -182,6 +182,26 @@ def test_what_else_listens_where_agents_are_to_meet_is_named_within_seconds(
         assert time.monotonic() - before < scaled(9)  # before a silent agent would be given up
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--node-rank=0"], "1 of at least 2 hosts have come; this one waits for others at 127.0.0.1:{port} ("),
+        (["--node-rank=1"], "this host looks for the other agents of the job at 127.0.0.1:{port} ("),
+        (["--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:{port}"], "at etcd 127.0.0.1:{port} ("),
+    ],
+)
+def test_an_agent_that_meets_too_few_says_whom_it_waits_for(
+    options: list[str], told: str, program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("multiworld.elastic.meeting.FIRST_S", 0.2)
+    monkeypatch.setattr("multiworld.elastic.leadership.STOCK_S", 0.1)
+    port = free_port()
+    given = [option.format(port=port) for option in options]
+    with pytest.raises(JobError):
+        main(["--nnodes=2", f"--master-port={port}", "--rdzv-conf=join_timeout=1", *given, str(program)])
+    assert told.format(port=port) in caplog.text
+
+
 def test_an_address_at_which_nobody_may_listen_is_named_at_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def listen_at(*_: object) -> socket.socket:
         raise PermissionError(errno.EACCES, "Permission denied")  # as to an ordinary user
