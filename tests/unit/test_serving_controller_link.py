@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import socketserver
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from multiworld.serving.hosts import controller_link
+from multiworld.serving.hosts import Reception, controller_link
 from multiworld.serving.hosts.controller_link import ControllerLink
 from multiworld.serving.hosts.greeting import AcceptorGreeting
 from multiworld.serving.hosts.loop import HostLoop
@@ -55,7 +56,10 @@ class Visit(socketserver.StreamRequestHandler):
 
     def _next(self) -> Any:
         while (record := self._lines.next()) is None:
-            self._lines.feed(self.request.recv(65536))
+            chunk = self.request.recv(65536)
+            if not chunk:
+                raise ConnectionError("the host is gone")
+            self._lines.feed(chunk)
         return record
 
 
@@ -177,3 +181,46 @@ def test_refusals_that_something_else_came_between_are_not_counted_together(
     with controller(lets_in=0) as server:
         assert refusals_until(server, lambda: server.num_refused >= 8, lose) == []
     assert server.num_refused >= 8
+
+
+def test_a_host_with_another_token_gives_up_at_once_and_says_so(no_leaks: None) -> None:
+    """There is no predecessor to wait for, as where another host has its name."""
+    refused: list[str] = []
+    loop = HostLoop()
+
+    def give_up(reason: str) -> None:
+        refused.append(reason)
+        loop.stop()
+
+    async def answer(request: object) -> dict[str, object]:
+        return {}
+
+    async def serve(ports: list[int], ready: threading.Event, ended: threading.Event) -> None:
+        reception = Reception("another token of the tests", on_host=lambda _: None, on_request=answer)
+        ports.append(await reception.start())
+        ready.set()
+        await asyncio.to_thread(ended.wait)
+        await reception.aclose()
+
+    ports, ready, ended = list[int](), threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(serve(ports, ready, ended)))
+    thread.start()
+    try:
+        assert ready.wait(scaled(5))
+        link = ControllerLink(
+            loop,
+            ("127.0.0.1", ports[0]),
+            TOKEN,
+            hello=lambda _: {"event": "hello"},
+            on_order=lambda _: None,
+            on_refused=give_up,
+        )
+        link.dial()
+        loop.call_later(scaled(5), loop.stop)
+        loop.run()
+        link.close()
+        loop.close()
+    finally:
+        ended.set()
+        thread.join()
+    assert refused == ["the job tokens differ; give all processes of the job the same token= or MULTIWORLD_TOKEN"]
