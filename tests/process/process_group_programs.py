@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import multiworld as mw
@@ -188,6 +189,30 @@ def fsdp(world: mw.World, folder: str) -> None:
         torch.testing.assert_close(ours.full_tensor(), theirs, atol=1e-6, rtol=0)
 
 
+def meshes_of_two_dimensions(world: mw.World, folder: str) -> None:
+    """HSDP, and tensor parallelism along the second dimension."""
+    for shape in ((world.world_size, 1), (1, world.world_size)):
+        mesh = world.device_mesh(("replicate", "shard"), shape=shape)
+        model, reference = make_model(), make_model()
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=mesh)
+        train_like_one_process(model, reference, world)
+        _compare(model, reference)
+    model, reference = make_model(), make_model()
+    plan: Any = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["shard"], plan, src_data_rank=None)
+    for each in (model, reference):
+        loss_of(each, batch(0, 1)).backward()  # type: ignore[no-untyped-call]
+        torch.optim.SGD(each.parameters(), lr=0.1).step()
+    _compare(model, reference)
+
+
+def _compare(model: nn.Module, reference: nn.Module) -> None:
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert isinstance(ours, DTensor)
+        torch.testing.assert_close(ours.full_tensor(), theirs, atol=1e-6, rtol=0)
+
+
 def dtensor(world: mw.World, folder: str) -> None:
     mesh = world.device_mesh("rows")
     whole = torch.arange(float(world.world_size * 12)).view(-1, 4)
@@ -254,7 +279,16 @@ def distributed_checkpoint(world: mw.World, folder: str) -> None:
 
 FEATURES: dict[str, Callable[[mw.World, str], None]] = {
     feature.__name__: feature
-    for feature in (ddp, ddp_with_a_hook, pytorchs_hooks, fsdp, dtensor, pipelining, distributed_checkpoint)
+    for feature in (
+        ddp,
+        ddp_with_a_hook,
+        pytorchs_hooks,
+        fsdp,
+        meshes_of_two_dimensions,
+        dtensor,
+        pipelining,
+        distributed_checkpoint,
+    )
 }
 
 

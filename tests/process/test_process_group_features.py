@@ -19,6 +19,7 @@ WITHOUT_A_DEFAULT_GROUP = [
     "ddp_with_a_hook",
     "pytorchs_hooks",
     "fsdp",
+    "meshes_of_two_dimensions",
     "dtensor",
 ]  # PyTorch wants one for the others
 

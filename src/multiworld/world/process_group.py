@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import InvalidTypeError, InvalidValueError
 from ..wire.operation import Operation
+from ..wire.waiting import run_in_thread
 from . import group_names
 from .global_ranks import global_ranks
 from .group_backend import GroupBackend
@@ -177,12 +178,15 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """The world is over here: its operations have failed. Any thread, idempotent, never blocks."""
         with self._lock:
             self._closed = True
+            subgroups = list(self._subgroups.values())
             self._subgroups.clear()
             if self._is_destroyed:
                 group_names.release(self._name)
             else:
                 group_names.forget(self, self._name)
         self._completer.stop()
+        for subgroup in subgroups:  # of meshes: nobody else has their worlds
+            run_in_thread(subgroup.world.abort, "multiworld-abort")
 
     # ---- collectives of one tensor for each rank; the parameters have c10d's names
 
@@ -418,6 +422,11 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
             if found is not self:
                 self._subgroups[key] = found
         return found
+
+    def worlds_of_meshes(self) -> list[World]:
+        """Return the worlds of what ``subgroup`` has split off."""
+        with self._lock:
+            return [subgroup.world for subgroup in self._subgroups.values()]
 
     def new_group(
         self,

@@ -270,6 +270,8 @@ class World(WorldOperations):
 
         At most ``timeout_s`` (default 5).
         """
+        for world in self._worlds_of_meshes():
+            await world.leave(timeout_s)
         await self._owner.leave_world(self, timeout_s)
 
     def abort(self) -> None:
@@ -347,7 +349,14 @@ class World(WorldOperations):
         self._loop.call_later(delay_s, call)
 
     def leave_blocking(self, timeout_s: float | None) -> None:
+        for world in self._worlds_of_meshes():
+            world.leave_blocking(timeout_s)
         self._owner.leave_world_blocking(self, timeout_s)
+
+    def _worlds_of_meshes(self) -> list[World]:
+        """Return the worlds that ``device_mesh`` has made of this one's ranks, and that end with it."""
+        group = self._group
+        return [] if group is None else group.worlds_of_meshes()
 
     def wait_broken_blocking(self) -> WorldBrokenError:
         waiter: Operation[WorldBrokenError] = Operation()  # of this caller alone, who may be interrupted
