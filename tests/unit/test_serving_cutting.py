@@ -1,7 +1,8 @@
 """A model that is cut into stages returns bitwise what it returned as a whole."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -122,7 +123,7 @@ def test_a_sequential_is_cut_anywhere(num_stages: int) -> None:
 
 
 def test_skip_connections_go_along() -> None:
-    model = ResNet()
+    model = ResNet().eval()
     for num_stages in (2, 5):
         parts = cut(model, torch.randn(2, 3, 16, 16), num_stages, repeats=1)
         images = torch.randn(5, 3, 24, 24)
@@ -189,6 +190,7 @@ def test_hugging_face_models_are_cut(kind: str) -> None:
         config = transformers.AutoConfig.for_model(kind, hidden_size=16, intermediate_size=32, **sizes, **tokens)
         model = transformers.AutoModelForCausalLM.from_config(config)
         example, other = {"input_ids": ids(2, 9)}, {"input_ids": ids(4, 6)}
+    model.eval()
     parts = pickle.loads(pickle.dumps(cut(model, example, 3, repeats=1)))
     with torch.no_grad():
         assert torch.equal(run(parts, other)["logits"], model(**other).logits)
@@ -254,7 +256,7 @@ def test_the_model_is_in_evaluation_mode() -> None:
     assert torch.equal(run(parts, payload), run(parts, payload))
 
 
-class Stateful(nn.Module):
+class Random(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 4)
@@ -264,8 +266,8 @@ class Stateful(nn.Module):
 
 
 def test_what_does_not_return_the_same_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Stateful.*returns something else in parts"):
-        cut(Stateful(), torch.randn(2, 4), 2, repeats=1)
+    with pytest.raises(ValueError, match=r"Random cannot be cut: forward draws random numbers \(aten.rand\)"):
+        cut(Random(), torch.randn(2, 4), 2, repeats=1)
 
 
 def test_errors_say_what_cannot_be_cut_and_why() -> None:
@@ -296,29 +298,38 @@ class Clock:
 
 
 class Timed(nn.Linear):
-    """Takes 20 ms of ``clock``, and ``stalls_s`` more, in turn, in its first runs; it is left whole by fx."""
+    """Lets time ``go_on`` with each call; it is left whole by fx."""
 
-    def __init__(self, clock: Clock, stalls_s: list[float]) -> None:
+    def __init__(self, go_on: Callable[[], None]) -> None:
         super().__init__(8, 8)
-        self._clock, self._stalls_s = clock, stalls_s
+        self._go_on = go_on
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         if rows.isnan().any():  # what a value decides, fx cannot follow
             raise ValueError("not a number")
-        self._clock.now_s += 0.02 + (self._stalls_s.pop(0) if self._stalls_s else 0)
+        self._go_on()
         return super().forward(rows)
 
 
-@pytest.mark.parametrize("stalls_s", [[], [0, 1, 1, 1, 1]], ids=["idle machine", "busy machine"])
+@pytest.mark.parametrize("stalls_s", [[0], [0, 1, 1, 1, 1]], ids=["idle machine", "busy machine"])
 def test_a_cut_balances_what_was_measured(monkeypatch: pytest.MonkeyPatch, stalls_s: list[float]) -> None:
     clock = Clock(monkeypatch)
-    layers = [Timed(clock, []) for _ in range(3)] + [Timed(clock, stalls_s)]
+
+    def taking_20_ms(stalls_s: list[float]) -> Callable[[], None]:
+        stalls = cycle(stalls_s)
+
+        def go_on() -> None:
+            clock.now_s += 0.02 + next(stalls)
+
+        return go_on
+
+    layers = [Timed(taking_20_ms([0])) for _ in range(3)] + [Timed(taking_20_ms(stalls_s))]
     parts = cut(nn.Sequential(nn.ReLU(), *layers, nn.ReLU()), torch.randn(4, 8), 2)
     assert [sum(name.endswith("weight") for name in part.state_dict()) for part in parts] == [2, 2]
 
 
 def test_stages_of_a_model_are_a_pipeline() -> None:
-    model = ResNet()
+    model = ResNet().eval()
     stages = stages_of(
         model, torch.randn(2, 3, 8, 8), 3, replicas=[1, 2, 1], name="cnn", batch=Batch(max_size=4), idempotent=True
     )
@@ -874,3 +885,112 @@ def test_a_cut_goes_where_tensors_can_be_sent(there: Callable[..., torch.Tensor]
         payload = part.module(payload)
         assert payload.layout == torch.strided
         assert payload.dtype == torch.float32
+
+
+def encoder(*, batch_first: bool = True, **options: Any) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first, **options)
+    return nn.TransformerEncoder(layer, 3, norm=nn.LayerNorm(8)).eval()
+
+
+class Encoding(nn.Module):
+    def __init__(self, encoder: nn.Module, *, is_followed: bool) -> None:
+        super().__init__()
+        self.tokens, self.encoder, self.head = nn.Embedding(50, 8), encoder, nn.Linear(8, 4)
+        self.is_followed = is_followed
+
+    def forward(self, ids: torch.Tensor, padding: torch.Tensor | None = None) -> torch.Tensor:
+        if not self.is_followed and ids.dim() != 2:
+            raise ValueError
+        hidden = self.tokens(ids)
+        hidden = self.encoder(hidden) if padding is None else self.encoder(hidden, src_key_padding_mask=padding)
+        return self.head(hidden)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(params=[True, False], ids=["fast path", "no fast path"])
+def fast_path(request: pytest.FixtureRequest) -> Iterator[bool]:
+    was = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(request.param)
+    yield request.param
+    assert torch.backends.mha.get_fastpath_enabled() == request.param
+    torch.backends.mha.set_fastpath_enabled(was)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_an_encoder_is_cut_between_its_layers(fast_path: bool, batch_first: bool) -> None:
+    models: list[tuple[nn.Module, Callable[[int], torch.Tensor]]] = [
+        (encoder(batch_first=batch_first), lambda rows: torch.randn(rows, 5, 8)),
+        (Encoding(encoder(batch_first=batch_first), is_followed=True).eval(), lambda rows: ids(rows, 5)),
+    ]
+    for model, make in models:
+        with torch.no_grad():
+            for num_stages in (2, 4):
+                parts = pickle.loads(pickle.dumps(cut(model, make(2), num_stages, repeats=1)))
+                for rows in (1, 3):
+                    payload = make(rows)
+                    assert torch.equal(run(parts, payload), model(payload))
+
+
+def test_attention_that_is_followed_by_export_answers_to_within_rounding(fast_path: bool) -> None:
+    layer = encoder().layers[0]
+    model = Encoding(encoder(), is_followed=False).eval()
+    for whole, example in ((layer, torch.randn(2, 5, 8)), (model, ids(2, 5))):
+        assert isinstance(whole, nn.Module)
+        parts = cut(whole, example, 3, repeats=1)
+        with torch.no_grad():
+            for rows in (1, 4):
+                payload = torch.cat([example[:1]] * rows)
+                expected, found = whole(payload), run(parts, payload)
+                assert torch.allclose(found, expected, rtol=3.5e-4, atol=3.5e-4 * float(expected.abs().max()))
+                assert fast_path or torch.equal(found, expected)
+
+
+def test_attention_is_a_model_too(fast_path: bool) -> None:
+    model, example = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(2, 5, 8)
+    parts = cut(model, [example, example, example], 2, repeats=1)
+    payload = [torch.randn(2, 5, 8) for _ in range(3)]
+    with torch.no_grad():
+        for found, expected in zip(run(parts, payload), model(*payload), strict=True):
+            assert torch.allclose(found, expected, rtol=3.5e-4, atol=3.5e-4)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_encoder_that_packs_rows_by_their_padding_is_cut_around_or_told_how_not_to() -> None:
+    example = {"ids": ids(2, 5), "padding": torch.tensor([[False] * 5, [False] * 3 + [True] * 2])}
+    followed = Encoding(encoder(), is_followed=True).eval()
+    with torch.no_grad():
+        found = run(cut(followed, example, 2, repeats=1), example)
+        assert torch.equal(found, followed(**example))
+    packing = Encoding(encoder(), is_followed=False).eval()
+    with pytest.raises(ValueError, match=r"encoder packs its rows by their padding mask.*use_nested_tensor = False"):
+        cut(packing, example, 2, repeats=1)
+    assert isinstance(packing.encoder, nn.TransformerEncoder)
+    packing.encoder.use_nested_tensor = False
+    parts = cut(packing, example, 2, repeats=1)
+    with torch.no_grad():
+        assert torch.allclose(run(parts, example), packing(**example), rtol=3.5e-4, atol=3.5e-4)
+
+
+class Weighted(nn.Module):
+    """What it computes of a buffer changes with the buffer."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("scale", torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x) * self.scale.exp())  # type: ignore[no-any-return]
+
+
+def test_what_is_computed_of_buffers_follows_new_weights() -> None:
+    model, changed, payload = Weighted(), Weighted(), torch.randn(3, 8)
+    changed.scale.mul_(3)
+    parts = cut(model, payload, 3, repeats=1)
+    for part in parts:
+        state = part.state_dict()
+        part.load_state_dict({name: changed.state_dict()[name] for name in state})
+    with torch.no_grad():
+        assert torch.equal(run(parts, payload), changed(payload))

@@ -15,9 +15,13 @@ from ..graph import Batch, Stage
 from ..results import checked_result
 from .boundaries import Boundary, Layout
 from .building import build
+from .checks import ImpureError, check_kind, check_pure, problem_of
+from .comparing import is_close, leaves, same
+from .copying import private_copy, random_states_kept
+from .fast_path import packing_noted, without_fast_path
 from .measuring import Measured, measure
 from .partition import LayerCost, partition
-from .rows import find_rows
+from .rows import find_rows, other_values
 from .tracing import Example, Traced, trace_by_export, trace_by_fx
 
 __all__ = ["Part", "cut", "cut_parts", "profile", "stages_of"]
@@ -46,9 +50,10 @@ def profile(module: nn.Module, example: Any, *, repeats: int = 5) -> list[LayerC
     """Measure what the parts of a model cost between the places where it can be cut.
 
     ``example``: a request's payload: a tensor, or a list or dict of tensors, which ``forward`` takes as its positional
-    or keyword arguments. Puts the module in evaluation mode. Raises ValueError if it cannot be traced.
+    or keyword arguments. The module stays as it is; a copy of it is measured, in evaluation mode. Raises ValueError if
+    it cannot be traced.
     """
-    return _tried(module, example, 1, lambda traced: _Cuttable(traced, repeats, at_least=1).costs())
+    return _tried(module, example, 1, lambda _, traced: _Cuttable(traced, repeats, at_least=1).costs())
 
 
 def cut(
@@ -62,17 +67,22 @@ def cut(
     max_param_bytes: int | None = None,
     by_rows: bool = False,
 ) -> list[nn.Module]:
-    """Cut a model into modules which, called one after the other, return bitwise what it returns.
+    """Cut a model into modules which, called one after the other, return bitwise what it returns in evaluation mode.
 
-    The slowest of them is as fast as the measured costs allow. They share the model's weights, under the same names,
-    and the model is put in evaluation mode. Skip connections go along as further tensors of the payload. ``example``:
+    Where the model uses PyTorch's fast path for attention and torch.export has to follow it, they return what it
+    returns without that path, which is the same to within rounding (see ``comparing.is_close``).
+
+    The slowest of them is as fast as the measured costs allow. They share the model's parameters, and have copies of
+    its buffers, under the same names. The model stays as it is, in the mode in which it is; the parts are in evaluation
+    mode. Skip connections go along as further tensors of the payload. ``example``:
     see ``profile``; give it two rows or more, so that rows can be told from other dimensions of size 1, and the size of
     a usual request, for which the parts are balanced. ``by_rows``: cut only where the first dimension of all that goes
     on is that of the rows, so that requests can be batched in every part; but in the first one only if all of a request
     has its rows in front.
 
-    Raises ValueError for a model that cannot be traced, has fewer places to cut than asked for, or does not return the
-    same in parts (because it draws random numbers, or keeps state between calls).
+    Raises ValueError for a model that cannot be traced, has fewer places to cut than asked for, keeps state between
+    calls, draws random numbers, or gives an answer that cannot be served; TypeError for what is no module, or for an
+    example that it cannot take.
     """
     parts = cut_parts(
         module,
@@ -100,7 +110,7 @@ def cut_parts(
 ) -> list[Part]:
     """As ``cut``, and tell of each part whether its requests can be batched."""
 
-    def attempt(traced: Traced) -> list[Part]:
+    def attempt(own: nn.Module, traced: Traced) -> list[Part]:
         cuttable = _Cuttable(traced, repeats, at_least=num_stages, by_rows=by_rows)
         plan = partition(
             cuttable.costs(),
@@ -111,8 +121,8 @@ def cut_parts(
         )
         logger.info("%s is cut at %s, for stages of %s s", type(module).__name__, plan.starts, plan.seconds)
         cuts = [cuttable.boundaries[start - 1] for start in plan.starts[1:]]
-        parts = build(traced, cuttable.layout, cuts, module.state_dict().keys(), cuttable.rows.number)
-        _check(module, traced.example, example, parts)
+        parts = build(traced, cuttable.layout, cuts, own.state_dict().keys(), cuttable.rows.number)
+        _check(private_copy(own), traced.example, example, parts)
         along_rows = [cuttable.takes_rows, *(place.by_rows for place in cuts), cuttable.gives_rows]
         return [
             Part(part, before and after)
@@ -154,22 +164,42 @@ class _UnsuitableError(ValueError):
     """A model as one way of tracing gives it cannot be cut as asked; another way may do."""
 
 
-def _tried(module: nn.Module, example: Any, num_stages: int, attempt: Callable[[Traced], T]) -> T:
-    """Return what the first way of tracing gives with which an attempt succeeds."""
+def _tried(module: nn.Module, example: Any, num_stages: int, attempt: Callable[[nn.Module, Traced], T]) -> T:
+    """Return what the first way of tracing gives with which an attempt succeeds. Attempts get a copy of the module."""
+    check_kind(module)
     bound = Example.bind(module, example)
-    module.eval()
-    problems: list[str] = []
-    for trace in (trace_by_fx, trace_by_export):
-        try:
-            return attempt(trace(module, bound))
-        except _UnsuitableError as error:
-            problems.append(f"{trace.__name__}: {error}")
-        except Exception as error:  # this runs the model's own code, which may raise anything
-            problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
+    name = type(module).__name__
+    with random_states_kept([*module.parameters(), *module.buffers(), *bound.values.values()]):
+        own = private_copy(module)
+        _check_behaviour(name, private_copy(own), bound)
+        problems: list[str] = []
+        for trace in (trace_by_fx, trace_by_export):
+            try:
+                return attempt(own, trace(private_copy(own), bound))
+            except _UnsuitableError as error:
+                problems.append(f"{trace.__name__}: {error}")
+            except Exception as error:  # this runs the model's own code, which may raise anything
+                problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
     raise ValueError(
-        f"{type(module).__name__} cannot be cut into {num_stages} stages ({'; '.join(problems)}). "
+        f"{name} cannot be cut into {num_stages} stages ({'; '.join(problems)}). "
         "Write the stages yourself, or ask for fewer."
     )
+
+
+def _check_behaviour(name: str, module: nn.Module, bound: Example) -> None:
+    """Raise ValueError for a model that cannot be served in parts, however it is followed."""
+    others = {parameter: other_values(value) for parameter, value in bound.values.items()}
+    try:
+        answer = check_pure(module, bound.values, others)
+    except ImpureError as error:
+        raise ValueError(f"{name} cannot be cut: {error}") from None
+    except Exception as error:  # the model's own code may raise anything
+        raise ValueError(
+            f"{name} cannot be cut: with the example it raises {type(error).__name__}: {_first_line(error)}"
+        ) from error
+    problem = problem_of(answer)
+    if problem is not None:
+        raise ValueError(f"{name} cannot be served as it is: {problem}")
 
 
 class _Cuttable:
@@ -247,34 +277,33 @@ def _name(nodes: Sequence[fx.Node], measured: Mapping[fx.Node, Measured]) -> str
 def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.Module]) -> None:
     """Compare one run through the parts, each with its own copy of its payload as in a process of its own."""
     with torch.no_grad():
-        whole = _leaves(module(**{name: value.clone() for name, value in bound.values.items()}))
+        with packing_noted(module) as packing:
+            whole = _answer(module, bound)
         payload = _copied(example)
         for part in parts:
-            payload = part(payload)
-            try:
-                checked_result(payload, is_ours=False)
-            except TypeError as error:
-                raise _UnsuitableError(f"{type(module).__name__} cannot be served as it is: {error}") from None
-            payload = _copied(payload)
-    pieces = _leaves(payload)
-    if len(whole) != len(pieces) or not all(map(_same, whole, pieces)):
-        raise _UnsuitableError(
-            f"{type(module).__name__} returns something else in parts than as a whole: it may draw random numbers, or "
-            "keep state between calls"
-        )
+            payload = _copied(checked_result(part(payload), is_ours=False))
+        pieces = leaves(payload)
+        if _all_same(whole, pieces):
+            return
+        if torch.backends.mha.get_fastpath_enabled():
+            with without_fast_path():
+                slowly = _answer(module, bound)
+            if _all_same(slowly, pieces) and all(map(is_close, whole, pieces)) and not packing:
+                return
+            if _all_same(slowly, pieces) and packing:
+                raise _UnsuitableError(
+                    f"{packing[0] or 'the encoder'} packs its rows by their padding mask, and gives zeros for padding; "
+                    "set its use_nested_tensor = False"
+                )
+    raise _UnsuitableError("it returns something else in parts than as a whole: it was followed wrongly")
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
+def _answer(module: nn.Module, bound: Example) -> list[torch.Tensor]:
+    return leaves(module(**{name: value.clone() for name, value in bound.values.items()}))
 
 
-def _leaves(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return [leaf for item in items for leaf in _leaves(item)]
+def _all_same(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return len(ones) == len(others) and all(map(same, ones, others))
 
 
 def _copied(value: Any) -> Any:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from .comparing import is_close
 from .guards import broken
 from .measuring import can_be_sent, inputs_of
 from .tracing import Traced, fixed_sizes
 
-__all__ = ["Rows", "find_rows"]
+__all__ = ["Rows", "find_rows", "other_values"]
 
 TOLERANCE_ON_GPU = 1e-2
 """Of the largest value: there, another number of rows may be computed by another algorithm, with TF32 or without."""
@@ -92,18 +92,26 @@ def _among_others(value: torch.Tensor) -> torch.Tensor:
     So what mixes rows with earlier or later ones, counts them, takes them in pairs or turns them round gives itself
     away.
     """
-    others = _others(value)
+    others = other_values(value)
     return torch.cat((others[:1], value, others, others))
 
 
-def _others(value: torch.Tensor) -> torch.Tensor:
+def other_values(value: torch.Tensor) -> torch.Tensor:
     """Return other rows. What may be indices, each column those of a table of its own, must stay indices that exist."""
+    if not value.numel() or not value.dim():
+        return value
     others = value[:1].expand_as(value)
     if value.is_floating_point():
-        others = torch.where((value == value.round()).all(0), others, 1 - 2 * others)
+        others = torch.where((value == value.round()).all(0), others, -_larger(others, value) - others.sign())
     if torch.equal(others, value):
         others = value.flatten().roll(1).view(value.shape)
     return (value == 0).to(value.dtype) if torch.equal(others, value) else others
+
+
+def _larger(others: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return rows so much larger that their largest exceeds that of all: it must not be hidden among other rows."""
+    factor = 2 * value.abs().max() / others.abs().max()
+    return others * torch.where(factor.isfinite(), factor, 2)
 
 
 def _has_rows(alone: Any, among: Any, num_rows: int) -> bool:
@@ -112,16 +120,5 @@ def _has_rows(alone: Any, among: Any, num_rows: int) -> bool:
         and can_be_sent(among)
         and alone.shape[:1] == (num_rows,)
         and among.shape == (1 + 3 * num_rows, *alone.shape[1:])
-        and _is_close(alone, among[1 : 1 + num_rows])
+        and is_close(alone, among[1 : 1 + num_rows], TOLERANCE_ON_GPU if alone.is_cuda else 0.0)
     )
-
-
-def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors differ by no more than other numbers of rows make the same products differ."""
-    if not (one.is_floating_point() or one.is_complex()) or not one.numel():
-        return torch.equal(one, other)
-    tolerance = max(math.sqrt(torch.finfo(one.dtype).eps), TOLERANCE_ON_GPU if one.is_cuda else 0.0)
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    one, other = one.to(wide), other.to(wide)
-    largest = float(one.abs().nan_to_num(0.0, 0.0, 0.0).max())
-    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * largest, equal_nan=True)

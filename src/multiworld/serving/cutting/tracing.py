@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from . import guards
+from .copying import private_copy
+from .fast_path import LayerByLayer, is_encoder, layer_by_layer, without_fast_path
 from .regions import as_modules
 
 __all__ = ["Example", "Traced", "fixed_sizes", "trace_by_export", "trace_by_fx"]
@@ -75,7 +78,12 @@ class Traced:
 
 
 class _Tracer(fx.Tracer):
-    """Leaves those modules whole whose code fx cannot follow, and remembers where it failed."""
+    """Leaves those modules whole whose code fx cannot follow, and remembers where it failed.
+
+    What is computed of buffers is followed too: as constants, it would not change when they get new weights.
+    """
+
+    proxy_buffer_attributes = True
 
     def __init__(self, opaque: set[type[nn.Module]]) -> None:
         super().__init__()
@@ -83,12 +91,19 @@ class _Tracer(fx.Tracer):
         self.failed: type[nn.Module] | None = None
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in self._opaque or super().is_leaf_module(m, module_qualified_name)
+        if type(m) in self._opaque:
+            return True
+        is_parametrized = parametrize.is_parametrized(m) or isinstance(m, parametrize.ParametrizationList)
+        return not is_parametrized and super().is_leaf_module(
+            m, module_qualified_name
+        )  # whole, it could not be pickled
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         try:
+            if isinstance(m, nn.TransformerEncoder) and is_encoder(m) and _is_alone(args, kwargs):
+                return layer_by_layer(m, args[0])
             return super().call_module(m, forward, args, kwargs)
         except Exception:
             if self.failed is None:
@@ -96,10 +111,21 @@ class _Tracer(fx.Tracer):
             raise
 
 
+def _is_alone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call gives one argument and no masks."""
+    return len(args) == 1 and not any(value is not None and value is not False for value in kwargs.values())
+
+
 def trace_by_fx(module: nn.Module, example: Example) -> Traced:
     """Trace symbolically: shapes stay free, names stay as they are. Raises whatever ``forward`` does with a proxy."""
     opaque: set[type[nn.Module]] = set()
+    original = module
     while True:
+        module = private_copy(original)  # where tracing fails, proxies may be left in attributes
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise NotImplementedError("it has hooks of its own, which fx does not follow")
+        if is_encoder(module):
+            module.__class__ = LayerByLayer
         tracer = _Tracer(opaque)
         try:
             with warnings.catch_warnings():
@@ -187,7 +213,7 @@ def _without_needless(readable: list[str], module: nn.Module, followed: fx.Graph
 
 def _agree(module: nn.Module, followed: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> bool:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_fast_path():
             whole = pytree.tree_leaves(_plain(module(**{name: value.clone() for name, value in values.items()})))
             found = pytree.tree_leaves(followed(*(value.clone() for value in values.values())))
             return len(whole) == len(found) and all(map(torch.equal, whole, found))
@@ -196,7 +222,7 @@ def _agree(module: nn.Module, followed: fx.GraphModule, values: Mapping[str, tor
 
 
 def _export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
-    tensors = tuple(example.values.values())
+    tensors = tuple(value.clone() for value in example.values.values())  # of each request they are different ones
     free = tuple(dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) for tensor in tensors)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

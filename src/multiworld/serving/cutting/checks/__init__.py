@@ -1,0 +1,7 @@
+"""Decides whether a model can be cut and its answers served, and says what stands in the way."""
+
+from .answers import problem_of
+from .kinds import check_kind
+from .purity import ImpureError, check_pure
+
+__all__ = ["ImpureError", "check_kind", "check_pure", "problem_of"]

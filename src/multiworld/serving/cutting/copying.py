@@ -1,0 +1,71 @@
+"""Copies a model so that whatever is done with the copy, nothing of the model changes; and keeps random states."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+__all__ = ["private_copy", "random_states_kept"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def private_copy(module: M) -> M:
+    """Return a copy in evaluation mode that has only the parameters in common with a model.
+
+    Buffers, other tensors, attributes and hooks are its own, except for what Python cannot copy, such as a lock or an
+    open file. A module that ``Module.compile`` compiled is as it was before.
+    """
+    originals = list(module.modules())
+    copies = [object.__new__(type(original)) for original in originals]  # a GraphModule's own __new__ makes a class
+    memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
+    memo.update(zip(map(id, originals), copies, strict=True))
+    for original, made in zip(originals, copies, strict=True):
+        vars(made).update({name: _copied(value, memo) for name, value in vars(original).items()})
+        vars(made)["_compiled_call_impl"] = None
+    result: M = memo[id(module)]
+    return result.eval()
+
+
+@contextmanager
+def random_states_kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """At the end, all that draws random numbers goes on as if nobody had drawn meanwhile: on CPUs and these GPUs."""
+    gpus = sorted({tensor.device.index for tensor in tensors if tensor.is_cuda})
+    numpy = sys.modules.get("numpy")
+    of_python, of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
+    try:
+        with torch.random.fork_rng(gpus):
+            yield
+    finally:
+        random.setstate(of_python)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    if id(value) in memo:
+        return memo[id(value)]
+    made: Any
+    if isinstance(value, torch.Tensor) and not value.is_leaf:  # which deepcopy refuses
+        made = value.detach().clone()
+    elif type(value) in (dict, OrderedDict):
+        made = memo[id(value)] = type(value)()
+        made.update({key: _copied(item, memo) for key, item in value.items()})
+    elif type(value) is list:
+        made = memo[id(value)] = []
+        made += [_copied(item, memo) for item in value]
+    else:
+        try:
+            made = copy.deepcopy(value, memo)
+        except Exception:  # it may be of any type, and raise anything
+            made = value
+    memo[id(value)] = made
+    return made
