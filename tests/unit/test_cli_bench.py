@@ -74,6 +74,19 @@ def test_json_and_record_go_to_files(runner: _Bench, tmp_path: Path, capsys: pyt
     assert json.loads(found.read_text())["sections"][0]["name"] == "p2p"
     assert "| descriptors" in record.read_text()
     assert "| descriptors" in capsys.readouterr().out
+    assert bench.main(["p2p", "--record", str(record)]) == 0
+    assert record.read_text().count("| descriptors") == 2
+    assert record.read_text().count("# Results of") == 1
+
+
+@pytest.mark.parametrize("option", ["--json", "--record"])
+def test_a_file_that_cannot_be_written_is_told_and_fails(
+    option: str, runner: _Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["p2p", option, "/dev/full"]) == 1
+    shown = capsys.readouterr()
+    assert "| descriptors" in shown.out
+    assert shown.err.endswith(f"multiworld bench: {option}: /dev/full cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import os
+import resource
 import select
 import signal
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from multiworld.serving.hosts import (
     Host,
     HostOptions,
     Order,
+    deployment_file,
     deployments_dir,
     find_deployment,
     list_deployments,
@@ -274,6 +276,27 @@ def test_file_of_a_process_that_is_gone_is_replaced(folder: Path, stale: dict[st
     DeploymentFile.claim("one", AT, "secret", folder=folder).remove()
 
 
+def test_a_deployment_of_another_container_keeps_its_name_as_long_as_it_lives(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployment_file, "process_space", lambda: "there")
+    file = DeploymentFile.claim("one", AT, "secret", http=("127.0.0.1", 8000), folder=folder)
+    gone = json.loads(file.path.read_text(encoding="utf-8")) | {"name": "gone"}
+    (folder / "gone.json").write_text(json.dumps(gone), encoding="utf-8")  # nobody holds it
+    monkeypatch.setattr(deployment_file, "process_space", lambda: "here")
+    with pytest.raises(DeploymentError, match=f"'one' runs already, as process {os.getpid()} of another container"):
+        DeploymentFile.claim("one", AT, "secret", folder=folder)
+    with pytest.raises(DeploymentError, match="answers at"):
+        DeploymentFile.claim("two", AT, "secret", http=("0.0.0.0", 8000), folder=folder)
+    assert list_deployments(folder) == [file.record]
+    monkeypatch.setattr(deployment_file, "network_space", lambda: "there")
+    assert list_deployments(folder) == []
+    DeploymentFile.claim("two", AT, "secret", http=("0.0.0.0", 8000), folder=folder).remove()
+    assert [path.name for path in folder.glob("*.json")] == ["one.json"]
+    file.remove()
+    DeploymentFile.claim("one", AT, "secret", folder=folder).remove()
+
+
 def test_what_a_deployment_that_was_killed_left_behind_is_removed(folder: Path, tmp_path: Path) -> None:
     works = [tmp_path / name for name in ("multiworld-serving-one", "multiworld-serving-two", "other")]
     for place in works:
@@ -297,6 +320,18 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeploymentError, match=r"serve cannot be used: Not a directory\. Set XDG_RUNTIME_DIR"):
         DeploymentFile.claim("one", AT, "secret", folder=folder)
     assert list_deployments(folder) == []
+
+
+def test_a_folder_that_is_full_is_named_and_nothing_is_left_in_it(folder: Path) -> None:
+    DeploymentFile.claim("one", AT, "secret", folder=folder).remove()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(DeploymentError, match=r"cannot be used: File too large\. Set XDG_RUNTIME_DIR"):
+            DeploymentFile.claim("one", AT, "secret", folder=folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
 def test_a_hangup_that_is_ignored_stays_so() -> None:

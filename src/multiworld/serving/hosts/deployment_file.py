@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ...wire.token import check_token
 from ...world.procfs import EXITED, process_start_time, process_state
 from ..errors import DeploymentError
 from ..kept_folder import WORKS_PREFIX
-from .orphans import process_space
+from .orphans import network_space, process_space
 
 __all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deployment", "list_deployments"]
 
@@ -44,17 +45,36 @@ class DeploymentRecord:
     """The folder of its works, which it removes at its end, unless it is killed."""
     process_space: str = ""
     """Where ``pid`` means something: containers may share folders."""
+    network_space: str = ""
+    """Where its loopback addresses do."""
+    path: Path | None = field(default=None, compare=False)
+    """Of its file, as it was read: the same folder may be elsewhere in another container."""
 
     @property
     def is_running(self) -> bool:
-        return process_state(self.pid, self.start_time) != EXITED
+        if self.is_of_this_space:
+            return process_state(self.pid, self.start_time) != EXITED
+        return self.path is not None and _read(self.path) == self and _is_held(self.path)
+
+    @property
+    def is_of_this_space(self) -> bool:
+        return self.process_space == process_space()
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its addresses mean something here: one of another container may be out of reach."""
+        return self.network_space == network_space() or not ipaddress.ip_address(self.address[0]).is_loopback
 
 
 class DeploymentFile:
-    """Claimed at the start of a deployment, by the process that lives as long as that, and removed at its end."""
+    """Claimed at the start of a deployment, by the process that lives as long as that, and removed at its end.
 
-    def __init__(self, path: Path, record: DeploymentRecord) -> None:
+    It is locked as long as that process lives, or one that it has forked. Who cannot see the process looks at that.
+    """
+
+    def __init__(self, path: Path, record: DeploymentRecord, descriptor: int) -> None:
         self.path, self.record = path, record
+        self._descriptor = descriptor
 
     @classmethod
     def claim(
@@ -86,26 +106,34 @@ class DeploymentFile:
             http=http,
             works=str(works or ""),
             process_space=process_space(),
+            network_space=network_space(),
         )
         path = folder / f"{name}.json"
-        with _locked(folder):
+        with _usable(folder), _locked(folder):
             before = _read(path)
             if before is not None and before.is_running:
+                where = "" if before.is_of_this_space else " of another container"
                 raise DeploymentError(
-                    f"a deployment {name!r} runs already, as process {before.pid}. "
+                    f"a deployment {name!r} runs already, as process {before.pid}{where}. "
                     "Stop it, or give this one another name."
                 )
             if http is not None:
                 _check_free(http, [each for each in map(_read, folder.glob("*.json")) if each is not None])
             _clear(folder)
-            _write(path, record)
-        return cls(path, record)
+            descriptor = _write(path, record)
+        return cls(path, record, descriptor)
 
     def remove(self) -> None:
         """Idempotent. Another deployment's file, under the same name, is left alone."""
-        with suppress(FileNotFoundError), _locked(self.path.parent):
-            if _read(self.path) == self.record:
-                self.path.unlink()
+        if self._descriptor < 0:
+            return
+        try:
+            with suppress(FileNotFoundError), _locked(self.path.parent):
+                if _read(self.path) == self.record:
+                    self.path.unlink()
+        finally:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def __enter__(self) -> DeploymentFile:
         return self
@@ -121,14 +149,17 @@ def deployments_dir() -> Path:
 
 
 def list_deployments(folder: Path | None = None) -> list[DeploymentRecord]:
-    """Return those that run, by name. Raises DeploymentError if the folder cannot be trusted."""
+    """Return those that run and can be reached from here, by name.
+
+    Raises DeploymentError if the folder cannot be trusted.
+    """
     folder = folder or deployments_dir()
     with _usable(folder):
         if not folder.exists():
             return []
         _check_private(folder)
         records = [_read(path) for path in sorted(folder.glob("*.json"))]
-    return [record for record in records if record is not None and record.is_running]
+    return [record for record in records if record is not None and record.is_reachable and record.is_running]
 
 
 def find_deployment(name: str | None = None, *, folder: Path | None = None) -> DeploymentRecord:
@@ -149,7 +180,9 @@ def find_deployment(name: str | None = None, *, folder: Path | None = None) -> D
 
 def _check_free(http: tuple[str, int], others: list[DeploymentRecord]) -> None:
     for other in others:
-        if other.http is None or other.http[1] != http[1] or not other.is_running:
+        if other.http is None or other.http[1] != http[1] or other.network_space != network_space():
+            continue
+        if not other.is_running:
             continue
         if other.http[0] == http[0] or {other.http[0], http[0]} & EVERYWHERE:
             raise DeploymentError(
@@ -179,10 +212,10 @@ def _clear(folder: Path) -> None:
     """Remove the files of deployments that were killed, and the works that they left."""
     for path in folder.glob("*.json"):
         record = _read(path)
-        if record is None or record.is_running or record.process_space != process_space():
+        if record is None or record.is_running:
             continue
-        works = Path(record.works)
-        if works.name.startswith(WORKS_PREFIX) and not works.is_symlink():
+        works = Path(record.works)  # in another container, that may be another place
+        if record.is_of_this_space and works.name.startswith(WORKS_PREFIX) and not works.is_symlink():
             shutil.rmtree(works, ignore_errors=True)
         path.unlink(missing_ok=True)
 
@@ -218,15 +251,39 @@ def _read(path: Path) -> DeploymentRecord | None:
         http = fields.pop("http", None)
         at = None if http is None else (str(http[0]), int(http[1]))
         check_token(fields["token"])
-        return DeploymentRecord(address=(str(host), int(port)), http=at, **fields)
+        return DeploymentRecord(address=(str(host), int(port)), http=at, path=path, **fields)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _write(path: Path, record: DeploymentRecord) -> None:
-    """Whole or not at all, and never readable by others."""
+def _write(path: Path, record: DeploymentRecord) -> int:
+    """Whole or not at all, and never readable by others. Return the descriptor that holds its lock."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        json.dump(asdict(record), file)
-    os.replace(new, path)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # it is nobody else's yet
+        fields = asdict(record)
+        del fields["path"]
+        with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+            json.dump(fields, file)
+        os.replace(new, path)
+    except BaseException:
+        os.close(descriptor)
+        new.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def _is_held(path: Path) -> bool:
+    """Whether the process that wrote it lives, in whichever container."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others may be looking, too
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

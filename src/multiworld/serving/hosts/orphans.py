@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...elastic.orphan_guard_program import kill_sessions
 
-__all__ = ["end_orphans", "process_space"]
+__all__ = ["end_orphans", "network_space", "process_space"]
 
 LEADER_S = 2.0  # for a member to be ended by the kernel
 MS = 1e3
@@ -33,9 +33,18 @@ def end_orphans(host: int, members: Iterable[int], timeout_s: float = LEADER_S) 
 
 def process_space() -> str:
     """Return what is the same wherever numbers of processes mean the same ones; empty if that cannot be told."""
+    return _space("pid")
+
+
+def network_space() -> str:
+    """Return what is the same wherever a loopback address is the same place; empty if that cannot be told."""
+    return _space("net")
+
+
+def _space(kind: str) -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        return f"{boot} {os.readlink(f'/proc/self/ns/{kind}')}"
     except OSError:
         return ""
 
