@@ -59,8 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WorkerFailedError as error:
         print(f"multiworld bench: worker {error.worker!r} {error.reason}", file=sys.stderr)
         return 2
-    is_published = _publish(report, parsed.json, parsed.record)
-    return 1 if not is_published or (parsed.check and not report.passes) else 0
+    is_written = _write(report, parsed.json, parsed.record)
+    status = 1 if not is_written or (parsed.check and not report.passes) else 0
+    try:
+        _show(report, as_json=parsed.json == STDOUT)
+    except OutputError as error:
+        error.status_unread = status
+        raise
+    return status
 
 
 def _options(parsed: argparse.Namespace) -> Options:
@@ -77,24 +83,25 @@ def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _publish(report: Report, json_path: Path | None, record_path: Path | None) -> bool:
-    """Print the report, write it to the files that are wanted, and return whether all of them were written."""
-    text, is_written = json.dumps(report.as_json(), indent=2), True
+def _write(report: Report, json_path: Path | None, record_path: Path | None) -> bool:
+    """Write the report to the files that are wanted, and return whether all of them were written."""
+    is_written = True
     if json_path is not None and json_path != STDOUT:
-        is_written = write_output("multiworld bench: --json", json_path, text)
+        is_written = write_output("multiworld bench: --json", json_path, json.dumps(report.as_json(), indent=2))
     if record_path is not None:
         try:
             append_record(record_path, report)
         except OSError as error:
             tell_unwritten("multiworld bench: --record", record_path, error)
             is_written = False
-    shown = text if json_path == STDOUT else f"{report.machine.as_text()}\n\n{report_text(report)}".removesuffix("\n")
-    try:
-        print(shown, flush=True)
-    except OutputError as error:
-        if not error.reader_has_gone:
-            raise
     return is_written
+
+
+def _show(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2), flush=True)
+    else:
+        print(f"{report.machine.as_text()}\n\n{report_text(report)}", end="", flush=True)
 
 
 def _parser(benchmarks: Mapping[str, str]) -> argparse.ArgumentParser:

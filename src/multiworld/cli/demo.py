@@ -54,9 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"multiworld demo: {interrupted}; all its processes have ended", file=sys.stderr)
         return SIGNALLED + interrupted.signum
     except OutputError as error:
-        if not error.reader_has_gone:
-            raise
-        return UNREAD
+        error.status_unread = UNREAD
+        raise
     text = json.dumps(report.as_json(), indent=2)
     is_written = parsed.json is None or write_output("multiworld demo: --json", parsed.json, text)
     return 0 if report.holds and is_written else 1

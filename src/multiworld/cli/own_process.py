@@ -29,7 +29,9 @@ def run_in_own_process(name: str, command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _told(str(Interrupted(signal.SIGINT)), SIGNALLED + signal.SIGINT)
     except OutputError as error:
-        return 0 if error.reader_has_gone else _told(f"its output cannot be written: {error.strerror}", 1)
+        if error.reader_has_gone:
+            return error.status_unread
+        return _told(f"its output cannot be written: {error.strerror}", 1)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise

@@ -22,6 +22,9 @@ NO_TEXT = "".join(map(chr, range(0xDC80, 0xDD00)))  # stand for bytes, as ``os.f
 class OutputError(OSError):
     """What was printed could not be written. ``reader_has_gone``: as by ``multiworld status | head -1``."""
 
+    status_unread = 0
+    """The command's exit status, if its reader has gone: one that only shows something has done what was wanted."""
+
     @property
     def reader_has_gone(self) -> bool:
         return self.errno == errno.EPIPE
@@ -49,6 +52,9 @@ def own_streams() -> Iterator[None]:
         for stream in ours:
             with suppress(OSError):  # told already, by what is raised
                 _write_rest(stream)
+            raw = _raw_of(stream)
+            if isinstance(raw, _Output):
+                raw.is_over = True
 
 
 def plain(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -69,10 +75,14 @@ def _write_rest(stream: TextIO | None) -> None:
     if stream is None:
         return
     stream.flush()
-    binary = getattr(stream, "buffer", None)
-    raw = getattr(binary, "raw", binary)
+    raw = _raw_of(stream)
     if isinstance(raw, _Output) and raw.error is not None:
         raise raw.error
+
+
+def _raw_of(stream: TextIO | None) -> object:
+    binary = getattr(stream, "buffer", None)
+    return getattr(binary, "raw", binary)
 
 
 def _plain(character: str) -> bytes:
@@ -103,15 +113,16 @@ def _over(stream: Any, kind: type[io.FileIO]) -> Any:
 
 class _Output(io.FileIO):
     error: OutputError | None = None
+    is_over = False
 
     def write(self, data: Any) -> int:
-        if self.error is not None:  # it is told once, and not again at the end of the process
+        if self.is_over:  # what is left in a buffer after an error: that was told
             return len(data)
         try:
             return super().write(data) or 0
         except OSError as error:
             self.error = OutputError(error.errno, error.strerror)
-            raise self.error from error
+            raise self.error from None
 
 
 class _Unread(io.FileIO):
