@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from types import FrameType
 
 from ..world.procfs import child_pids
 from .forking import WAITED_FOR
+from .missing_command import start_error
 from .orphans import Reaping
 from .remote_hosts import RemoteJob
 
@@ -79,7 +81,8 @@ class _Hosts:
                 # a session of its own: Ctrl-C is for us, and the far ends are told by us
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
             except OSError as error:
-                raise ValueError(f"--ssh: {command[0]} cannot be started: {error.strerror}") from error
+                reason = start_error(error, command[0], os.environ).strerror
+                raise ValueError(f"--ssh: {command[0]} cannot be started: {reason}") from error
             WAITED_FOR.add(process.pid)
             self._processes.append(process)
             self._threads.append(Thread(target=self._attend, args=(index, process), daemon=True))

@@ -24,6 +24,7 @@ from . import parcel
 from .blas_threads import set_blas_threads
 from .forking import die_with_parent, fork
 from .launch_order import Launch
+from .missing_command import start_error
 from .options import EntrypointKind
 from .python_program import prepare, run_to_the_end
 from .worker_process import DUMP_SIGNAL
@@ -96,7 +97,7 @@ class Hatchling:
         try:
             os.execvpe(command[0], command, launch.env)
         except OSError as error:  # it names the last place that was looked at
-            raise OSError(error.errno, error.strerror, command[0]) from None
+            raise start_error(error, command[0], launch.env) from None
 
     def _fail(self, number: int | None, text: str, filename: object) -> NoReturn:
         name = os.fsdecode(filename) if isinstance(filename, (str, bytes)) else None
