@@ -281,6 +281,18 @@ PAYLOADS: list[Any] = [
 ]
 
 
+async def test_a_host_process_that_is_killed_is_started_again_and_no_request_is_lost() -> None:
+    pipeline = Pipeline([Stage("one", works.Echo, replicas=2)], lease_s=LEASE_S)
+    async with pipeline.deploy() as served:
+        replica = of(served, "one")[0]
+        host = int(Path(f"/proc/{replica['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+        lost = {str(each["id"]) for each in of(served, "one")}
+        os.kill(host, signal.SIGKILL)
+        answer = await served.infer(torch.ones(2), timeout_s=scaled(20))
+        assert torch.equal(answer, torch.ones(2))  # type: ignore[arg-type]
+        await healed(served, lost, one=2)
+
+
 async def test_payloads_of_every_kind_come_through_as_they_are() -> None:
     pipeline = Pipeline([Stage("one", works.Echo, replicas=2), Stage("two", works.Echo, batch=Batch(max_size=4))])
     async with pipeline.deploy() as served:

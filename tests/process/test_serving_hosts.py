@@ -345,6 +345,18 @@ async def test_kept_member_is_back_at_once_under_its_name(desk: Desk, tmp_path: 
     assert desk.restarts.empty()
 
 
+def test_kept_member_that_is_stopped_for_long_is_started_again() -> None:
+    command = [sys.executable, "-m", "tests.process.stopped_member_host"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            first = int(process.stdout.readline())
+            os.kill(first, signal.SIGSTOP)
+            assert int(process.stdout.readline()) != first
+        finally:
+            process.kill()
+
+
 async def test_kept_member_that_its_controller_kills_is_back_too(desk: Desk) -> None:
     host = await desk.host()
     pid = await host.start(order("gateway-1", idle, keep=True))

@@ -13,8 +13,8 @@ from functools import partial
 
 from ..wire.progress import ProgressThread
 from ..wire.seldom import Seldom
-from ..world.procfs import STOPPED, process_start_time, process_state
 from ..world.restarts import Restarts
+from ..world.stopped import StoppedTime
 from .fork_server import ForkServer, Started
 
 __all__ = ["ForkServerKeeper"]
@@ -57,7 +57,6 @@ class ForkServerKeeper:
         self._lost: list[ForkServer] = []
         self._owed: list[_Wanted] = []  # while there is no fork server
         self._is_replacing = self._closed = False
-        self._stopped_since: float | None = None
         self._use(first)
 
     def spawn(self, order: Order, on_started: Started) -> None:
@@ -68,13 +67,8 @@ class ForkServerKeeper:
         """Replace one that is stopped for so long: it starts nothing, and nobody would learn why."""
         if self._closed or self._is_replacing:
             return
-        if process_state(self._server.pid, self._start_time) != STOPPED:
-            self._stopped_since = None
-            return
-        self._stopped_since = now if self._stopped_since is None else self._stopped_since
-        if now - self._stopped_since >= stopped_limit_s:
+        if self._stopped.look(now) >= stopped_limit_s:
             logger.warning("the process that starts workers (%d) is stopped; it is killed", self._server.pid)
-            self._stopped_since = None
             with suppress(ProcessLookupError):
                 os.kill(self._server.pid, signal.SIGKILL)
 
@@ -87,8 +81,7 @@ class ForkServerKeeper:
 
     def _use(self, server: ForkServer) -> None:
         self._server, self._used_at = server, time.monotonic()
-        self._start_time = process_start_time(server.pid) or 0
-        self._stopped_since = None
+        self._stopped = StoppedTime(server.pid)
         server.attach(self._loop, self._server_lost, self._on_forked)
 
     def _spawn(self, wanted: _Wanted) -> None:

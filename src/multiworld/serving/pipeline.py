@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from .deployment import Deployment
 from .errors import DeploymentError
 from .front import Front
 from .graph import GATEWAY, Graph, Stage
-from .hosts import HostHandle, start_host
+from .hosts import HostHandle, KeptHost, start_host
 from .kept_folder import works_folder
 from .member import GatewayMember, place_of
 from .routing import make_policy
@@ -194,19 +195,29 @@ class Pipeline:
     ) -> AsyncIterator[Deployment]:
         controller = Controller(spec, manager=manager, keeps_state=False)
         await controller.start()
-        host: HostHandle | None = None
+        host: KeptHost | None = None
         try:
             async with self._front(manager, controller, cluster) as front:
                 front.tracer, front.pipeline = tracer, self.name
                 try:
                     if cluster.local:
-                        host = start_host(
-                            controller.address, spec.token, own_address=cluster.address[0], preload=self.preload
+                        host = KeptHost(
+                            partial(
+                                start_host,
+                                controller.address,
+                                spec.token,
+                                own_address=cluster.address[0],
+                                preload=self.preload,
+                            )
                         )
-                        await host.wait_ready(ready_s)
-                    await _wait_complete(controller, host, ready_s)
+                        await host.handle.wait_ready(ready_s)
+                    await _wait_complete(controller, None if host is None else host.handle, ready_s)
+                    if host is not None:
+                        host.keep()
                     yield Deployment(self.name, controller, front)
                 finally:
+                    if host is not None:
+                        host.release()
                     await controller.stop(STOP_S)
         finally:
             await controller.aclose()

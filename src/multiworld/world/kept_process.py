@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..wire.progress import IOHandler, Timer
-from .procfs import EXITED, STOPPED, process_start_time, process_state
+from .procfs import EXITED, process_start_time, process_state
 from .restarts import Restarts
+from .stopped import StoppedTime
 from .vitals import open_pidfd
 
 __all__ = ["Helper", "KeptProcess", "Loop", "start_program"]
@@ -89,7 +90,7 @@ class KeptProcess(Generic[H]):
         self._restarts = Restarts()
         self._started_at = 0.0
         self._start_time: int | None = None
-        self._was_stopped = False
+        self._stopped: StoppedTime | None = None
         self._has_failed = False
         self._pidfd: int | None = None
         self._timer: Timer | None = None
@@ -132,7 +133,7 @@ class KeptProcess(Generic[H]):
             self._again(lived_s=0.0)
             return
         self._has_failed = False
-        self.current, self._started_at, self._was_stopped = helper, time.monotonic(), False
+        self.current, self._started_at, self._stopped = helper, time.monotonic(), StoppedTime(helper.pid)
         self._start_time = process_start_time(helper.pid)
         self._pidfd = open_pidfd(helper.pid)
         if self._pidfd is not None:
@@ -153,13 +154,11 @@ class KeptProcess(Generic[H]):
         """See what no descriptor tells: that it is stopped, which two looks must find; its end, without a pidfd."""
         if self._closed or self.current is None:
             return
-        state = "" if self._start_time is None else process_state(self.current.pid, self._start_time)
-        if state == EXITED:
+        if self._start_time is not None and process_state(self.current.pid, self._start_time) == EXITED:
             self._ended("ended")
-        elif state == STOPPED and self._was_stopped:
+        elif self._stopped is not None and self._stopped.look(time.monotonic()) > 0:
             self._ended("was stopped")
         else:
-            self._was_stopped = state == STOPPED
             self._timer = self._loop.call_later(self._look_s, self._look)
 
     def _ended(self, how: str) -> None:

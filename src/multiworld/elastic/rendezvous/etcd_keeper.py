@@ -15,7 +15,7 @@ from ...wire.progress import ProgressThread
 from .base import Address
 from .etcd_claim import Claim, may_replace
 from .etcd_client import EtcdClient, Found
-from .etcd_gateway import EtcdAccess, EtcdError, EtcdGateway, EtcdRefusedError, LeaseGoneError
+from .etcd_gateway import EtcdAccess, EtcdGateway, EtcdRefusedError, LeaseGoneError
 
 __all__ = ["EtcdKeeper"]
 
@@ -213,5 +213,5 @@ class EtcdKeeper:
             return
         try:
             self._client.revoke(lease)
-        except EtcdError as error:
+        except Exception as error:  # whatever it is, this thread goes on to look and to claim
             logger.debug("%s; the claim of this agent ends with its lease", error)

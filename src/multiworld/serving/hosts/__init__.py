@@ -3,6 +3,7 @@
 from .client import ask
 from .deployment_file import DeploymentFile, DeploymentRecord, deployments_dir, find_deployment, list_deployments
 from .host import Host
+from .kept_host import KeptHost
 from .options import HostOptions
 from .order import Order
 from .reception import Reception
@@ -14,6 +15,7 @@ __all__ = [
     "Host",
     "HostHandle",
     "HostOptions",
+    "KeptHost",
     "Order",
     "Reception",
     "ask",

@@ -20,6 +20,7 @@ from ...wire.descriptors import is_scarcity
 from ...wire.progress import Timer
 from ...wire.seldom import Seldom
 from ...world.restarts import Restarts
+from ...world.stopped import StoppedTime
 from ..black_box import BlackBox, carry
 from ..exit_status import IN_VAIN, Ending, starts_again
 from .hatching import Hatching
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0  # of a start for which there are no descriptors, memory or processes left
 SCARCE_S = 10.0  # then whoever ordered it may look for another host
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOOK_S = 5.0
+STOPPED_S = 30.0  # long enough for a look at it with a debugger
 
 
 class Members:
@@ -53,6 +56,8 @@ class Members:
         abandon: Callable[[], None],
         on_started: Callable[[str, int], None],
         on_exit: Callable[[str, int, Ending], None],
+        look_s: float = LOOK_S,
+        stopped_limit_s: float = STOPPED_S,
     ) -> None:
         self._loop, self._outputs, self._inheritance, self._abandon = loop, outputs, inheritance, abandon
         self._on_started, self._on_exit = on_started, on_exit
@@ -63,6 +68,9 @@ class Members:
         self._guard = OrphanGuard(loop)
         self._guard.begin()
         self._say_scarce = Seldom(logger.warning)
+        self._look_s, self._stopped_limit_s = look_s, stopped_limit_s
+        self._looked_at = time.monotonic()
+        self._loop.call_later(look_s, self._look)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -154,6 +162,21 @@ class Members:
         """Kill those that run; others may be started after them."""
         for name in [*self._waiting, *self._running]:
             self.kill(name)
+
+    def _look(self) -> None:
+        """End a kept member that has been stopped for long: nobody else would, and it is started again.
+
+        Those that are not kept are their controller's to judge.
+        """
+        before, now = self._looked_at, time.monotonic()
+        self._looked_at = now
+        self._loop.call_later(self._look_s, self._look)
+        for member in self._running.values():
+            if now - before > 2 * self._look_s:
+                member.stopped.forget()
+            if member.is_kept and member.stopped.look(now) >= self._stopped_limit_s:
+                logger.warning("%s has been stopped for %g s; it is killed", member.order.member, self._stopped_limit_s)
+                member.send(signal.SIGKILL)
 
     def _release(self, name: str) -> None:
         waiting = self._waiting.pop(name, None)
@@ -252,6 +275,7 @@ class _Member:
         self.pidfd = os.pidfd_open(pid)  # not reaped yet, so it is the process
         WAITED_FOR.add(pid)
         self.started_at = time.monotonic()
+        self.stopped = StoppedTime(pid)
 
     def send(self, signum: int) -> None:
         with suppress(ProcessLookupError):

@@ -115,8 +115,16 @@ class HostHandle:
 
     async def wait_ended(self) -> None:
         """Wait for its end, whyever that comes."""
-        while self.returncode is None:  # noqa: ASYNC110 - child watchers are the user's
-            await asyncio.sleep(POLL_S)
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        if self.returncode is not None:
+            return
+        pidfd = os.pidfd_open(self.pid)
+        loop.add_reader(pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """End it and its members: gateways have ``grace_s`` to finish. Bounded; what does not end is killed."""

@@ -1,0 +1,52 @@
+"""A process with one kept member, which is ended when it has been stopped for a tenth of a second. Prints its pids."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from multiworld.elastic.worker_program import Inheritance
+from multiworld.serving.hosts.loop import HostLoop
+from multiworld.serving.hosts.members import Members
+from multiworld.serving.hosts.order import Order
+from multiworld.serving.hosts.output import Outputs
+
+
+def idle(arguments: dict[str, object]) -> None:
+    signal.pause()
+
+
+def show(name: str, pid: int) -> None:
+    print(pid, flush=True)
+
+
+def fail(error: OSError) -> None:
+    raise error
+
+
+def main() -> None:
+    loop = HostLoop()
+    outputs = Outputs(loop, None)
+
+    def abandon() -> None:
+        outputs.close_descriptors()
+        loop.close()
+
+    members = Members(
+        loop,
+        outputs,
+        Inheritance(os.getpid(), tuple(sys.path), None),
+        abandon=abandon,
+        on_started=show,
+        on_exit=lambda name, pid, ending: None,
+        look_s=0.02,
+        stopped_limit_s=0.1,
+    )
+    order = Order(member="kept-1", program="tests.process.stopped_member_host:idle", arguments={}, keep=True)
+    members.start(order, lambda pid: show("kept-1", pid), fail)
+    loop.run()
+
+
+if __name__ == "__main__":
+    main()
