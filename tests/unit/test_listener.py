@@ -10,12 +10,14 @@ from contextlib import ExitStack
 import pytest
 
 from multiworld.testing import scaled
+from multiworld.wire import dialer
 from multiworld.wire.admission import MAX_UNPROVEN
 from multiworld.wire.dialer import dial
 from multiworld.wire.frames import Kind, pack_frame
 from multiworld.wire.handshake import encode_fields
 from multiworld.wire.listener import Listener
 from multiworld.wire.progress import ProgressThread
+from multiworld.wire.seldom import Seldom
 from multiworld.wire.waiting import wait_blocking
 
 from .connected import Sink
@@ -77,3 +79,19 @@ def test_silent_strangers_keep_nobody_out(loop: ProgressThread, listener: Listen
         connection = wait_blocking(dial(loop, "127.0.0.1", listener.port, fields, b"secret", sink, timeout_s=limit_s))
         connection.abort()
         assert all(is_thrown_out(stranger) for stranger in crowd[:20])
+
+
+def test_another_service_at_an_address_that_is_dialed_again_and_again_is_one_line_of_log(
+    loop: ProgressThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialer, "_say_garbage", Seldom(dialer.logger.warning))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(scaled(5))
+        port = server.getsockname()[1]
+        for _ in range(3):
+            dialing = dial(loop, "127.0.0.1", port, {}, b"secret", Sink(), timeout_s=scaled(5))
+            with server.accept()[0] as sock:
+                sock.sendall(b"220 ready\r\n" * 10)
+                with pytest.raises(dialer.DialError):
+                    wait_blocking(dialing)
+    assert len(caplog.records) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 from functools import partial
@@ -28,9 +29,14 @@ from .handshake import (
 from .operation import Operation
 from .progress import ProgressThread
 from .records import DIALER
+from .seldom import Seldom
 from .sink import ConnectionSink
 
 __all__ = ["DialError", "dial"]
+
+logger = logging.getLogger(__name__)
+
+_say_garbage = Seldom(logger.warning)  # who dials an address where another service listens tries again and again
 
 
 class DialError(MultiworldError):
@@ -151,7 +157,9 @@ class _Dialing:
         self._made: Connection | None = None
         self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
         try:
-            self._connection = self._made = Connection(loop, sock, self, connected=connected, shakes_hands=True)
+            self._connection = self._made = Connection(
+                loop, sock, self, connected=connected, shakes_hands=True, warn=_say_garbage
+            )
         except OSError as error:  # no memory for one more that is watched
             self._timer.cancel()
             sock.close()
