@@ -12,13 +12,15 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
+from multiworld.elastic.fork_server import ForkServer
 from multiworld.elastic.options import EntrypointKind
 from multiworld.testing import scaled, wait_until
 
-from .fork_server_agent import Agent, Started
+from .fork_server_agent import WAIT_S, Agent, Started
 
 SCRIPT, MODULE, COMMAND = EntrypointKind.SCRIPT, EntrypointKind.MODULE, EntrypointKind.COMMAND
 GONE_S = 1.0
@@ -366,6 +368,19 @@ def test_spares_become_workers_and_are_replaced(cold: Agent, tmp_path: Path) -> 
     cold.restart(warm=False, spares=2)
     workers = [cold.spawn(COMMAND, "sh", "-c", "echo $PPID") for _ in range(4)]
     assert [worker.stdout() for worker in workers] == [f"{os.getpid()}\n"] * 4
+
+
+def test_a_spare_that_is_stopped_becomes_no_worker(cold: Agent) -> None:
+    forked: Queue[int] = Queue()
+    cold.call(cold.server.close)
+    cold.server = ForkServer.start(warm=False, spares=1)
+    cold.call(cold.server.attach, cold.loop, cold.lost.put, forked.put)
+    spare = forked.get(timeout=scaled(WAIT_S))
+    os.kill(spare, signal.SIGSTOP)
+    os.waitid(os.P_PID, spare, os.WSTOPPED | os.WNOWAIT)
+    worker = cold.spawn(COMMAND, "true")
+    assert worker.pid != spare
+    assert worker.wait() == 0
 
 
 def test_nothing_is_left_of_a_closed_fork_server(no_leaks: None) -> None:

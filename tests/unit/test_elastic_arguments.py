@@ -370,6 +370,7 @@ def test_the_token_comes_from_the_environment_only(capsys: pytest.CaptureFixture
         ("--no-python absent", "no such command: absent"),
         ("absent.py", "no such script: absent.py"),
         ("--run-path absent.py", "no such script: absent.py"),
+        (f"{300 * 'x'}.py", f"the script {300 * 'x'}.py cannot be read: File name too long"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(line: str, message: str) -> None:

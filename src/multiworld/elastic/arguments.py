@@ -12,7 +12,6 @@ import sys
 import uuid
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from torch.distributed import run as torchrun
@@ -160,14 +159,24 @@ def _entrypoint(namespace: argparse.Namespace, environ: Mapping[str, str]) -> En
 
 def _check_target(kind: EntrypointKind, target: str) -> None:
     """Raise ValueError, once on each host, for what every worker would fail to start, again at every restart."""
-    if kind is EntrypointKind.SCRIPT and not Path(target).exists():
-        raise ValueError(f"no such script: {target}")
+    if kind is EntrypointKind.SCRIPT and (reason := _why_not_there(target)):
+        raise ValueError(reason)
     if kind is EntrypointKind.COMMAND and shutil.which(target) is None:
-        if Path(target).is_file():
+        if os.path.isfile(target):
             raise ValueError(
                 f"{target} is not an executable: chmod +x it, or leave out --no-python for a Python script"
             )
         raise ValueError(f"no such command: {target} (--no-python starts an executable)")
+
+
+def _why_not_there(script: str) -> str | None:
+    try:
+        os.stat(script)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"no such script: {script}"
+    except OSError as error:  # in a folder that this user may not enter, say
+        return f"the script {script} cannot be read: {error.strerror}"
+    return None
 
 
 def _logs(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LogOptions:

@@ -122,8 +122,8 @@ class ForkLoop:
                 self._refuse(self._orders.pop(), OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
     def _supply(self) -> None:
-        while self._orders and self._spares:
-            self._give(self._orders.popleft(), *self._spares.popitem())
+        while self._orders and (spare := self._running_spare()) is not None:
+            self._give(self._orders.popleft(), *spare)
         wanted = len(self._orders)
         if not wanted and not self._starting:  # orders come first
             wanted = max(self._announced, self._num_spares)
@@ -133,6 +133,15 @@ class ForkLoop:
                 forking += self._lay(min(missing, NEST_SIZE))
         except OSError as error:
             self._cannot_fork(error)
+
+    def _running_spare(self) -> tuple[int, socket.socket] | None:
+        """Take one. Those that somebody has stopped are killed, and given up when they have ended."""
+        for pid in reversed(self._spares):
+            if process_state(pid, process_start_time(pid) or 0) != STOPPED:
+                return pid, self._spares.pop(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return None
 
     def _give(self, order: Order, pid: int, channel: socket.socket) -> None:
         with contextlib.suppress(BrokenPipeError):  # it was killed: that shows below, as the end of its channel
