@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from ...process.interruption import end_on_signals
 from ...wire.token import TOKEN_VARIABLE, check_token, weakness_of
 from .options import HostOptions
 from .program import run_host
@@ -45,4 +46,5 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m multiwor
 
 
 if __name__ == "__main__":
+    end_on_signals("python -m multiworld.serving.hosts")
     sys.exit(main())
