@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from multiworld.serving import Signature
 from multiworld.serving.gateway import GatewayOptions, Metric, Payload
 from multiworld.serving.gateway.app import Application
 from multiworld.serving.gateway.asgi import App
@@ -24,6 +25,7 @@ class FakePipeline:
     error: Exception | None = None
     unready: str = ""
     name: str = "echo"
+    signature: Signature | None = None
     is_slow: bool = False
     calls: list[dict[str, Any]] = field(default_factory=list)
     num_cancelled: int = 0

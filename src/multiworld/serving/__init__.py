@@ -25,6 +25,7 @@ from .errors import (
 )
 from .graph import GATEWAY, INPUT, Batch, Graph, Stage
 from .scaling import ScalingPolicy
+from .signature import Signature, TensorSpec
 from .tracing import Tracing
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ __all__ = [
     "ScalingPolicy",
     "SequenceTooLongError",
     "ServingError",
+    "Signature",
     "Stage",
     "StageFailedError",
     "StageUnavailableError",
     "StateLostError",
+    "TensorSpec",
     "Tracing",
     "UnknownStageError",
 ]

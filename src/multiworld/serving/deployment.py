@@ -16,6 +16,7 @@ from .front import Front
 from .gateway.served import Metric
 from .graph import Batch
 from .metrics import request_metrics
+from .signature import Signature
 
 __all__ = ["Deployment"]
 
@@ -29,8 +30,8 @@ class Deployment:
     reports = True
     """``infer`` fills in a ``report``."""
 
-    def __init__(self, name: str, controller: Controller, front: Front) -> None:
-        self.name = name
+    def __init__(self, name: str, controller: Controller, front: Front, signature: Signature | None = None) -> None:
+        self.name, self.signature = name, signature
         self._controller, self._front = controller, front
 
     def __repr__(self) -> str:

@@ -26,6 +26,7 @@ from .generation import Generator
 from .member import GatewayMember, place_of
 from .metrics import request_metrics
 from .page import PREFIX, ControllerSource, PageApp, Recorder
+from .signature import Signature
 from .tracing import Tracing
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ class GatewayService:
 
     reports = True
 
-    def __init__(self, name: str, member: GatewayMember) -> None:
+    def __init__(self, name: str, member: GatewayMember, signature: Signature | None) -> None:
         self._name, self._member, self._front = name, member, member.front
+        self.signature = signature
 
     @property
     def name(self) -> str:
@@ -120,7 +122,10 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
         host, port = arguments["controller"]
         recorder = Recorder(ControllerSource((host, port), arguments["token"]))
         page = PageApp(recorder, token=arguments["token"], sites=options_of_http.site_rule())
-        service: Served = GatewayService(blueprint.name, member)
+        signature = options.get("signature")
+        service: Served = GatewayService(
+            blueprint.name, member, None if signature is None else Signature.from_json(signature)
+        )
         generator = None if options.get("generation") is None else Generator(service, **options["generation"])
         if generator is not None:
             member.drain_first = generator.drain

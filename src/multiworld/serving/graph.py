@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from .signature import Signature
+
 __all__ = ["GATEWAY", "INPUT", "Batch", "Graph", "Stage"]
 
 INPUT = "input"
@@ -56,6 +58,9 @@ class Stage:
     ``canary``: an example of what the work is called with, a tuple with one payload for each of several ``inputs``. New
     replicas must answer it before they get requests, and new weights must answer it as the old ones do, but for the
     values. None: of new weights a recent request is asked. False: nothing is.
+
+    ``signature``: what the stage takes and gives, for clients that ask: that of a pipeline is what its first stage
+    takes and its last one gives. A model that is cut has one, from its example.
     """
 
     name: str
@@ -70,6 +75,7 @@ class Stage:
     hosts: tuple[str, ...] = ()
     limit_s: float | None = None
     canary: Any = field(default=None, compare=False, repr=False)
+    signature: Signature | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or self.name in (INPUT, GATEWAY):
@@ -102,6 +108,8 @@ class Stage:
             raise ValueError(f"stage {self.name!r}: limit_s must be a positive number of seconds, got {self.limit_s!r}")
         if self.batch is not None and self.batch is not False and not isinstance(self.batch, Batch):
             raise TypeError(f"stage {self.name!r}: batch must be a Batch, None or False, got {self.batch!r}")
+        if self.signature is not None and not isinstance(self.signature, Signature):
+            raise TypeError(f"stage {self.name!r}: signature must be a Signature or None, got {self.signature!r}")
         if self.replicas < 1:
             raise ValueError(f"stage {self.name!r}: replicas must be at least 1, got {self.replicas}")
 

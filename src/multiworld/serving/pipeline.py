@@ -32,6 +32,8 @@ from .kept_folder import works_folder
 from .member import GatewayMember, place_of
 from .routing import make_policy
 from .scaling import ScalingPolicy
+from .signature import Signature
+from .taking import signature_of
 from .tracing import Tracing
 from .tracing.tracer import Tracer
 
@@ -108,6 +110,11 @@ class Pipeline:
     def stages(self) -> tuple[Stage, ...]:
         return tuple(self.graph)
 
+    @property
+    def signature(self) -> Signature | None:
+        """What it takes and gives, as far as its stages say or show; None: nothing is known."""
+        return signature_of(self.graph)
+
     @classmethod
     def from_file(cls, described: PipelineFile) -> Pipeline:
         """Return the pipeline that a file describes; a model that is to be cut is cut now."""
@@ -153,7 +160,9 @@ class Pipeline:
 
     def blueprint(self, *, in_main: bool = True) -> Blueprint:
         """Return what the processes of a deployment need to know. ``in_main``: works may be of ``__main__``."""
+        signature = self.signature
         options = {
+            "signature": None if signature is None else signature.to_json(),
             "policy": self.policy,
             "backend": self.backend,
             "timeout_s": self.timeout_s,
@@ -214,7 +223,7 @@ class Pipeline:
                     await _wait_complete(controller, None if host is None else host.handle, ready_s)
                     if host is not None:
                         host.keep()
-                    yield Deployment(self.name, controller, front)
+                    yield Deployment(self.name, controller, front, self.signature)
                 finally:
                     if host is not None:
                         host.release()

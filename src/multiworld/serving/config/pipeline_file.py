@@ -53,6 +53,7 @@ from ..gateway.options import DEFAULT_PORT, GatewayOptions
 from ..graph import Batch, Graph, Stage
 from ..routing import POLICIES
 from ..scaling import ScalingPolicy
+from ..signature import Signature
 from .document import Document
 from .problems import ConfigError, Problems, did_you_mean
 from .sections import Section
@@ -88,7 +89,12 @@ class CutPlan:
             if values and len(values) != self.num_stages:
                 raise ValueError(f"{name} has {len(values)} entries for {self.num_stages} stages")
 
-    def stages(self, works: Sequence[Any], batches: Sequence[Batch | Literal[False] | None]) -> list[Stage]:
+    def stages(
+        self,
+        works: Sequence[Any],
+        batches: Sequence[Batch | Literal[False] | None],
+        signatures: Sequence[Signature | None] = (),
+    ) -> list[Stage]:
         """Return the stages, with the parts of the model as their works."""
         return [
             Stage(
@@ -100,6 +106,7 @@ class CutPlan:
                 batch=batches[number],
                 device=self.devices[number] if self.devices else "cpu",
                 hosts=self.hosts[number] if self.hosts else (),
+                signature=signatures[number] if signatures else None,
             )
             for number, work in enumerate(works)
         ]
@@ -148,7 +155,11 @@ class PipelineFile:
             raise ConfigError(
                 self.path, [f" model {self.cut.model!r}, example {self.cut.example!r}: {error}"]
             ) from error
-        return self.cut.stages([part.module for part in parts], [part.batch(self.cut.batch) for part in parts])
+        return self.cut.stages(
+            [part.module for part in parts],
+            [part.batch(self.cut.batch) for part in parts],
+            [part.signature for part in parts],
+        )
 
     def _with_canary(self, stage: Stage) -> Stage:
         name = self.canaries.get(stage.name)

@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from ..graph import Batch, Stage
 from ..results import checked_result
+from ..signature import Signature
 from .boundaries import Boundary, Layout
 from .building import build
 from .checks import ImpureError, check_kind, check_pure, problem_of
@@ -40,6 +41,8 @@ class Part:
 
     module: nn.Module
     by_rows: bool
+    signature: Signature
+    """Of what goes in and comes out when the example is answered."""
 
     def batch(self, asked: Batch | Literal[False] | None) -> Batch | Literal[False] | None:
         """Return how its stage batches: as asked, but never if it cannot."""
@@ -122,11 +125,13 @@ def cut_parts(
         logger.info("%s is cut at %s, for stages of %s s", type(module).__name__, plan.starts, plan.seconds)
         cuts = [cuttable.boundaries[start - 1] for start in plan.starts[1:]]
         parts = build(traced, cuttable.layout, cuts, own.state_dict().keys(), cuttable.rows.number)
-        _check(private_copy(own), traced.example, example, parts)
+        payloads = _check(private_copy(own), traced.example, example, parts)
         along_rows = [cuttable.takes_rows, *(place.by_rows for place in cuts), cuttable.gives_rows]
         return [
-            Part(part, before and after)
-            for part, before, after in zip(parts, along_rows[:-1], along_rows[1:], strict=True)
+            Part(part, before and after, Signature.of(given, answer, rows=before, answer_rows=after))
+            for part, before, after, given, answer in zip(
+                parts, along_rows[:-1], along_rows[1:], payloads[:-1], payloads[1:], strict=True
+            )
         ]
 
     return _tried(module, example, num_stages, attempt)
@@ -155,7 +160,9 @@ def stages_of(
     parts = cut_parts(module, example, num_stages, max_param_bytes=max_param_bytes, by_rows=bool(batch))
     options.setdefault("device", str(next((value.device for value in module.parameters()), "cpu")))
     return [
-        Stage(f"{name}{number}", part.module, replicas=count, batch=part.batch(batch), **options)
+        Stage(
+            f"{name}{number}", part.module, replicas=count, batch=part.batch(batch), signature=part.signature, **options
+        )
         for number, (part, count) in enumerate(zip(parts, counts, strict=True))
     ]
 
@@ -274,22 +281,27 @@ def _name(nodes: Sequence[fx.Node], measured: Mapping[fx.Node, Measured]) -> str
     return str(costliest.target) if costliest.op == "call_module" else costliest.name
 
 
-def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.Module]) -> None:
-    """Compare one run through the parts, each with its own copy of its payload as in a process of its own."""
+def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.Module]) -> list[Any]:
+    """Compare one run through the parts, each with its own copy of its payload as in a process of its own.
+
+    Return the payloads: the example, and what each part answers.
+    """
+    payloads = [example]
     with torch.no_grad():
         with packing_noted(module) as packing:
             whole = _answer(module, bound)
         payload = _copied(example)
         for part in parts:
             payload = _copied(checked_result(part(payload), is_ours=False))
+            payloads.append(payload)
         pieces = leaves(payload)
         if _all_same(whole, pieces):
-            return
+            return payloads
         if torch.backends.mha.get_fastpath_enabled():
             with without_fast_path():
                 slowly = _answer(module, bound)
             if _all_same(slowly, pieces) and all(map(is_close, whole, pieces)) and not packing:
-                return
+                return payloads
             if _all_same(slowly, pieces) and packing:
                 raise _UnsuitableError(
                     f"{packing[0] or 'the encoder'} packs its rows by their padding mask, and gives zeros for padding; "

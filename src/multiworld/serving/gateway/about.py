@@ -10,11 +10,12 @@ from typing import Any
 from .answers import html_answer, json_answer, text_answer
 from .docs_page import page
 from .exchange import Answer
+from .kserve import model_metadata
 from .openapi import describe
 from .options import GatewayOptions
 from .prometheus import CONTENT_TYPE, metrics_text
 from .refusal import Refusal
-from .served import Served, can_stream
+from .served import Served, can_stream, signature_of
 
 __all__ = ["VERSIONS", "About"]
 
@@ -65,14 +66,13 @@ class About:
         return json_answer({"name": "multiworld", "version": _version(), "extensions": ["binary_tensor_data"]})
 
     def model(self) -> Answer:
-        """KServe's metadata of the model. Its tensors are not declared: a pipeline takes what its stages take."""
+        """KServe's metadata of the model. Its tensors are listed as far as a signature tells of them."""
         return json_answer(
             {
                 "name": self._served.name,
                 "versions": list(VERSIONS),
                 "platform": "multiworld_pipeline",
-                "inputs": [],
-                "outputs": [],
+                **model_metadata(signature_of(self._served)),
             }
         )
 

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .refusal import Refusal
 
@@ -25,6 +25,10 @@ class Asking:
     timeout_s: float | None
     key: str | None
     traceparent: str = ""
+
+    def within(self, timeout_s: float) -> Asking:
+        """Return the same with a time limit that is no longer than that."""
+        return replace(self, timeout_s=timeout_s if self.timeout_s is None else min(timeout_s, self.timeout_s))
 
 
 def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Asking:

@@ -18,7 +18,7 @@ from .kserve import HEADER_LENGTH, answer_question, parse_question
 from .options import GatewayOptions
 from .prometheus import HttpCounts
 from .refusal import Refusal
-from .served import Payload, Report, Served, can_report, can_stream
+from .served import Payload, Report, Served, can_report, can_stream, signature_of
 from .sse import CONTENT_TYPE, close, first_event, remaining_events
 
 __all__ = ["Inference"]
@@ -43,6 +43,7 @@ class Inference:
         refused: Callable[[Exception], Refusal],
     ) -> None:
         self._served, self._options, self._counts, self._refused = served, options, counts, refused
+        self._signature = signature_of(served)
 
     async def infer(self, exchange: Exchange) -> Answer:
         """``POST /infer``: one payload in, one out, in the formats that the head says."""
@@ -85,13 +86,25 @@ class Inference:
         body = await exchange.body.read(max_json_bytes if is_text else self._max_bytes(is_text=False))
         with reading("request of KServe's protocol"):
             question = await parse_question(
-                body, exchange.headers, max_json_bytes=max_json_bytes, budget=exchange.budget
+                body,
+                exchange.headers,
+                max_json_bytes=max_json_bytes,
+                budget=exchange.budget,
+                signature=self._signature,
             )
             await exchange.budget.apart(num_bytes_of(question.payload), self._check, question.payload)
+        if question.timeout_s is not None:
+            asked = asked.within(question.timeout_s)
         result, told = await self._ask(exchange, question.payload, asked)
         writer = self._writer(exchange)
         pieces, header_length = await answer_question(
-            question, result, writer, exchange.budget, model=self._served.name, version=version
+            question,
+            result,
+            writer,
+            exchange.budget,
+            model=self._served.name,
+            version=version,
+            signature=self._signature,
         )
         if not header_length:
             return Answer(200, JSON, pieces, told)

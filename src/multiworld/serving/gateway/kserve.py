@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from ..signature import KINDS, Signature, TensorSpec, named_tensors
 from .budget import Budget
-from .dtypes import kserve_dtype, kserve_name
+from .dtypes import DTYPES, KSERVE_NAMES, kserve_dtype, kserve_name
 from .elements import Buffer, as_bytes, check_count, checked_shape, from_bytes, from_json
 from .json_format import load_object
 from .json_reading import num_bytes_read
@@ -18,10 +19,24 @@ from .json_writing import TensorWriter
 from .refusal import Refusal
 from .served import Payload
 
-__all__ = ["HEADER_LENGTH", "Question", "answer_question", "parse_question"]
+__all__ = ["HEADER_LENGTH", "Question", "answer_question", "model_metadata", "parse_question"]
 
 HEADER_LENGTH = "inference-header-content-length"
-KINDS = ("tensor", "list", "dict")
+NOTHING = (None, False, 0, "")
+"""Values of parameters that ask for nothing: clients send them, too."""
+MAX_TIMEOUT_US = 7 * 24 * 3600 * 10**6
+NOT_SERVED = {
+    "priority": "requests are taken in the order in which they come",
+    "sequence_id": "to send requests that belong together to the same replicas, give X-Routing-Key",
+    "sequence_start": "to send requests that belong together to the same replicas, give X-Routing-Key",
+    "sequence_end": "to send requests that belong together to the same replicas, give X-Routing-Key",
+    "classification": "ask for the tensor, and take its largest elements",
+    **dict.fromkeys(
+        ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"),
+        "there is no shared memory with clients; send binary_data_size, and ask for binary_data",
+    ),
+}
+"""Parameters that others serve, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +47,23 @@ class Question:
     id: str | None
     wanted: dict[str, bool] | None
     is_binary: bool
+    timeout_s: float | None = None
+    """How long the answer is of use; None: the request does not say."""
 
 
 async def parse_question(
-    body: bytearray, headers: Mapping[str, str], *, max_json_bytes: int, budget: Budget
+    body: bytearray,
+    headers: Mapping[str, str],
+    *,
+    max_json_bytes: int,
+    budget: Budget,
+    signature: Signature | None = None,
 ) -> Question:
-    """Return what a body asks. ``max_json_bytes``: of its part in JSON.
+    """Return what a body asks. ``max_json_bytes``: of its part in JSON; ``signature``: of the model.
 
-    One input is a tensor, several are a dict by their names, unless ``parameters.payload`` says ``"tensor"``,
-    ``"list"`` or ``"dict"``. Whatever is wrong is a Refusal, ValueError or the like.
+    The inputs become what the signature says, with its names; without one, a single input is a tensor, and several are
+    a dict by their names. ``parameters.payload`` may say otherwise: ``"tensor"``, ``"list"`` or ``"dict"``. Parameters
+    that are not served are refused. Whatever is wrong is a Refusal, ValueError or the like.
     """
     length = _header_length(body, headers)
     if length > max_json_bytes:
@@ -48,16 +71,24 @@ async def parse_question(
             413, "ContentTooLargeError", f"the JSON is larger than the {max_json_bytes} bytes that are served"
         )
     request = await load_object(memoryview(body)[:length], budget)
-    return await _question(request, body, length, budget)
+    return await _question(request, body, length, budget, signature or Signature(takes=None))
 
 
 async def answer_question(
-    question: Question, payload: Payload, writer: TensorWriter, budget: Budget, *, model: str, version: str
+    question: Question,
+    payload: Payload,
+    writer: TensorWriter,
+    budget: Budget,
+    *,
+    model: str,
+    version: str,
+    signature: Signature | None = None,
 ) -> tuple[list[Buffer], int]:
     """Return the pieces of the answer's body, and the length of its JSON part if binary tensors follow, else 0."""
     outputs: list[dict[str, Any]] = []
     pieces: list[Buffer] = []
-    for name, tensor, is_binary in _outputs(question, payload):
+    names = [] if signature is None else [spec.name for spec in signature.outputs]
+    for name, tensor, is_binary in _outputs(question, named_tensors(payload, "output", names)):
         entry: dict[str, Any] = {"name": name, "datatype": kserve_name(tensor.dtype), "shape": list(tensor.shape)}
         if is_binary:
             data = await budget.apart(tensor.nbytes, as_bytes, tensor)
@@ -74,7 +105,25 @@ async def answer_question(
     return [*header, *pieces], sum(map(len, header)) if pieces else 0
 
 
-async def _question(request: dict[str, Any], body: bytearray, length: int, budget: Budget) -> Question:
+def model_metadata(signature: Signature | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the inputs and outputs, as far as they are known and the protocol can name their types."""
+    known = signature or Signature(takes=None)
+    return {"inputs": _metadata(known.inputs), "outputs": _metadata(known.outputs)}
+
+
+def _metadata(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
+    datatypes = [KSERVE_NAMES.get(DTYPES[spec.dtype]) if spec.dtype in DTYPES else None for spec in specs]
+    if None in datatypes:
+        return []
+    return [
+        {"name": spec.name, "datatype": datatype, "shape": list(spec.shape)}
+        for spec, datatype in zip(specs, datatypes, strict=True)
+    ]
+
+
+async def _question(
+    request: dict[str, Any], body: bytearray, length: int, budget: Budget, signature: Signature
+) -> Question:
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or not inputs or not all(isinstance(each, dict) for each in inputs):
         raise _bad('"inputs" must be a list of tensors, at least one')
@@ -88,23 +137,21 @@ async def _question(request: dict[str, Any], body: bytearray, length: int, budge
         named[name], at = await _input(entry, name, body, at, budget)
     if at != len(body):
         raise _bad(f"the body is {len(body) - at} bytes longer than its header and its binary inputs")
-    parameters = _parameters(request)
+    parameters = _parameters(request, "the request", ("binary_data_output", "payload", "timeout"))
     request_id = request.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise _bad('"id" must be a string')
-    wanted = _wanted(request.get("outputs"), bool(parameters.get("binary_data_output", False)))
+    is_binary = _flag(parameters, "binary_data_output", default=False)
     return Question(
-        _payload(parameters.get("payload"), named), request_id, wanted, bool(parameters.get("binary_data_output"))
+        _payload(parameters.get("payload"), named, signature),
+        request_id,
+        _wanted(request.get("outputs"), is_binary),
+        is_binary,
+        _timeout_s(parameters.get("timeout")),
     )
 
 
-def _outputs(question: Question, payload: Payload) -> list[tuple[str, Tensor, bool]]:
-    if isinstance(payload, Tensor):
-        named = {"output": payload}
-    elif isinstance(payload, dict):
-        named = payload
-    else:
-        named = {f"output-{index}": tensor for index, tensor in enumerate(payload)}
+def _outputs(question: Question, named: dict[str, Tensor]) -> list[tuple[str, Tensor, bool]]:
     if question.wanted is None:
         return [(name, tensor, question.is_binary) for name, tensor in named.items()]
     unknown = [name for name in question.wanted if name not in named]
@@ -117,13 +164,15 @@ def _outputs(question: Question, payload: Payload) -> list[tuple[str, Tensor, bo
 
 async def _input(entry: dict[str, Any], name: str, body: bytearray, at: int, budget: Budget) -> tuple[Tensor, int]:
     dtype, shape = kserve_dtype(entry.get("datatype")), checked_shape(entry.get("shape"))
-    size = _parameters(entry).get("binary_data_size")
+    size = _parameters(entry, f"input {name!r:.80}", ("binary_data_size", "content_type")).get("binary_data_size")
     if size is None:
         if "data" not in entry:
             raise _bad(f"input {name!r:.80} has neither data nor parameters.binary_data_size")
         data = entry["data"]
         name = f"input {name!r:.80}"
         return await budget.apart(num_bytes_read(data), from_json, data, dtype, shape, name=name), at
+    if "data" in entry:
+        raise _bad(f"input {name!r:.80} has both data and parameters.binary_data_size")
     wanted = math.prod(shape) * dtype.itemsize
     if type(size) is not int or size != wanted or at + size > len(body):
         raise _bad(
@@ -151,13 +200,20 @@ def _wanted(outputs: Any, is_binary: bool) -> dict[str, bool] | None:
     for entry in outputs:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise _bad('each of "outputs" must be an object with a name')
-        wanted[entry["name"]] = bool(_parameters(entry).get("binary_data", is_binary))
+        what = f"output {entry['name']!r:.80}"
+        wanted[entry["name"]] = _flag(_parameters(entry, what, ("binary_data",)), "binary_data", default=is_binary)
     return wanted
 
 
-def _payload(kind: Any, named: dict[str, Tensor]) -> Payload:
-    kind = kind or ("tensor" if len(named) == 1 else "dict")
-    if kind not in KINDS or (kind == "tensor" and len(named) > 1):
+def _payload(kind: Any, named: dict[str, Tensor], signature: Signature) -> Payload:
+    """Return what the model is called with."""
+    if kind is None or kind == "":
+        kind = signature.takes or ("tensor" if len(named) == 1 else "dict")
+        if kind != "tensor" and signature.inputs:
+            named = _ordered(named, [spec.name for spec in signature.inputs])
+        elif kind == "tensor" and len(named) > 1:
+            raise _bad(f"the model takes one input, and the request has {len(named)}: {_listed(named)}")
+    elif kind not in KINDS or (kind == "tensor" and len(named) > 1):
         raise _bad(f"parameters.payload={kind!r:.40}: expected one of {', '.join(KINDS)}, 'tensor' for a single input")
     tensors = list(named.values())
     if kind == "tensor":
@@ -165,11 +221,51 @@ def _payload(kind: Any, named: dict[str, Tensor]) -> Payload:
     return tensors if kind == "list" else named
 
 
-def _parameters(entry: dict[str, Any]) -> dict[str, Any]:
+def _ordered(named: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
+    """Return the inputs in the order of the model's; refused: others than these."""
+    missing, unknown = [name for name in names if name not in named], [name for name in named if name not in names]
+    if missing or unknown:
+        problem = f"there is no input {unknown[0]!r:.80}" if unknown else f"input {missing[0]!r:.80} is missing"
+        raise _bad(f"{problem}; the model takes {_listed(names)}")
+    return {name: named[name] for name in names}
+
+
+def _listed(names: Collection[str]) -> str:
+    return f"{', '.join(names):.400}"
+
+
+def _timeout_s(value: Any) -> float | None:
+    """Return a time limit, which the protocol counts in microseconds."""
+    if value in NOTHING and value is not False:
+        return None
+    if type(value) is not int or not 0 < value <= MAX_TIMEOUT_US:
+        raise _bad(f"parameters.timeout must be microseconds from 0 to {MAX_TIMEOUT_US}, got {value!r:.40}")
+    return value / 1e6
+
+
+def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise _bad(f"parameters.{name} must be true or false, got {value!r:.40}")
+    return value
+
+
+def _parameters(entry: dict[str, Any], what: str, served: Collection[str]) -> dict[str, Any]:
+    """Return those that are given, and not null; refused: those that are not served here."""
     parameters = entry.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise _bad('"parameters" must be an object')
-    return parameters
+    given = {name: value for name, value in parameters.items() if value is not None}
+    for name, value in given.items():
+        if name == "content_type" and name in served:
+            if value != "np":  # of clients of MLServer: numbers in order, which is what is read anyway
+                raise _bad(f"{what}: parameters.content_type={value!r:.40} is not served; 'np' is")
+        elif name not in served and not (
+            name in NOT_SERVED and not isinstance(value, (dict, list)) and value in NOTHING
+        ):
+            instead = NOT_SERVED.get(name, f"here may be {', '.join(served)}")
+            raise _bad(f"{what}: parameters.{name:.80} is not served; {instead}")
+    return given
 
 
 def _bad(message: str) -> Refusal:

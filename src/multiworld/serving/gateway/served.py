@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
 from ...channel.base import Payload
 from ..answers import Asked, Report
+from ..signature import Signature
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -21,6 +22,7 @@ __all__ = [
     "StreamingServed",
     "can_report",
     "can_stream",
+    "signature_of",
 ]
 
 Sample = tuple[Mapping[str, str], float]
@@ -37,7 +39,10 @@ class Metric:
 
 
 class Served(Protocol):
-    """Answers payloads. Used on the gateway's own loop, by many requests at once."""
+    """Answers payloads. Used on the gateway's own loop, by many requests at once.
+
+    It may have a ``signature``, of ``multiworld.serving.Signature``, for KServe's clients.
+    """
 
     @property
     def name(self) -> str:
@@ -77,3 +82,9 @@ def can_report(served: object) -> bool:
 def can_stream(served: Served) -> TypeGuard[StreamingServed]:
     """Whether it is a StreamingServed."""
     return callable(getattr(served, "stream", None))
+
+
+def signature_of(served: object) -> Signature | None:
+    """Return what it takes and gives, if it says so."""
+    signature = getattr(served, "signature", None)
+    return signature if isinstance(signature, Signature) else None

@@ -1,0 +1,118 @@
+"""What a stage or a pipeline takes and gives: names, types and shapes of tensors. Pure, and without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["KINDS", "Signature", "TensorSpec", "named_tensors"]
+
+Kind = Literal["tensor", "list", "dict"]
+KINDS: tuple[Kind, ...] = ("tensor", "list", "dict")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor. ``dtype``: as torch calls it, without ``torch.``; ``shape``: -1 for a dimension of any size."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"a tensor's name must be a text that is not empty, got {self.name!r}")
+        if not isinstance(self.dtype, str) or not self.dtype:
+            raise ValueError(f"tensor {self.name!r}: dtype must be a name such as 'float32', got {self.dtype!r}")
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= -1 for size in self.shape):
+            raise ValueError(f"tensor {self.name!r}: shape must have sizes from 0, or -1 for any, got {self.shape!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The tensors that go in and come out. ``takes``: as what they go in; None: that is not known.
+
+    Empty ``inputs`` or ``outputs``: not known either. With ``takes="tensor"`` there is one input; with ``"list"`` the
+    inputs are in the order of the list.
+    """
+
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    takes: Kind | None = "dict"
+
+    def __post_init__(self) -> None:
+        if self.takes is not None and self.takes not in KINDS:
+            raise ValueError(f"takes must be one of {', '.join(KINDS)}, or None, got {self.takes!r}")
+        for what in ("inputs", "outputs"):
+            specs = tuple(getattr(self, what))
+            object.__setattr__(self, what, specs)
+            if not all(isinstance(spec, TensorSpec) for spec in specs):
+                raise TypeError(f"{what} must be TensorSpecs, got {specs!r}")
+            if len({spec.name for spec in specs}) != len(specs):
+                raise ValueError(f"{what} must have different names, got {', '.join(spec.name for spec in specs)}")
+        if self.takes == "tensor" and len(self.inputs) > 1:
+            raise ValueError(f'takes="tensor" is one input, got {len(self.inputs)}')
+
+    @classmethod
+    def of(cls, example: Any, answer: Any = None, *, rows: bool = True, answer_rows: bool | None = None) -> Signature:
+        """Return that of an example of a request, and of its answer if that is known.
+
+        ``rows``: whether the first dimension of all tensors is that of the requests' rows, and so of any size;
+        ``answer_rows``: the same of the answer (default: as ``rows``).
+        """
+        return cls(
+            inputs=_specs(example, "input", has_rows=rows),
+            outputs=()
+            if answer is None
+            else _specs(answer, "output", has_rows=rows if answer_rows is None else answer_rows),
+            takes=_kind(example),
+        )
+
+    @classmethod
+    def joined(cls, first: Signature | None, last: Signature | None) -> Signature | None:
+        """Return that of a chain, of which the first and the last part have these; None if neither says anything."""
+        inputs, takes = ((), None) if first is None else (first.inputs, first.takes)
+        outputs = () if last is None else last.outputs
+        return cls(inputs=inputs, outputs=outputs, takes=takes) if inputs or outputs or takes else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Signature:
+        """Return what ``to_json`` returned."""
+        return cls(inputs=_read(fields["inputs"]), outputs=_read(fields["outputs"]), takes=fields["takes"])
+
+
+def named_tensors(payload: Any, word: str, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a payload's tensors by name. Without a dict they have ``names``, if there are as many, else ``word-0``…"""
+    if isinstance(payload, Mapping):
+        return dict(payload)
+    is_many = isinstance(payload, (list, tuple))
+    tensors = list(payload) if is_many else [payload]
+    if len(names) != len(tensors):
+        names = [f"{word}-{index}" for index in range(len(tensors))] if is_many else [word]
+    return dict(zip(names, tensors, strict=True))
+
+
+def _kind(payload: Any) -> Kind:
+    if isinstance(payload, Mapping):
+        return "dict"
+    return "list" if isinstance(payload, (list, tuple)) else "tensor"
+
+
+def _specs(payload: Any, word: str, *, has_rows: bool) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(
+            name,
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(-1 if has_rows and index == 0 else int(size) for index, size in enumerate(tensor.shape)),
+        )
+        for name, tensor in named_tensors(payload, word).items()
+    )
+
+
+def _read(specs: Iterable[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(spec["name"], spec["dtype"], tuple(spec["shape"])) for spec in specs)
