@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from ..extras import install_extra
 from ..wire.operation import Operation
 from .mpi_pump import Found, MpiPump, Request
 
@@ -39,6 +40,7 @@ LAUNCHED = (  # what launchers tell their processes: Open MPI and PRRTE, PMIx, H
     "PALS_RANKID",
     "ALPS_APP_PE",
 )
+NOT_INSTALLED = f"mpi4py is not installed: {install_extra('mpi')}"
 NOT_LAUNCHED = (
     "this process was not started by an MPI launcher: start all members with one mpiexec or srun, "
     "as in `mpiexec -n 4 python program.py`"
@@ -177,7 +179,7 @@ def why_not() -> str:
     if "mpi4py.MPI" in sys.modules:
         return ""
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed: pip install 'multiworld[mpi]'"
+        return NOT_INSTALLED
     return _why_not_loaded()
 
 
@@ -229,7 +231,7 @@ def _load() -> Any:
     try:
         mpi4py = importlib.import_module("mpi4py")
     except ImportError as error:
-        raise JobError("mpi4py is not installed: pip install 'multiworld[mpi]'") from error
+        raise JobError(NOT_INSTALLED) from error
     initialize, mpi4py.rc.initialize = mpi4py.rc.initialize, False
     try:
         return importlib.import_module("mpi4py.MPI")

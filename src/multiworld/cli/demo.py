@@ -9,11 +9,11 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..demo.options import Options
+from ..extras import SERVING, install_extra, missing_modules
 from ..process.interruptible import run_interruptible
 from ..process.interruption import SIGNALLED, Interrupted
 from .backends import check_backend
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-NEEDED = ("httptools", "numpy", "orjson", "safetensors", "sklearn", "uvicorn", "yaml")
+NEEDED = (*SERVING, "sklearn", "yaml")
 UNREAD = SIGNALLED + signal.SIGPIPE  # whoever read the output did not want to know how it ends
 
 
@@ -33,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the main job: 0 if everything held, 1 if not, 2 if it cannot run here, 130 after Ctrl-C."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
-    missing = [name for name in NEEDED if find_spec(name) is None]
+    missing = missing_modules(NEEDED)
     if missing:
-        print(f"multiworld demo needs {', '.join(missing)}: pip install 'multiworld[demo]'", file=sys.stderr)
+        print(f"multiworld demo needs {', '.join(missing)}: {install_extra('demo')}", file=sys.stderr)
         return 2
     if parsed.json is not None:
         check_output(parser, "--json", parsed.json)

@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from .. import native
+from ..extras import install_extra
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from . import machine
 
@@ -166,7 +167,7 @@ def _advice(diagnosis: Diagnosis) -> Iterator[str]:
         )
     for extra in diagnosis.extras:
         if extra.missing and extra.name == "serving":
-            yield f"{extra.purpose} need {', '.join(extra.missing)}: {_install(extra.name)}"
+            yield f"{extra.purpose} need {', '.join(extra.missing)}: {install_extra(extra.name)}"
     if not diagnosis.token_set:
         yield "before several hosts work together, set MULTIWORLD_TOKEN on each (openssl rand -hex 32)"
 
@@ -182,10 +183,6 @@ def _native_advice(diagnosis: Diagnosis) -> Iterator[str]:
         switched_off = part.reason.startswith(f"{native.VARIABLE}=")
         mend = f"unset {native.VARIABLE}" if switched_off else COMPILE
         yield f"{without}, without the {name}: {mend}"
-
-
-def _install(extra: str) -> str:
-    return f"pip install '.[{extra}]' in a clone of the project"
 
 
 def _requirements() -> list[str]:
@@ -265,7 +262,7 @@ def _verdict(channel: Channel) -> str:
 def _extra_row(extra: Extra) -> str:
     if not extra.missing:
         return f"installed: {extra.purpose}"
-    return f"not installed ({', '.join(extra.missing)} missing): {extra.purpose}; {_install(extra.name)}"
+    return f"not installed ({', '.join(extra.missing)} missing): {extra.purpose}; {install_extra(extra.name)}"
 
 
 def _addresses(interface: machine.Interface) -> str:

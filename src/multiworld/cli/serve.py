@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ..extras import SERVING, install_extra, missing_modules
 from ..serving.errors import DeploymentError
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
 
@@ -47,9 +48,13 @@ def main(arguments: Sequence[str]) -> int:
         from ..serving.hosts.__main__ import main as join
 
         return join(arguments[1:], prog="multiworld serve join")
+    options = _serve_parser().parse_args(arguments)
+    if missing := missing_modules(SERVING):
+        print(f"multiworld serve needs {', '.join(missing)}: {install_extra('serving')}", file=sys.stderr)
+        return 2
     from ..serving.launch import serve
 
-    return serve(_serve_parser().parse_args(arguments))
+    return serve(options)
 
 
 def _serve_parser() -> argparse.ArgumentParser:

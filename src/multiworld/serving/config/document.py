@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...extras import install_extra
 from .problems import ConfigError, Path, Problems
 
 __all__ = ["Document"]
@@ -38,7 +39,7 @@ def _yaml(source: str, text: str) -> Document:
     try:
         import yaml
     except ImportError:
-        raise ConfigError(source, [" YAML files need PyYAML: pip install 'multiworld[serving]', or use JSON"]) from None
+        raise ConfigError(source, [f" YAML files need PyYAML: {install_extra('serving')}, or use JSON"]) from None
     document = Document(source)
     try:
         loader = yaml.SafeLoader(text)

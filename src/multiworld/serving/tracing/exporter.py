@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from ...extras import install_extra
 from ..errors import DeploymentError
 from .settings import Tracing
 from .spans import Journey, Span, spans_of
@@ -30,7 +31,7 @@ def check_installed(*, exports: bool = True) -> None:
         for name in (SDK, EXPORTER) if exports else (SDK,):
             importlib.import_module(name)
     except ImportError as error:
-        raise DeploymentError(f"traces need the extra 'tracing': pip install 'multiworld[tracing]' ({error})") from None
+        raise DeploymentError(f"traces need the extra 'tracing': {install_extra('tracing')} ({error})") from None
 
 
 class OpenTelemetryTracer:
