@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -114,8 +115,9 @@ def collectives(rank: int, group: Any, ranks: list[int]) -> None:
     assert float(tensor) == root
     dist.all_reduce(tensor := mine.clone(), group=group)
     assert float(tensor) == total
+    assert dist.all_reduce(tensor := mine.clone(), group=group) is tensor
     request = dist.all_reduce(tensor := mine.clone(), dist.ReduceOp.MAX, group, async_op=True)
-    assert request is not None
+    assert isinstance(request, dist.Request)
     request.wait()
     assert float(tensor) == root
     dist.reduce(tensor := mine.clone(), root, group=group)
@@ -130,10 +132,73 @@ def collectives(rank: int, group: Any, ranks: list[int]) -> None:
     assert float(tensor) == total + 10.0 * size * ranks.index(rank)
     dist.all_to_all(parts := empty(), [mine * 10 + other for other in ranks], group)
     assert [float(part) for part in parts] == [10.0 * other + rank for other in ranks]
+    single_tensors(rank, group, ranks)
     dist.barrier(group)
     done = dist.barrier(group, async_op=True)
     assert done is not None
     done.wait()
+
+
+def single_tensors(rank: int, group: Any, ranks: list[int]) -> None:
+    size, mine = len(ranks), torch.full((2, 3), float(rank))
+    for shape in ((2 * size, 3), (size, 2, 3)):
+        whole = dist.all_gather_into_tensor(torch.empty(shape), mine, group)
+        assert isinstance(whole, torch.Tensor)
+        assert whole.view(size, -1)[:, 0].tolist() == [float(other) for other in ranks]
+        part = dist.reduce_scatter_tensor(torch.empty(2, 3), whole.clone(), group=group)
+        assert isinstance(part, torch.Tensor)
+        assert part.tolist() == (mine * size).tolist()
+    sizes = [other + 1 for other in ranks]  # what each member gets of everyone
+    sent = torch.cat([torch.full((other + 1,), float(rank)) for other in ranks])
+    got = dist.all_to_all_single(torch.empty(size * (rank + 1)), sent, [rank + 1] * size, sizes, group)
+    assert isinstance(got, torch.Tensor)
+    assert got.tolist() == [float(other) for other in ranks for _ in range(rank + 1)]
+    request = dist.all_to_all_single(
+        equal := torch.empty(size), torch.full((size,), float(rank)), group=group, async_op=True
+    )
+    assert isinstance(request, dist.Request)
+    request.wait()
+    assert equal.tolist() == [float(other) for other in ranks]
+    wrong = torch.empty(size + 1, 7)
+    refuses(ValueError, "has the shape", dist.all_gather_into_tensor, wrong, mine, group)
+    refuses(ValueError, "output_split_sizes=", dist.all_to_all_single, equal, equal, [size + 1] * size, None, group)
+
+
+def original_lines(rank: int, size: int, url: str, backend: str) -> None:
+    """Two processes; what the original design and today's torch.distributed have besides."""
+    dist.initProcessGroup(backend, init_method=url, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+    other = 1 - rank
+    if rank == 0:
+        dist.send(torch.arange(6).view(2, 3), 1)
+        dist.send_tensors([torch.ones(1)], 1)
+    else:
+        tensor = dist.recv(0)
+        assert isinstance(tensor, torch.Tensor)
+        assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
+        request = dist.irecv(0)
+        assert [float(part) for part in request.wait()] == [1.0]
+        refuses(TypeError, "names two ranks", dist.recv, 0, 0)
+    tensor = torch.full((3,), float(rank + 1))
+    result = dist.allReduce(tensor)
+    assert result is tensor
+    assert result.tolist() == [3.0] * 3
+    batch = [dist.P2POp(dist.isend, tensor + rank, other), dist.P2POp(dist.irecv, got := torch.empty(3), other)]
+    for request in dist.batch_isend_irecv(batch):
+        request.wait()
+    assert got.tolist() == [3.0 + other] * 3
+    refuses(ValueError, "op must be isend or irecv", dist.P2POp, dist.send, tensor, other)
+    refuses(ValueError, "at least one", dist.batch_isend_irecv, [])
+    own, groups = dist.new_subgroups(1, timeout=timedelta(seconds=5))
+    assert own is groups[rank]
+    assert isinstance(own, dist.ProcessGroup)
+    assert own.timeout_s == 5.0
+    assert groups[other] is dist.GroupMember.NON_GROUP_MEMBER
+    refuses(ValueError, "group_size=3 does not divide 2 processes", dist.new_subgroups, 3)
+    refuses(ValueError, "the ranks [1] are in several groups", dist.new_subgroups_by_enumeration, [[0, 1], [1]])
+    refuses(ValueError, "are the same: pass one of them", dist.new_group, timeout=1.0, timeout_s=1.0)
+    refuses(ValueError, "must be a positive number", dist.new_group, timeout=timedelta(0))
+    dist.all_reduce(tensor, group=dist.group.WORLD)
+    end()
 
 
 def refuses(kind: type[Exception], text: str, call: Any, *args: Any, **options: Any) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,68 @@ def assert_all_end(members: list[Worker]) -> None:
 def test_every_function_on_all_processes_and_on_groups(backend: str) -> None:
     with WorkerGroup() as workers:
         assert_all_end(run_all(workers, programs.everything, 3, backend))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_lines_of_the_original_design_and_of_today(backend: str) -> None:
+    with WorkerGroup() as workers:
+        assert_all_end(run_all(workers, programs.original_lines, 2, backend))
+
+
+LAUNCHED = """
+import os, sys
+import torch
+import multiworld as mw
+import multiworld.distributed as dist
+
+dist.init_process_group("tcp", timeout_s=20)
+rank, size = dist.get_rank(), dist.get_world_size()
+turn = 0
+while turn < 3:
+    try:
+        turn = int(dist.broadcast(torch.tensor([turn]), 0))
+        if rank == 1 and turn == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and "die" in sys.argv:
+            sys.exit(3)  # and is started again
+        dist.all_reduce(total := torch.ones(1))
+        assert float(total) == size
+        turn += 1
+    except mw.WorldBrokenError:
+        dist.rejoin(join_timeout_s=30)
+group = dist.new_group([0, 1])
+if rank < 2:
+    dist.all_reduce(total := torch.ones(1), group=group)
+dist.barrier()
+dist.destroy_process_group()
+print(f"rank {rank} of {size}: {turn} turns", flush=True)
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "exec"])
+def test_the_launcher_gives_place_and_store(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(LAUNCHED)
+    if command == "run":
+        words = ["-m", "multiworld.run", "--nproc-per-node", "3", "--no-page", "--max-restarts", "1", str(path), "die"]
+    else:
+        words = [
+            "-c",
+            "import sys; from multiworld.cli.main import main; sys.exit(main())",
+            "exec",
+            "-n",
+            "3",
+            sys.executable,
+            str(path),
+        ]
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=scaled(50),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(3):
+        assert f"rank {rank} of 3: 3 turns" in done.stdout
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -158,6 +221,10 @@ OPERATIONS: list[Callable[[], object]] = [
     lambda: dist.reduce_scatter(torch.ones(1), [torch.ones(1)]),
     lambda: dist.all_to_all([torch.ones(1)], [torch.ones(1)]),
     dist.barrier,
+    lambda: dist.recv(1),
+    lambda: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1)),
+    lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1), 1)]),
+    lambda: dist.new_subgroups(1),
     dist.new_group,
     dist.rejoin,
     dist.destroy_process_group,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.distributed.place import Place, find_place
+from multiworld.distributed.place import LAUNCHED, Place, find_place
 
 ENVIRONMENT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "4"}
 
@@ -45,3 +45,13 @@ def test_other_methods_are_refused(method: str) -> None:
         find_place(method, 0, 1, ENVIRONMENT)
     with pytest.raises(ValueError, match="nothing follows 'env://'"):
         find_place("env://?rank=0", 0, 1, ENVIRONMENT)
+
+
+def test_the_launcher_gives_what_the_environment_would() -> None:
+    environment = {**ENVIRONMENT, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert find_place("env://", None, None, environment, is_launched=True) == LAUNCHED
+    assert find_place("env://", 1, 4, environment, is_launched=True) == LAUNCHED
+    with pytest.raises(ValueError, match="rank=2, but the launcher gave this process RANK=1: leave it out"):
+        find_place("env://", 2, None, environment, is_launched=True)
+    own = find_place("tcp://10.0.0.1:29600", 2, 3, environment, is_launched=True)
+    assert own == Place(store="tcp://10.0.0.1:29600", rank=2, world_size=3)

@@ -6,6 +6,7 @@
 
 from ..channel.base import ReduceOp
 from ..world.request import Request
+from .batches import P2POp, batch_isend_irecv
 from .collectives import (
     all_gather,
     all_reduce,
@@ -24,8 +25,20 @@ from .default import (
     new_group,
     rejoin,
 )
-from .group import GroupMember, ProcessGroup
 from .messages import irecv, irecv_tensors, isend, isend_tensors, recv, recv_tensors, send, send_tensors
+from .original_names import (
+    allGather,
+    allReduce,
+    allToAll,
+    destroyProcessGroup,
+    getNumProcesses,
+    getRank,
+    initProcessGroup,
+    isInitialized,
+    newGroup,
+    reduceScatter,
+)
+from .process_group import GroupMember, ProcessGroup
 from .ranks import (
     get_backend,
     get_global_rank,
@@ -34,20 +47,36 @@ from .ranks import (
     get_process_group_ranks,
     get_rank,
     get_world_size,
+    is_available,
 )
+from .single_tensors import all_gather_into_tensor, all_to_all_single, reduce_scatter_tensor
+from .subgroups import new_subgroups, new_subgroups_by_enumeration
+
+group = GroupMember
+"""``group.WORLD`` stands for all processes, as in ``torch.distributed``."""
 
 __all__ = [
     "GroupMember",
+    "P2POp",
     "ProcessGroup",
     "ReduceOp",
     "Request",
+    "allGather",
+    "allReduce",
+    "allToAll",
     "all_gather",
+    "all_gather_into_tensor",
     "all_reduce",
     "all_to_all",
+    "all_to_all_single",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
+    "destroyProcessGroup",
     "destroy_process_group",
     "gather",
+    "getNumProcesses",
+    "getRank",
     "get_backend",
     "get_global_rank",
     "get_group_rank",
@@ -55,17 +84,26 @@ __all__ = [
     "get_process_group_ranks",
     "get_rank",
     "get_world_size",
+    "group",
+    "initProcessGroup",
     "init_process_group",
     "irecv",
     "irecv_tensors",
+    "isInitialized",
+    "is_available",
     "is_initialized",
     "isend",
     "isend_tensors",
+    "newGroup",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
     "recv",
     "recv_tensors",
     "reduce",
+    "reduceScatter",
     "reduce_scatter",
+    "reduce_scatter_tensor",
     "rejoin",
     "scatter",
     "send",

@@ -1,19 +1,20 @@
 """Operations of all members of a group, called by all in the same order. Roots are ranks in the whole program.
 
-With ``async_op`` they return a ``Request`` at once, else None when they are done. ``timeout_s`` is the deadline of the
+With ``async_op`` they return a ``Request`` at once, else what they filled (where this process gets a result) when they
+are done: ``result = all_reduce(tensor)`` is the same tensor. ``timeout_s`` is the deadline of the
 operation; None: the group's, ``math.inf``: none.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ..channel.base import ReduceOp
 from ..world.request import Request
 from .default import find_group
-from .group import AnyGroup
+from .process_group import AnyGroup
 
 __all__ = [
     "all_gather",
@@ -28,13 +29,16 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
+
+
 def broadcast(
     tensor: Tensor, src: int, group: AnyGroup = None, async_op: bool = False, *, timeout_s: float | None = None
-) -> Request[None] | None:
+) -> Request[None] | Tensor:
     """Copy the tensor of ``src`` into that of every member."""
     members = find_group(group)
     root, deadline = members.member(src, "src"), members.deadline(timeout_s)
-    return _settle(members.world.blocking.ibroadcast(tensor, root, deadline), async_op)
+    return _settle(members.world.blocking.ibroadcast(tensor, root, deadline), async_op, tensor)
 
 
 def all_reduce(
@@ -44,10 +48,10 @@ def all_reduce(
     async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> Request[None] | None:
+) -> Request[None] | Tensor:
     """Reduce over all members, in place; every member gets the same bits."""
     members = find_group(group)
-    return _settle(members.world.blocking.iall_reduce(tensor, op, members.deadline(timeout_s)), async_op)
+    return _settle(members.world.blocking.iall_reduce(tensor, op, members.deadline(timeout_s)), async_op, tensor)
 
 
 def reduce(
@@ -58,11 +62,11 @@ def reduce(
     async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> Request[None] | None:
+) -> Request[None] | Tensor:
     """Reduce into the tensor of ``dst``; the others' stay as they are."""
     members = find_group(group)
     root, deadline = members.member(dst, "dst"), members.deadline(timeout_s)
-    return _settle(members.world.blocking.ireduce(tensor, root, op, deadline), async_op)
+    return _settle(members.world.blocking.ireduce(tensor, root, op, deadline), async_op, tensor)
 
 
 def all_gather(
@@ -72,10 +76,12 @@ def all_gather(
     async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> Request[None] | None:
+) -> Request[None] | list[Tensor]:
     """Gather every member's tensor into ``tensor_list``, in the order of the ranks."""
     members = find_group(group)
-    return _settle(members.world.blocking.iall_gather(tensor_list, tensor, members.deadline(timeout_s)), async_op)
+    return _settle(
+        members.world.blocking.iall_gather(tensor_list, tensor, members.deadline(timeout_s)), async_op, tensor_list
+    )
 
 
 def gather(
@@ -86,11 +92,11 @@ def gather(
     async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> Request[None] | None:
+) -> Request[None] | list[Tensor] | None:
     """Gather every member's tensor into ``gather_list`` of ``dst`` (None elsewhere)."""
     members = find_group(group)
     root, deadline = members.member(dst, "dst"), members.deadline(timeout_s)
-    return _settle(members.world.blocking.igather(tensor, gather_list, root, deadline), async_op)
+    return _settle(members.world.blocking.igather(tensor, gather_list, root, deadline), async_op, gather_list)
 
 
 def scatter(
@@ -101,11 +107,11 @@ def scatter(
     async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> Request[None] | None:
+) -> Request[None] | Tensor:
     """Fill each member's tensor with its part of ``scatter_list`` of ``src`` (None elsewhere)."""
     members = find_group(group)
     root, deadline = members.member(src, "src"), members.deadline(timeout_s)
-    return _settle(members.world.blocking.iscatter(tensor, scatter_list, root, deadline), async_op)
+    return _settle(members.world.blocking.iscatter(tensor, scatter_list, root, deadline), async_op, tensor)
 
 
 def reduce_scatter(
@@ -116,11 +122,11 @@ def reduce_scatter(
     async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> Request[None] | None:
+) -> Request[None] | Tensor:
     """Reduce the lists element by element over all members; each gets the element of its place."""
     members = find_group(group)
     deadline = members.deadline(timeout_s)
-    return _settle(members.world.blocking.ireduce_scatter(output, input_list, op, deadline), async_op)
+    return _settle(members.world.blocking.ireduce_scatter(output, input_list, op, deadline), async_op, output)
 
 
 def all_to_all(
@@ -130,20 +136,24 @@ def all_to_all(
     async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> Request[None] | None:
+) -> Request[None] | list[Tensor]:
     """Send each member its element of ``input_tensor_list``, and receive from it into ``output_tensor_list``."""
     members = find_group(group)
     deadline = members.deadline(timeout_s)
-    return _settle(members.world.blocking.iall_to_all(output_tensor_list, input_tensor_list, deadline), async_op)
+    return _settle(
+        members.world.blocking.iall_to_all(output_tensor_list, input_tensor_list, deadline),
+        async_op,
+        output_tensor_list,
+    )
 
 
 def barrier(group: AnyGroup = None, async_op: bool = False, *, timeout_s: float | None = None) -> Request[None] | None:
     """Wait until every member has come here."""
     members = find_group(group)
-    return _settle(members.world.blocking.ibarrier(members.deadline(timeout_s)), async_op)
+    return _settle(members.world.blocking.ibarrier(members.deadline(timeout_s)), async_op, None)
 
 
-def _settle(request: Request[None], async_op: bool) -> Request[None] | None:
+def _settle(request: Request[None], async_op: bool, filled: T) -> Request[None] | T:
     if async_op:
         return request
     try:
@@ -151,4 +161,4 @@ def _settle(request: Request[None], async_op: bool) -> Request[None] | None:
     except BaseException:  # an interrupt: nobody has the request, and the tensors must be left alone from now on
         request.cancel()
         raise
-    return None
+    return filled

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ..world.arguments import check_seconds
+from ..world.launched import launched
 from ..world.manager import WorldManager
-from .group import AnyGroup, GroupMember, ProcessGroup, check_timeout
 from .place import find_place
+from .process_group import AnyGroup, GroupMember, ProcessGroup, deadline_of
 from .session import Session
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["destroy_process_group", "find_group", "init_process_group", "is_initialized", "new_group", "rejoin"]
 
+JOB = "process-group"
 NEVER = "there is no process group: call init_process_group() first"
 DESTROYED = "the process group was destroyed: call init_process_group() again"
 FORKED = (
@@ -37,10 +40,12 @@ def init_process_group(
     *,
     rank: int | None = None,
     world_size: int | None = None,
+    timeout: timedelta | float | None = None,
     timeout_s: float | None = None,
     join_timeout_s: float = 30.0,
     device: torch.device | str | None = None,
-    job: str = "process-group",
+    job: str | None = None,
+    group_name: str = "",
     token: str | None = None,
     lease_s: float = 2.0,
     host: str | None = None,
@@ -48,14 +53,19 @@ def init_process_group(
     """Form the default group with all processes of the program, within ``join_timeout_s``. Rank 0 hosts the store.
 
     ``init_method``: ``tcp://HOST:PORT``, an address of rank 0's machine, with ``rank`` and ``world_size``; or
-    ``env://`` (default), which takes from MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE what is not given.
-    ``timeout_s`` is the deadline of operations that set none of their own (None: none). ``job``, ``token``, ``lease_s``
-    and ``host`` are those of ``WorldManager``; ``backend`` and ``device`` those of its ``join``, as are the errors.
+    ``env://`` (default), which takes from MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE what is not given. Under
+    ``multiworld run`` and ``exec`` it takes the launcher's place and store, as ``WorldManager.join`` does.
+    ``timeout_s`` is the deadline of operations that set none of their own (None: none); ``timeout``, a ``timedelta`` or
+    seconds, is the same. ``job``, ``token``, ``lease_s`` and ``host`` are those of ``WorldManager``, and ``group_name``
+    is another name of ``job``; ``backend`` and ``device`` are those of its ``join``, as are the errors.
     Failed, it leaves nothing behind and may be called again. RuntimeError if there is a default group already.
     """
     global _session, _starting
-    place = find_place("env://" if init_method is None else init_method, rank, world_size, os.environ)
-    check_timeout(timeout_s)
+    is_launched = launched() is not None
+    method = "env://" if init_method is None else init_method
+    place = find_place(method, rank, world_size, os.environ, is_launched=is_launched)
+    timeout_s = deadline_of(timeout, timeout_s)
+    job = job or group_name or (None if is_launched else JOB)
     check_seconds(join_timeout_s, "join_timeout_s")
     with _lock:
         if _session is not None:
@@ -111,6 +121,7 @@ def new_group(
     *,
     backend: str | None = None,
     device: torch.device | str | None = None,
+    timeout: timedelta | float | None = None,
     timeout_s: float | None = None,
     join_timeout_s: float | None = None,
 ) -> ProcessGroup | GroupMember:
@@ -121,7 +132,7 @@ def new_group(
     Raises what an operation on the default group may raise, and JoinError if the members do not come together.
     """
     return _present().new_group(
-        ranks, backend=backend, device=device, timeout_s=timeout_s, join_timeout_s=join_timeout_s
+        ranks, backend=backend, device=device, timeout_s=deadline_of(timeout, timeout_s), join_timeout_s=join_timeout_s
     )
 
 

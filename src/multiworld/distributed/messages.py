@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 from torch import Tensor
 
 from ..channel.base import ANY_RANK, Payload
 from ..world.request import Request
 from .default import find_group
-from .group import AnyGroup
+from .process_group import AnyGroup
 
 __all__ = ["irecv", "irecv_tensors", "isend", "isend_tensors", "recv", "recv_tensors", "send", "send_tensors"]
 
@@ -21,13 +23,27 @@ def send(tensor: Tensor, dst: int, group: AnyGroup = None, tag: int = 0, *, time
     members.world.blocking.send(tensor, members.peer(dst, "dst"), tag, members.deadline(timeout_s))
 
 
+@overload
 def recv(
     tensor: Tensor, src: int | None = None, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
-) -> int:
+) -> int: ...
+@overload
+def recv(tensor: int, *, group: AnyGroup = None, tag: int = 0, timeout_s: float | None = None) -> Payload: ...
+def recv(
+    tensor: Tensor | int,
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    *,
+    timeout_s: float | None = None,
+) -> int | Payload:
     """Receive into ``tensor`` from ``src`` (None: whoever has sent something with that tag); return who sent it.
 
-    Receives that name the sender come first, and senders take turns.
+    Receives that name the sender come first, and senders take turns. ``recv(rank)`` receives from that rank without a
+    tensor, and returns what it sent: a new tensor of that dtype and shape.
     """
+    if isinstance(tensor, int):
+        return recv_tensors(_only_source(tensor, src), group, tag, timeout_s=timeout_s)
     members = find_group(group)
     deadline = members.deadline(timeout_s)
     if src is None:
@@ -44,10 +60,23 @@ def isend(
     return members.world.blocking.isend(tensor, members.peer(dst, "dst"), tag, members.deadline(timeout_s))
 
 
+@overload
 def irecv(
     tensor: Tensor, src: int | None = None, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
-) -> Request[int]:
-    """Start a receive; the request's result is the rank of the sender."""
+) -> Request[int]: ...
+@overload
+def irecv(tensor: int, *, group: AnyGroup = None, tag: int = 0, timeout_s: float | None = None) -> Request[Payload]: ...
+def irecv(
+    tensor: Tensor | int,
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    *,
+    timeout_s: float | None = None,
+) -> Request[int] | Request[Payload]:
+    """Start a receive; the request's result is the rank of the sender, or with ``irecv(rank)`` what it sent."""
+    if isinstance(tensor, int):
+        return irecv_tensors(_only_source(tensor, src), group, tag, timeout_s=timeout_s)
     members = find_group(group)
     world, deadline = members.world, members.deadline(timeout_s)
     if src is None:
@@ -85,3 +114,9 @@ def irecv_tensors(
     """Start ``recv_tensors``; the payload is the request's result."""
     members = find_group(group)
     return members.world.blocking.irecv_tensors(members.peer(src, "src"), tag, members.deadline(timeout_s))
+
+
+def _only_source(rank: int, src: int | None) -> int:
+    if src is not None:
+        raise TypeError(f"recv({rank}, src={src}) names two ranks: pass a tensor and src, or the rank alone")
+    return rank

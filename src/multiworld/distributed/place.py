@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Place", "find_place"]
+__all__ = ["LAUNCHED", "Place", "find_place"]
 
 ENV = "env://"
 TCP = "tcp://"
@@ -13,17 +13,27 @@ TCP = "tcp://"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """``store``: the URL at which all meet."""
+    """``store``: the URL at which all meet. What is None comes from the launcher, as it is at each try."""
 
-    store: str
-    rank: int
-    world_size: int
+    store: str | None
+    rank: int | None
+    world_size: int | None
+
+    @property
+    def serves_store(self) -> bool:
+        return self.store is not None and self.rank == 0
 
 
-def find_place(init_method: str, rank: int | None, world_size: int | None, environ: Mapping[str, str]) -> Place:
+LAUNCHED = Place(store=None, rank=None, world_size=None)
+
+
+def find_place(
+    init_method: str, rank: int | None, world_size: int | None, environ: Mapping[str, str], *, is_launched: bool = False
+) -> Place:
     """Return the place; what is given as an argument goes before the environment, which only ``env://`` reads.
 
-    Raises ValueError that says what is missing.
+    ``is_launched``: by ``multiworld run`` or ``exec``, which give ``env://`` store, rank and size, also those after a
+    restart. Raises ValueError that says what is missing.
     """
     if not isinstance(init_method, str) or not init_method.startswith((ENV, TCP)):
         raise ValueError(f"init_method={init_method!r}: expected 'env://' or 'tcp://HOST:PORT'")
@@ -38,6 +48,8 @@ def find_place(init_method: str, rank: int | None, world_size: int | None, envir
         raise ValueError(
             f"init_method={init_method!r}: nothing follows 'env://'; pass rank= and world_size= themselves"
         )
+    if is_launched:
+        return _of_launcher(rank, world_size, environ)
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise ValueError(
             "torchrun's own store listens at MASTER_ADDR:MASTER_PORT, and it is not ours: pass init_method="
@@ -49,6 +61,17 @@ def find_place(init_method: str, rank: int | None, world_size: int | None, envir
         rank=_number("RANK", environ) if rank is None else rank,
         world_size=_number("WORLD_SIZE", environ) if world_size is None else world_size,
     )
+
+
+def _of_launcher(rank: int | None, world_size: int | None, environ: Mapping[str, str]) -> Place:
+    """Accept rank and size that a program read from the environment itself; others would be another place."""
+    for name, variable, given in (("rank", "RANK", rank), ("world_size", "WORLD_SIZE", world_size)):
+        if given is not None and str(given) != environ.get(variable, str(given)):
+            raise ValueError(
+                f"{name}={given}, but the launcher gave this process {variable}={environ[variable]}: leave it out, or "
+                "pass init_method='tcp://HOST:PORT' for a group of your own"
+            )
+    return LAUNCHED
 
 
 def _text(name: str, environ: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .default import find_group
-from .group import AnyGroup, GroupMember
+from .process_group import AnyGroup, GroupMember
 
 __all__ = [
     "get_backend",
@@ -13,7 +13,13 @@ __all__ = [
     "get_process_group_ranks",
     "get_rank",
     "get_world_size",
+    "is_available",
 ]
+
+
+def is_available() -> bool:
+    """Whether there is process-group mode here: always."""
+    return True
 
 
 def get_rank(group: AnyGroup = None) -> int:

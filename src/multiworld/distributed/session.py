@@ -10,8 +10,8 @@ from ..world.manager import WorldManager
 from ..world.process import unwatch_process, watch_process
 from ..world.state import WorldState
 from .agreement import agree, check_ranks
-from .group import GroupMember, ProcessGroup, check_timeout
 from .place import Place
+from .process_group import GroupMember, ProcessGroup, check_timeout
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ class Session:
             backend=self._backend,
             timeout_s=self._join_timeout_s,
             device=self._device,
-            serve_store=place.rank == 0,
+            serve_store=place.serves_store,
         )
         self._use(world)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import timedelta
 from enum import Enum
 
 from ..world.arguments import check_seconds
 from ..world.world import World
 
-__all__ = ["AnyGroup", "GroupMember", "ProcessGroup", "check_timeout"]
+__all__ = ["AnyGroup", "GroupMember", "ProcessGroup", "check_timeout", "deadline_of"]
 
 
 class GroupMember(Enum):
@@ -66,6 +67,19 @@ MAX_SHOWN = 16
 def check_timeout(timeout_s: float | None) -> None:
     if timeout_s is not None:
         check_seconds(timeout_s, "timeout_s", "of seconds or None")
+
+
+def deadline_of(timeout: timedelta | float | None, timeout_s: float | None) -> float | None:
+    """Return the deadline in seconds, given by either name: ``timeout`` is that of ``torch.distributed``.
+
+    Raises ValueError or TypeError for what is no positive time, and for both at once.
+    """
+    if timeout is not None:
+        if timeout_s is not None:
+            raise ValueError(f"timeout={timeout} and timeout_s={timeout_s} are the same: pass one of them")
+        timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    check_timeout(timeout_s)
+    return timeout_s
 
 
 def _shown(ranks: Sequence[int]) -> str:
