@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-__all__ = ["main"]
+__all__ = ["main", "main_of_exec"]
 
 
 def main() -> int:
@@ -17,6 +17,12 @@ def main() -> int:
     from multiworld.cli.main import main as command  # which has its own way to end from here on
 
     return command()
+
+
+def main_of_exec() -> int:
+    """``pytorch_exec``: ``multiworld exec`` by its name in the original design of ``torch.distributed``."""
+    sys.argv.insert(1, "exec")
+    return main()
 
 
 def _end(signum: int, frame: object) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
     from .world.communicator import WorldCommunicator
     from .world.group_mesh import WorldMesh
+    from .world.in_torch import install_in_torch
     from .world.manager import WorldManager
     from .world.request import Request
     from .world.state import WorldState
@@ -98,6 +99,7 @@ __all__ = [
     "WorldMesh",
     "WorldState",
     "WorldStatistics",
+    "install_in_torch",
     "serving",
 ]
 
@@ -115,6 +117,7 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
     "WorldMesh": ".world.group_mesh",
     "WorldState": ".world.state",
     "WorldStatistics": ".world.world",
+    "install_in_torch": ".world.in_torch",
 }
 
 importlib.import_module(".native", __name__)  # decides whether modules are loaded compiled, before any of them is

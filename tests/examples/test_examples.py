@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from multiworld.testing import WorkerGroup
 from multiworld.testing.deadlines import wait_until
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -30,13 +32,58 @@ EXPECTED = {
 }
 LAUNCHED = "elastic_worlds.py"
 LAUNCHED_TRAININGS = {"train_ddp.py", "train_ddp_worlds.py"}  # run by tests/process/test_launched_training.py
+FORERUNNERS = {"multiworld_asyncio.py", "single_world.py"}  # they go on until they are killed
 GENERATION = "serve_gpt.py"  # run by tests/process/test_serving_generation.py
 
 pytestmark = pytest.mark.process
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in FOLDER.glob("*.py")} == {*EXPECTED, LAUNCHED, *LAUNCHED_TRAININGS, GENERATION}
+    assert {path.name for path in FOLDER.glob("*.py")} == {
+        *EXPECTED,
+        *FORERUNNERS,
+        LAUNCHED,
+        *LAUNCHED_TRAININGS,
+        GENERATION,
+    }
+
+
+def test_the_first_program_of_the_forerunner_goes_on_with_the_world_that_is_left(tmp_path: Path) -> None:
+    program = tmp_path / "multiworld_asyncio.py"
+    ports = [str(port) for port in _free_ports(2)]
+    text = (FOLDER / program.name).read_text()
+    program.write_text(text.replace("29500", ports[0]).replace("30500", ports[1]))
+    with WorkerGroup() as workers:
+        options = ["--batch", "2", "--pause", "0.05", "--rank"]
+        leader, first, second = (workers.start(program, *options, str(rank), name=str(rank)) for rank in range(3))
+        assert wait_until(lambda: "world1: received [1.0, 1.0]" in leader.stdout, 40), leader.describe()
+        assert wait_until(lambda: "world2: received [2.0, 2.0]" in leader.stdout, 10), leader.describe()
+        second.kill()
+        assert wait_until(lambda: "world2 is broken: " in leader.stdout, 10), leader.describe()
+        received = leader.stdout.count("world1: received")
+        assert wait_until(lambda: leader.stdout.count("world1: received") > received + 3, 10), leader.describe()
+        first.kill()
+        assert leader.wait(20) == 0, leader.describe()
+        assert "which died" in leader.stdout
+
+
+def test_the_second_program_of_the_forerunner_loses_all_with_one(tmp_path: Path) -> None:
+    with WorkerGroup() as workers:
+        options = ["--worldsize", "3", "--pause", "0.05", "--port", str(_free_ports(1)[0]), "--multihost", "--rank"]
+        ranks = [workers.start(FOLDER / "single_world.py", *options, str(rank), name=str(rank)) for rank in range(3)]
+        assert wait_until(lambda: "received 2.0 from rank 2" in ranks[0].stdout, 40), ranks[0].describe()
+        ranks[2].kill()
+        assert wait_until(lambda: "rank 0: nothing from rank 2" in ranks[0].stdout, 10), ranks[0].describe()
+        for rank in ranks:
+            rank.kill()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports
 
 
 def test_the_example_for_the_launcher_loses_no_step_when_a_worker_is_killed() -> None:

@@ -7,6 +7,7 @@ import importlib.metadata
 import inspect
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -107,15 +108,71 @@ async def test_a_name_is_in_use_from_the_start_of_its_initialization() -> None:
     first = asyncio.create_task(manager.initialize_world("world1", 0, 2, port=29500))
     await asyncio.sleep(0)
     assert not manager.communicator.is_broken("world1")
-    with pytest.raises(ValueError, match="not ready"):
-        await manager.communicator.send(X, 1, "world1")
+    sending = asyncio.create_task(manager.communicator.send(X, 1, "world1"))
     with pytest.raises(ValueError, match="already exists"):
         await manager.initialize_world("world1", 0, 2, port=29500)
+    assert not sending.done(), "it waits until the world is formed"
     manager.may_join.set()
     await first
+    await sending
     with pytest.raises(ValueError, match="already exists"):
         await manager.initialize_world("world1", 0, 2, port=29500)
     assert len(manager.joins) == 1
+
+
+async def test_who_does_not_await_an_initialization_has_the_world_all_the_same() -> None:
+    """multiworld 0.0.x: a plain function, called in a coroutine."""
+    manager = FakeManager()
+    manager.initialize_world("world1", 0, 2, port=29500)  # type: ignore[unused-coroutine]
+    with pytest.raises(ValueError, match="already exists"):
+        manager.initialize_world("world1", 0, 2, port=29500)  # type: ignore[unused-coroutine]
+    manager.initialize_world("world2", 0, 2, port=30500)  # type: ignore[unused-coroutine]
+    await manager.communicator.send([X, X + 1], "world1", 1)
+    await manager.communicator.send(X, "world2", 1)
+    assert [call[0] for call in manager.fake("world1").calls] == ["send", "send"]
+    assert manager.fake("world2").calls == [("send", X, 1)]
+
+
+async def test_an_initialization_that_nobody_awaits_fails_in_the_log_and_at_the_next_operation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    manager = FakeManager()
+    manager.failure = JoinTimeoutError("world1", "rank 1 did not come within 30 s")
+    manager.initialize_world("world1", 0, 2, port=29500)  # type: ignore[unused-coroutine]
+    with pytest.raises(BrokenWorldException, match=r"could not be initialized: .*rank 1 did not come") as broken:
+        await manager.communicator.recv(X, "world1", 1)
+    assert broken.value.__cause__ is manager.failure
+    assert "world 'world1' could not be initialized" in caplog.text
+    manager.failure = None
+    await manager.initialize_world("world1", 0, 2, port=29500)
+    await manager.communicator.send(X, "world1", 1)
+
+
+async def test_an_initialization_is_a_coroutine_to_asyncio() -> None:
+    manager = FakeManager()
+    await asyncio.gather(*(manager.initialize_world(name, 0, 2, port=29500) for name in ("a", "b")))
+    await asyncio.create_task(manager.initialize_world("c", 0, 2, port=29500))
+    await asyncio.wait_for(manager.initialize_world("d", 0, 2, port=29500), 5)
+    assert asyncio.iscoroutine(manager.initialize_world("e", 0, 2, port=29500))
+    await manager.communicator.send(X, 1, "e")
+
+
+async def test_removing_a_world_before_its_initialization_has_begun_gives_it_up() -> None:
+    manager = FakeManager()
+    initializing = manager.initialize_world("world1", 0, 2, port=29500)
+    manager.remove_world("world1")
+    with pytest.raises(JoinError, match="remove_world"):
+        await initializing
+    assert manager.joins == []
+    await manager.initialize_world("world1", 0, 2, port=29500)
+
+
+@pytest.mark.parametrize("arguments", [(X, "world1"), (X, "world1", "world2"), (X, 1, 1), (3, 1, "world1")])
+async def test_a_call_in_no_known_order_is_refused(arguments: tuple[Any, ...]) -> None:
+    manager = FakeManager()
+    await manager.initialize_world("world1", 0, 2, port=29500)
+    with pytest.raises(TypeError, match="expected a"):
+        await manager.communicator.send(*arguments)
 
 
 async def test_a_failed_initialization_leaves_no_name_behind() -> None:

@@ -27,6 +27,7 @@ __all__ = ["options_from", "signals_of", "uninterruptible_s"]
 logger = logging.getLogger(__name__)
 
 START_METHODS = ("spawn", "fork", "forkserver")
+STANDALONE = "standalone"  # TorchElastic's name for a rendezvous of one host
 STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 UNINTERRUPTIBLE_VARIABLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 LOGS_SPECS = "torchrun.logs_specs"
@@ -97,9 +98,10 @@ def _num_workers(text: str) -> int:
 def _rendezvous(namespace: argparse.Namespace, max_nodes: int, spare_nodes: int) -> dict[str, Any]:
     config = _rendezvous_config(namespace.rdzv_conf)
     endpoint_given = namespace.rdzv_endpoint or namespace.master_port is not None
-    if namespace.standalone or (
-        namespace.rdzv_backend == "static" and not endpoint_given and max_nodes == 1 and not spare_nodes
-    ):
+    if namespace.rdzv_backend == STANDALONE and (max_nodes > 1 or spare_nodes):
+        raise ValueError(f"--rdzv-backend {STANDALONE} is for one host, but --nnodes is {namespace.nnodes}")
+    is_alone = namespace.rdzv_backend == "static" and not endpoint_given and max_nodes == 1 and not spare_nodes
+    if namespace.standalone or namespace.rdzv_backend == STANDALONE or is_alone:
         run_id = str(uuid.uuid4())
         return {"run_id": run_id, "rdzv_backend": "c10d", "rdzv_endpoint": ANY_PORT_HERE, "rdzv_config": config}
     place = {"run_id": namespace.rdzv_id, "rdzv_backend": namespace.rdzv_backend, "rdzv_config": config}

@@ -1,14 +1,14 @@
-"""The communicator of multiworld 0.2.x: one object whose operations name the world that they belong to."""
+"""The communicator of multiworld 0.0.x and 0.2.x: one object whose operations name the world that they belong to."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from ..errors import BrokenWorldException, WorldBrokenError, WorldClosedError
+from ..errors import BrokenWorldException, InvalidTypeError, WorldBrokenError, WorldClosedError
 from .state import WorldState
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ class WorldDirectory(Protocol):
     def is_forming(self, world_name: str) -> bool:
         """Whether the name was added, or is being initialized, and has no world yet."""
 
+    async def wait_initialized(self, world_name: str) -> None:
+        """Return when no initialization of that name is under way."""
+
+    def why_failed(self, world_name: str) -> BaseException | None:
+        """Return why the last initialization of that name failed, if it did."""
+
 
 class WorldCommunicator:
     """Communicates in any world of one manager. Get it from ``WorldManager.communicator``.
@@ -48,13 +54,28 @@ class WorldCommunicator:
             return not self._directory.is_forming(world_name)
         return world.state not in (WorldState.FORMING, WorldState.ACTIVE)
 
-    async def send(self, tensor: Tensor, dst: int, world_name: str = DEFAULT_WORLD_NAME) -> None:
-        """Send a tensor to rank ``dst``; returns when its memory may be changed again."""
-        await self._run(world_name, lambda world: world.send(tensor, dst))
+    async def send(
+        self, tensor: Tensor | Sequence[Tensor], dst: int | str, world_name: str | int = DEFAULT_WORLD_NAME
+    ) -> None:
+        """Send a tensor to rank ``dst``; returns when its memory may be changed again.
 
-    async def recv(self, tensor: Tensor, src: int, world_name: str = DEFAULT_WORLD_NAME) -> None:
-        """Receive from rank ``src`` into ``tensor``, which has the dtype and shape that was sent."""
-        await self._run(world_name, lambda world: world.recv(tensor, src))
+        ``send(tensors, world_name, rank)``, with one tensor or a list of them, is the call of 0.0.x: a name and a rank
+        are told apart by their types.
+        """
+        tensors, rank, name = _in_order(tensor, dst, world_name)
+        for each in tensors:
+            await self._run(name, lambda world, each=each: world.send(each, rank))  # type: ignore[misc]
+
+    async def recv(
+        self, tensor: Tensor | Sequence[Tensor], src: int | str, world_name: str | int = DEFAULT_WORLD_NAME
+    ) -> None:
+        """Receive from rank ``src`` into ``tensor``, which has the dtype and shape that was sent.
+
+        ``recv(tensors, world_name, rank)`` is the call of 0.0.x, as for ``send``.
+        """
+        tensors, rank, name = _in_order(tensor, src, world_name)
+        for each in tensors:
+            await self._run(name, lambda world, each=each: world.recv(each, rank))  # type: ignore[misc]
 
     async def broadcast(self, tensor: Tensor, src: int, world_name: str = DEFAULT_WORLD_NAME) -> None:
         """Copy the tensor of rank ``src`` into that of every rank."""
@@ -95,9 +116,10 @@ class WorldCommunicator:
         await self._run(world_name, lambda world: world.scatter(tensor, scatter_list, src))
 
     async def _run(self, world_name: str, operation: Callable[[World], Awaitable[None]]) -> None:
+        await self._directory.wait_initialized(world_name)
         world = self._directory.find_world(world_name)
         if world is None:
-            raise self._missing(world_name)
+            raise self._missing(world_name) from self._directory.why_failed(world_name)
         try:
             await operation(world)
         except WorldBrokenError as error:
@@ -107,9 +129,28 @@ class WorldCommunicator:
 
     def _missing(self, world_name: str) -> Exception:
         if self._directory.is_forming(world_name):
-            return ValueError(f"world {world_name!r} is not ready: wait until initialize_world() has returned")
+            return ValueError(f"world {world_name!r} was added, but not initialized: call initialize_world() first")
         if world_name == DEFAULT_WORLD_NAME:
             return BrokenWorldException(world_name, "no world_name was given; there is no default world")
+        failure = self._directory.why_failed(world_name)
+        if failure is not None:
+            return BrokenWorldException(world_name, f"it could not be initialized: {failure}")
         return BrokenWorldException(
             world_name, "there is no world of this name in this process; it was removed, or never initialized"
         )
+
+
+def _in_order(
+    tensor: Tensor | Sequence[Tensor], peer: int | str, world_name: str | int
+) -> tuple[Sequence[Tensor], int, str]:
+    """Return tensors, rank and name, of a call in the order of 0.2.x or of 0.0.x."""
+    tensors = [tensor] if isinstance(tensor, Tensor) else tensor
+    if isinstance(peer, str) and isinstance(world_name, int):
+        return tensors, world_name, peer
+    if isinstance(peer, str) or isinstance(world_name, int):
+        raise InvalidTypeError(
+            f"got {peer!r} and {world_name!r}: expected a rank and a world's name (0.2.x), or a name and a rank (0.0.x)"
+        )
+    if not isinstance(tensors, list | tuple):
+        raise InvalidTypeError(f"expected a tensor or a list of tensors, got {type(tensor).__name__}")
+    return tensors, peer, world_name

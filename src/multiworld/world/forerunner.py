@@ -1,4 +1,4 @@
-"""What a ``WorldManager`` offers so that programs for multiworld 0.2.x run unchanged: worlds by name, a store each."""
+"""What a ``WorldManager`` offers so that programs for multiworld 0.0.x and 0.2.x run unchanged: worlds by name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from ..store.base import StoreURL
 from ..wire.operation import Operation
 from ..wire.waiting import wait_async
 from .communicator import WorldCommunicator
+from .initialization import Initialization
 from .state import WorldState
 from .watchdog import WatchDog
 from .world import LEAVE_S
@@ -44,6 +45,8 @@ class ForerunnerManager(ABC):
         self._watchdog = WatchDog(self) if enable_monitor else None
         self._added_names: set[str] = set()
         self._initializing: dict[str, asyncio.Future[World]] = {}
+        self._failed: OrderedDict[str, BaseException] = OrderedDict()
+        """Why worlds could not be initialized, for those who did not await it; the last REMEMBERED_NAMES of them."""
         self._removing: dict[str, Operation[None]] = {}
         self._hosted: dict[str, str] = {}
         """The URL of the store that was opened here for each world that is initialized, and is closed with it."""
@@ -84,7 +87,7 @@ class ForerunnerManager(ABC):
         """The operations of all worlds of this manager, each with a ``world_name``."""
         return self._communicator
 
-    async def initialize_world(
+    def initialize_world(
         self,
         world_name: str,
         rank: int,
@@ -94,8 +97,11 @@ class ForerunnerManager(ABC):
         port: int = -1,
         timeout: float = 30,
         device: torch.device | str | None = CPU,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Form a world whose store rank 0 hosts at ``addr:port``; every rank passes the same address.
+
+        Await what it returns, as in 0.2.x, to have the world and its errors. In a running loop it begins at once, and
+        a program for 0.0.x need not await it: operations on the world wait until it is formed.
 
         ``port`` has no usable default: it must be given. ``timeout`` (seconds) bounds the whole call. ``device`` does
         not count for gloo and tcp; left at its default for nccl, it becomes the one that PyTorch would guess: the CUDA
@@ -108,27 +114,60 @@ class ForerunnerManager(ABC):
         if self._is_in_use(world_name):
             raise _name_error(world_name)
         self._added_names.discard(world_name)
-        joining = self._join_when_free(
-            world_name,
-            rank=rank,
-            world_size=world_size,
-            store=store,
-            backend=backend,
-            timeout_s=timeout,
-            device=_device(backend, rank, device),
-            serve_store=rank == 0,
-        )
-        forming = asyncio.ensure_future(joining)
+        self._failed.pop(world_name, None)
+        arguments = {
+            "rank": rank,
+            "world_size": world_size,
+            "store": store,
+            "backend": backend,
+            "timeout_s": timeout,
+            "device": _device(backend, rank, device),
+            "serve_store": rank == 0,
+        }
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # asyncio.run(manager.initialize_world(...))
+            return self._initialize(world_name, None, arguments)
+        reserved: asyncio.Future[World] = loop.create_future()
+        self._initializing[world_name] = reserved  # the name is in use now, the work begins in a moment
+        return Initialization(world_name, self._initialize(world_name, reserved, arguments))
+
+    async def _initialize(
+        self, world_name: str, reserved: asyncio.Future[World] | None, arguments: Mapping[str, Any]
+    ) -> None:
+        if reserved is not None and reserved.cancelled():
+            raise _given_up(world_name)
+        forming = asyncio.ensure_future(self._join_when_free(world_name, **arguments))
         self._initializing[world_name] = forming
+        if reserved is not None:
+            reserved.cancel()  # who waits for it goes on with what took its place
         try:
             await forming
         except asyncio.CancelledError:
             if self._initializing.get(world_name) is not forming:
-                raise JoinError(world_name, "remove_world() was called while it was being initialized") from None
+                raise _given_up(world_name) from None
+            raise
+        except Exception as error:
+            self._note_failure(world_name, error)
             raise
         finally:
             if self._initializing.get(world_name) is forming:
                 del self._initializing[world_name]
+
+    async def wait_initialized(self, world_name: str) -> None:
+        """Return when no initialization of that name is under way; its errors are not this caller's."""
+        while (forming := self._initializing.get(world_name)) is not None:
+            await asyncio.wait([forming])
+            await asyncio.sleep(0)  # whoever forms it notes the outcome
+
+    def why_failed(self, world_name: str) -> BaseException | None:
+        """Return why the last initialization of that name failed, if it did."""
+        return self._failed.get(world_name)
+
+    def _note_failure(self, world_name: str, error: BaseException) -> None:
+        self._failed[world_name] = error
+        while len(self._failed) > REMEMBERED_NAMES:
+            self._failed.popitem(last=False)
 
     def add_world(self, world_name: str, backend: str = "gloo") -> None:
         """Reserve a name, which ``initialize_world`` then uses. Raises ValueError if it is in use.
@@ -233,6 +272,10 @@ def _copy_of(operation: Operation[None]) -> Operation[None]:
 
     operation.add_callback(finish)
     return copy
+
+
+def _given_up(world_name: str) -> JoinError:
+    return JoinError(world_name, "remove_world() was called while it was being initialized")
 
 
 def _name_error(world_name: str) -> ValueError:
