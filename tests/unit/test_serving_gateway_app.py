@@ -143,7 +143,7 @@ async def test_wrong_paths_methods_and_types() -> None:
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     assert (await client.post_json("/healthz", {})).headers["allow"] == "GET, HEAD"
     assert (await client.post("/infer", b"a=1", "application/x-www-form-urlencoded")).status == 415
-    assert (await client.post_json("/infer", ONE, content_encoding="gzip")).status == 415
+    assert (await client.post_json("/infer", ONE, content_encoding="br")).status == 415
     assert (await client.post_json("/infer", ONE, accept="text/html")).status == 406
     assert (await client.post_json("/generate", ONE)).status == 501
     assert not client.served.calls

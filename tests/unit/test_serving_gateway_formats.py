@@ -447,10 +447,11 @@ def test_what_is_not_spoken_is_refused() -> None:
         with pytest.raises(Refusal) as caught:
             accepted_format({"accept": accept}, JSON)
         assert caught.value.status == 406
-    for headers in ({}, {"content-type": "text/plain"}):
+    for name in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         with pytest.raises(Refusal) as caught:
-            sent_format(headers)
+            sent_format({"content-type": name})
         assert caught.value.status == 415
+    assert sent_format({}) is sent_format({"content-type": " "}) is JSON
     assert sent_format({"content-type": "Application/JSON; charset=utf-8"}) is JSON
 
 

@@ -131,3 +131,53 @@ async def test_parameters_that_ask_for_nothing_are_taken() -> None:
     outputs = [{"name": "output", "parameters": {"classification": 0, "binary_data": False}}]
     reply = await Client().post_json(INFER, {"inputs": inputs, "outputs": outputs, "parameters": nothing})
     assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v2/models/stats"),
+        ("GET", "/v2/models/stats/"),
+        ("GET", "/v2/models/echo/stats"),
+        ("GET", "/v2/models/echo/versions/1/stats"),
+        ("GET", "/v2/models/echo/trace/setting"),
+        ("POST", "/v2/trace/setting"),
+        ("GET", "/v2/logging"),
+        ("POST", "/v2/repository/models/echo/load"),
+        ("GET", "/v2/systemsharedmemory/status"),
+        ("POST", "/v2/cudasharedmemory/region/x/register"),
+        ("POST", "/v2/models/echo/generate"),
+    ],
+)
+async def test_extensions_that_are_not_served_say_so(method: str, path: str) -> None:
+    reply = await Client().get(path, method)
+    assert reply.status == 501
+    assert "extension" in reply.json()["error"]
+
+
+async def test_a_model_may_be_called_as_an_extension() -> None:
+    client = Client(FakePipeline(name="stats"))
+    assert (await client.get("/v2/models/stats")).json()["name"] == "stats"
+    assert (await client.get("/v2/models/stats/stats")).status == 501
+
+
+async def test_the_index_of_models_has_the_one_that_there_is() -> None:
+    client = Client()
+    index = "/v2/repository/index"
+    assert (await client.post_json(index, {})).json() == [
+        {"name": "echo", "version": "1", "state": "READY", "reason": ""}
+    ]
+    client.served.unready = "no replica"
+    assert (await client.post_json(index, {"ready": False})).json()[0]["reason"] == "no replica"
+
+
+async def test_a_body_without_a_content_type_is_json() -> None:
+    client = Client()
+    for path in (INFER, "/infer"):
+        body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}'
+        body = body if path == INFER else b'{"inputs": [1]}'
+        length = {"content-length": str(len(body))}
+        for headers in (length, {"content-type": "", **length}):
+            assert (await client.call("POST", path, headers, [body])).status == 200
+        across = {"origin": "https://elsewhere.example", **length}
+        assert (await client.call("POST", path, across, [body])).status == 403

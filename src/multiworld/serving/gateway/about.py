@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from .answers import html_answer, json_answer, text_answer
+from .answers import html_answer, json_answer, json_list, text_answer
 from .docs_page import page
 from .exchange import Answer
 from .kserve import model_metadata
@@ -75,6 +75,12 @@ class About:
                 **model_metadata(signature_of(self._served)),
             }
         )
+
+    def repository(self) -> Answer:
+        """KServe's list of models: the one that there is."""
+        is_ready, reason = self._readiness()
+        model = {"name": self._served.name, "version": VERSIONS[-1], "state": "READY" if is_ready else "UNAVAILABLE"}
+        return json_list([{**model, "reason": "" if is_ready else reason}])
 
     def openapi(self) -> Answer:
         return json_answer(self._description)

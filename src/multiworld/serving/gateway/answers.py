@@ -9,7 +9,7 @@ import orjson
 from .exchange import Answer
 from .refusal import Refusal
 
-__all__ = ["error_answer", "error_object", "html_answer", "json_answer", "text_answer"]
+__all__ = ["error_answer", "error_object", "html_answer", "json_answer", "json_list", "text_answer"]
 
 JSON = "application/json"
 
@@ -18,6 +18,10 @@ def json_answer(value: dict[str, Any], *, status: int = 200) -> Answer:
     """Answer an object; what JSON has no type for is written as its ``str``."""
     body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     return Answer(status, JSON, [body])
+
+
+def json_list(values: list[dict[str, Any]]) -> Answer:
+    return Answer(200, JSON, [orjson.dumps(values)])
 
 
 def text_answer(text: str, content_type: str) -> Answer:

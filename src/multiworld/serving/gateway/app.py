@@ -12,6 +12,7 @@ from .about import About
 from .answers import error_answer
 from .asgi import App, Message, Receive, Scope, Send
 from .budget import HeldBytes, Turns
+from .compression import compressed
 from .exchange import Answer, Exchange, encoded, headers_of
 from .inference import Inference
 from .interruption import ClientGoneError
@@ -112,7 +113,7 @@ class Application:
             if preflight is None:
                 route = self._routes.find(exchange.path)
                 label = route.label
-                answer = await route.handler(exchange.method)(exchange)
+                answer = await compressed(await route.handler(exchange.method)(exchange), exchange)
             else:
                 answer, label = preflight, PREFLIGHT
         except ClientGoneError:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from .inflating import coding_of
 from .refusal import Refusal
 
 __all__ = ["Asking", "asking"]
@@ -35,12 +36,9 @@ def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Askin
     """Read ``Idempotency-Key``, ``X-Timeout-S`` or ``Request-Timeout``, ``X-Routing-Key`` and ``traceparent``.
 
     A request without an id gets one. Refused: ids and keys that are not up to 256 printable characters of ASCII, and
-    time limits that are no positive number of seconds.
+    time limits that are no positive number of seconds; and bodies of a content coding that is not served.
     """
-    if "content-encoding" in headers and headers["content-encoding"] not in ("", "identity"):
-        raise Refusal(
-            415, "UnsupportedMediaTypeError", f"content encoding {headers['content-encoding']!r:.40} is not served"
-        )
+    coding_of(headers)
     chosen = _plain(headers, "idempotency-key")
     request_id = chosen or os.urandom(16).hex()
     key, traceparent = _plain(headers, "x-routing-key"), headers.get("traceparent", "")

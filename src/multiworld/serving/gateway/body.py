@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Mapping
 
 from .asgi import Receive
-from .budget import HeldBytes
+from .budget import HeldBytes, Turns
+from .inflating import Inflater, coding_of
 from .interruption import ClientGoneError, Interruption
 from .options import GatewayOptions
 from .refusal import Refusal
@@ -27,9 +28,11 @@ class BodyReader:
         *,
         options: GatewayOptions,
         held: HeldBytes,
+        turns: Turns,
         interruption: Interruption,
     ) -> None:
         self._receive, self._options, self._held, self._interruption = receive, options, held, interruption
+        self._headers, self._turns = headers, turns
         self.declared = _declared(headers)
         """What the head says of the length; None: nothing (the body is chunked)."""
         self.is_complete = self.declared == 0
@@ -37,7 +40,13 @@ class BodyReader:
         self._taken = 0
 
     async def read(self, max_bytes: int) -> bytearray:
-        """Return it all. Refused: more than ``max_bytes``, as soon as that is known, and a client that is too slow."""
+        """Return it all, inflated if it is compressed.
+
+        Refused: more than ``max_bytes``, as soon as that is known, a client that is too slow, and what cannot be
+        inflated.
+        """
+        coding = coding_of(self._headers)
+        inflater = None if coding is None else Inflater(coding)
         if self.declared is not None and self.declared > max_bytes:
             raise _too_large(max_bytes)
         body = bytearray()
@@ -46,14 +55,25 @@ class BodyReader:
             while not self.is_complete:
                 chunk = await self._next()
                 clock.heard()
-                if len(body) + len(chunk) > max_bytes:
-                    raise _too_large(max_bytes)
-                self._held.take(len(chunk))
-                self._taken += len(chunk)
-                body += chunk
+                if inflater is None:
+                    self._append(body, chunk, max_bytes)
+                    continue
+                for piece in inflater.inflate(chunk):
+                    self._append(body, piece, max_bytes)
+                    await self._turns.wait_next()
+                    clock.heard()
         finally:
             clock.stop()
+        if inflater is not None:
+            inflater.finish()
         return body
+
+    def _append(self, body: bytearray, piece: bytes, max_bytes: int) -> None:
+        if len(body) + len(piece) > max_bytes:
+            raise _too_large(max_bytes)
+        self._held.take(len(piece))
+        self._taken += len(piece)
+        body += piece
 
     async def skip(self, max_bytes: float) -> None:
         """Read up to about as many bytes and forget them."""

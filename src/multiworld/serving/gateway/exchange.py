@@ -70,7 +70,9 @@ class Exchange:
         self.interruption = Interruption()
         self.request_id = ""
         self.budget = Budget(held, turns)
-        self.body = BodyReader(receive, self.headers, options=options, held=held, interruption=self.interruption)
+        self.body = BodyReader(
+            receive, self.headers, options=options, held=held, turns=turns, interruption=self.interruption
+        )
         self._receive, self._send = receive, send
         self._losable: Losable | None = scope.get("state", {}).get(LOSABLE)
         self._watcher: asyncio.Task[None] | None = None

@@ -58,13 +58,14 @@ ANY = ("*/*", "application/*")
 
 
 def sent_format(headers: Mapping[str, str]) -> Format:
-    """Return the format that a request says its body has. Refused: another, or none."""
-    content_type = headers.get("content-type", "")
+    """Return the format that a request says its body has; without a content type it is JSON. Refused: another."""
+    content_type = headers.get("content-type", "").strip() or FORMATS[0].content_type
     form = BY_TYPE.get(content_type) or BY_TYPE.get(content_type.partition(";")[0].strip().lower())
     if form is None:
-        said = f"content type {content_type!r:.80} is not served" if content_type else "the request has no content type"
         known = ", ".join(each.content_type for each in FORMATS)
-        raise Refusal(415, "UnsupportedMediaTypeError", f"{said}; there are {known}")
+        raise Refusal(
+            415, "UnsupportedMediaTypeError", f"content type {content_type!r:.80} is not served; there are {known}"
+        )
     return form
 
 

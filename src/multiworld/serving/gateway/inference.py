@@ -75,7 +75,7 @@ class Inference:
 
     async def kserve(self, exchange: Exchange, version: str) -> Answer:
         """``POST /v2/models/…/infer``."""
-        content_type = exchange.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        content_type = exchange.headers.get("content-type", "").partition(";")[0].strip().lower() or JSON
         if content_type not in (JSON, BINARY):
             raise Refusal(
                 415, "UnsupportedMediaTypeError", f"content type {content_type!r:.80} is not served; {JSON} is"

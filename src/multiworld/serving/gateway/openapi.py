@@ -34,6 +34,9 @@ def describe(name: str, version: str, options: GatewayOptions, *, streams: bool)
         "/readyz": {"get": _get("Whether a request would be answered now", {"ready": True}, fails="Error")},
         "/status": {"get": _get("Stages, replicas, requests, latencies; and the gateway's own numbers", {})},
         "/metrics": {"get": _text("All metrics, for Prometheus", "text/plain")},
+        "/v2/repository/index": {
+            "post": _get("KServe v2: the models, one", {"name": name, "version": "1", "state": "READY", "reason": ""})
+        },
         "/v2": {"get": _get("KServe v2: the server", {"name": "multiworld", "version": version})},
         "/v2/health/live": {"get": _get("KServe v2: the server lives", {"live": True})},
         "/v2/health/ready": {"get": _get("KServe v2: the server is ready", {"ready": True}, fails="KServeError")},

@@ -13,6 +13,18 @@ from .refusal import Refusal
 __all__ = ["Route", "Routes"]
 
 Handler = Callable[[Exchange], Awaitable[Answer]]
+SHARED = "send tensors in the body"
+EXTENSIONS = {
+    "stats": ("statistics", "/metrics and /status have the counts"),
+    "trace": ("trace", "multiworld serve --trace sends spans"),
+    "logging": ("logging", "the gateway logs to its standard error"),
+    "repository": ("model_repository(unload_dependents)", "/v2/repository/index lists the one model that there is"),
+    "systemsharedmemory": ("system_shared_memory", SHARED),
+    "cudasharedmemory": ("cuda_shared_memory", SHARED),
+    "generate": ("generate", "POST /generate answers with a series"),
+    "generate_stream": ("generate", "POST /generate answers with a series"),
+}
+"""By the first part of their paths."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class Routes:
         self._fixed = {path: Route(path, {"GET": _plain(answer)}) for path, answer in gets.items()}
         self._fixed["/infer"] = Route("/infer", {"POST": inference.infer})
         self._fixed["/generate"] = Route("/generate", {"POST": inference.generate})
+        self._fixed["/v2/repository/index"] = Route("/v2/repository/index", {"POST": _plain(about.repository)})
 
     def find(self, path: str) -> Route:
         """Return the route of a path; refused: one that leads nowhere, or to another model."""
@@ -61,11 +74,15 @@ class Routes:
             return route
         if path.startswith("/v2/models/"):
             return self._of_model(path.removeprefix("/v2/models/").rstrip("/").split("/"))
+        if path.startswith("/v2/"):
+            _refuse_extension(path.removeprefix("/v2/").rstrip("/").split("/"))
         raise Refusal(404, "NotFoundError", f"there is nothing at {path!r:.120}; /docs lists what there is")
 
     def _of_model(self, parts: list[str]) -> Route:
         name, *rest = parts
         if name != self._name:
+            if not rest:
+                _refuse_extension(parts)
             raise Refusal(404, "UnknownModelError", f"there is no model {name!r:.80}; there is {self._name!r}")
         version, label = VERSIONS[-1], "/v2/models/{name}"
         if rest[:1] == ["versions"]:
@@ -78,7 +95,15 @@ class Routes:
             return Route(f"{label}/ready", {"GET": _plain(self._about.model_ready)})
         if rest == ["infer"]:
             return Route(f"{label}/infer", {"POST": lambda exchange: self._inference.kserve(exchange, version)})
+        _refuse_extension(rest)
         raise Refusal(404, "NotFoundError", f"a model has /ready and /infer, not {'/'.join(rest)!r:.80}")
+
+
+def _refuse_extension(parts: list[str]) -> None:
+    """Refuse what belongs to an extension of KServe's protocol that others serve; a model may be called so, too."""
+    if parts[0] in EXTENSIONS:
+        extension, instead = EXTENSIONS[parts[0]]
+        raise Refusal(501, "NotImplementedError", f"the extension {extension!r} is not served; {instead}")
 
 
 def _plain(answer: Callable[[], Answer]) -> Handler:
