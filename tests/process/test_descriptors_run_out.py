@@ -85,6 +85,18 @@ def no_descriptors_left(job: Job) -> Iterator[None]:
         resource.prlimit(job.process.pid, resource.RLIMIT_NOFILE, before)
 
 
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """For the strangers, which this process is: the usual soft limit of a user is no more than they need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4 * LIMIT, hard)), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
 def test_strangers_at_the_masters_port_and_want_of_descriptors_cost_a_job_nothing(job: Job) -> None:
     (port, pid), _ = job.workers
     before = job.num_descriptors
