@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Give this machine what some tests start beside our own processes, on Debian installed if it is missing: Open MPI's
-# mpiexec for the jobs of the mpi channel (25 MB), and etcd for agents that meet through one (50 MB). Where they cannot be
-# had, those tests are skipped and say why; all others need neither.
+# mpiexec for the jobs of the mpi channel (25 MB), etcd for agents that meet through one (50 MB), and promtool, which
+# checks what /metrics answers (100 MB). Where they cannot be had, those tests are skipped and say why; all others need
+# none of them.
 set -euo pipefail
 
 note() {
@@ -23,7 +24,7 @@ want() {
 	command -v "$program" >/dev/null 2>&1 && return
 	if [[ "$(id -u)" != 0 ]] || ! command -v apt-get >/dev/null 2>&1; then
 		note "$purpose" "install $program"
-	elif [[ "$program" == etcd && -d /run/systemd/system ]]; then
+	elif [[ "$program" != mpiexec && -d /run/systemd/system ]]; then
 		note "$purpose" "install $program; its package would start a service here"
 	elif ! install "$@"; then
 		note "$purpose" "apt-get cannot install $*"
@@ -32,3 +33,4 @@ want() {
 
 want "MPI jobs" mpiexec openmpi-bin
 want "a real etcd" etcd etcd-server etcd-client
+want "promtool" promtool prometheus

@@ -14,6 +14,7 @@ from multiworld.elastic.page.document import document
 from multiworld.elastic.page.metrics import metrics_text
 from multiworld.elastic.page.snapshots import Snapshot
 from multiworld.elastic.parser import run_parser
+from tests.unit.exposition import check_with_promtool, checked_samples
 from tests.unit.test_elastic_arguments import options
 from tests.unit.test_elastic_control import status, three
 
@@ -66,6 +67,13 @@ def test_the_metrics_of_a_job() -> None:
     assert found['multiworld_workers{state="idle"}'] == "0", "a series does not come and go"
     assert found['multiworld_worker_restarts_total{rank="2",host="b"}'] == "1"
     assert found['multiworld_events_total{kind="worker failed"}'] == "1"
+
+
+def test_promtool_has_nothing_to_say_of_a_job() -> None:
+    some = three()
+    for told, counts in ((status(some), {}), (status(some), {"worker failed": 1, "generation": 1})):
+        checked_samples(metrics_text(told, counts))
+        check_with_promtool(metrics_text(told, counts))
 
 
 def test_names_that_users_choose_are_escaped_in_metrics() -> None:

@@ -486,6 +486,7 @@ class Front:
             "retried": requests.num_retried,
             "replayed": sum(custody.num_replayed for custody in self.node.custody.values()),
             "answers_replayed": self.num_replayed,
+            "latency_sum_s": latencies.sum_s,
             "p50_s": latencies.quantile(0.5),
             "p95_s": latencies.quantile(0.95),
             "p99_s": latencies.quantile(0.99),

@@ -20,8 +20,10 @@ from .control_line import ControlLine
 from .errors import DeploymentError
 from .exit_status import IN_VAIN
 from .files import MemberFiles
+from .fleet_metrics import FleetMetrics
 from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric, Served
+from .gateway.families import to_json
 from .generation import Generator
 from .member import GatewayMember, place_of
 from .metrics import request_metrics
@@ -129,7 +131,10 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
         generator = None if options.get("generation") is None else Generator(service, **options["generation"])
         if generator is not None:
             member.drain_first = generator.drain
-        http = Gateway(generator or service, options_of_http, mounts={PREFIX: page})
+        scraped = ControllerSource((host, port), arguments["token"])  # one question at a time on each
+        fleet = FleetMetrics(place.member, scraped.gateway_metrics)
+        http = Gateway(generator or service, options_of_http, mounts={PREFIX: page}, gather=fleet.gather)
+        member.metrics = lambda: to_json(http.families())
         recorder.start()
         stopping = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
@@ -145,6 +150,7 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
             for task in (announcing, running):
                 task.cancel()
             await recorder.aclose()
+            scraped.close()
             member.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await running

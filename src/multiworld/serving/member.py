@@ -70,6 +70,10 @@ class Member:
     def statistics(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    def told(self) -> dict[str, Any]:
+        """Return what the controller is told of the work every second."""
+        return self.statistics()
+
     async def close(self) -> None:
         """Leave all edges."""
         raise NotImplementedError
@@ -178,7 +182,7 @@ class Member:
             pause_s = min(2 * pause_s, STATS_S)
             if self._vitals.is_due:
                 await asyncio.to_thread(self._vitals.look)
-            self.tell({"event": "stats", **self.statistics(), **self._vitals.read()})
+            self.tell({"event": "stats", **self.told(), **self._vitals.read()})
 
 
 class ReplicaMember(Member):
@@ -344,6 +348,8 @@ class GatewayMember(Member):
         self.why = "the controller has not said yet that all stages are up"
         self.drain_first: Callable[[float], Awaitable[object]] | None = None
         """What asks the front again and again until it has done with what it has begun."""
+        self.metrics: Callable[[], list[Any]] | None = None
+        """What returns its metrics, as JSON; the controller tells the other gateways."""
         self._orders |= {
             "load": lambda order: self.tell({"event": "loaded", "version": 1, "took_s": 0.0, "from": "init"}),
             "readiness": self._hear_readiness,
@@ -359,6 +365,9 @@ class GatewayMember(Member):
 
     def statistics(self) -> dict[str, Any]:
         return self.front.statistics()
+
+    def told(self) -> dict[str, Any]:
+        return self.statistics() if self.metrics is None else {**self.statistics(), "metrics": self.metrics()}
 
     async def close(self) -> None:
         await self.front.aclose()

@@ -23,7 +23,11 @@ def request_metrics(counts: Mapping[str, Any]) -> dict[str, Metric | float]:
         "requests_replayed_total": _count("Requests that went to another first replica.", counts["replayed"]),
         "requests_open": float(counts["open"]),
         "request_latency_seconds": Metric(
-            kind="gauge", help="Quantiles of the last answers' latencies.", samples=quantiles
+            kind="summary",
+            help="Latencies of answers; the quantiles are of the last ones.",
+            samples=quantiles,
+            sum=float(counts["latency_sum_s"]),
+            count=float(counts["answered"]),
         ),
     }
 

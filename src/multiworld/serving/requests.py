@@ -59,9 +59,12 @@ class Latencies:
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=NUM_LATENCIES)
+        self.sum_s = 0.0
+        """Of all there ever were."""
 
     def add(self, seconds: float) -> None:
         self._last.append(seconds)
+        self.sum_s += seconds
 
     def quantile(self, share: float) -> float:
         """Return 0 while there are none."""

@@ -255,6 +255,14 @@ class Controller:
             "num_events": self.history.num_seen,
         }
 
+    def gateway_metrics(self) -> dict[str, list[Any]]:
+        """Return what each gateway told last of its metrics, as JSON."""
+        return {
+            member.id: member.metrics
+            for member in self._fleet.members.values()
+            if member.is_gateway and member.metrics is not None
+        }
+
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until every stage takes requests. Raises DeploymentError that names what is missing, and why."""
         if not await self._until(lambda: self._fleet.unready_since is None and not self._fleet.missing(), timeout_s):

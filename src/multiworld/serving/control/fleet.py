@@ -496,7 +496,8 @@ class Fleet(Staffing):
         return self._dismiss(member, now) if member.state is MemberState.DRAINING else []
 
     def _stats(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        member.stats = {key: value for key, value in message.items() if key != "event"}
+        member.stats = {key: value for key, value in message.items() if key not in ("event", "metrics")}
+        member.metrics = message.get("metrics")
         if member.is_at_work:
             member.worked_at = now
         return []

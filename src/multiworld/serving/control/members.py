@@ -90,6 +90,8 @@ class Member:
     retiring: str = ""
     """Why it is to go once it has been replaced; empty: it is not."""
     stats: dict[str, Any] = field(default_factory=dict)
+    metrics: list[Any] | None = None
+    """Of a gateway: its families of metrics as it told them last, as JSON."""
     heard_at: float = 0.0
     """When it said something last."""
     worked_at: float = 0.0

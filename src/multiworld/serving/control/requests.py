@@ -43,6 +43,10 @@ async def _status(controller: Controller, request: Mapping[str, Any]) -> Answer:
     return {"status": controller.status()}
 
 
+async def _metrics(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    return {"gateways": controller.gateway_metrics()}
+
+
 async def _scale(controller: Controller, request: Mapping[str, Any]) -> Answer:
     await controller.scale(
         request["stage"], request["replicas"], reason="ordered by a command", timeout_s=_timeout(request)
@@ -94,6 +98,7 @@ async def _stop(controller: Controller, request: Mapping[str, Any]) -> Answer:
 
 ANSWERS: dict[str, Callable[[Controller, Mapping[str, Any]], Awaitable[Answer]]] = {
     "status": _status,
+    "metrics": _metrics,
     "scale": _scale,
     "drain": _drain,
     "update": _update,

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .answers import html_answer, json_answer, json_list, text_answer
 from .docs_page import page
 from .exchange import Answer
+from .families import CONTENT_TYPE, Family, families_text
 from .kserve import model_metadata
 from .openapi import describe
 from .options import GatewayOptions
-from .prometheus import CONTENT_TYPE, metrics_text
+from .prometheus import families_of
 from .refusal import Refusal
-from .served import Served, can_stream, signature_of
+from .served import Metric, Served, can_stream, signature_of
 
-__all__ = ["VERSIONS", "About"]
+__all__ = ["VERSIONS", "About", "Gather"]
+
+Gather = Callable[[list[Family]], Awaitable[list[Family]]]
+"""Returns what ``/metrics`` shows, given a gateway's own: those of others beside it, say."""
 
 VERSIONS = ("1",)
 """KServe's versions of a model. Which weights serve is the pipeline's business: to clients it is one model."""
 
 
 class About:
-    """``vitals``: the gateway's own numbers, as JSON; ``own_metrics``: as Prometheus reads them."""
+    """``vitals``: the gateway's own numbers, as JSON; ``own_metrics``: for Prometheus;
+    ``gather``: what joins them with those of other gateways."""
 
     def __init__(
         self,
@@ -33,10 +38,12 @@ class About:
         *,
         is_stopping: Callable[[], bool],
         vitals: Callable[[], dict[str, Any]],
-        own_metrics: Callable[[], str],
+        own_metrics: Callable[[], list[Family]],
+        gather: Gather | None = None,
     ) -> None:
         self._served, self._is_stopping = served, is_stopping
         self._options, self._vitals, self._own_metrics = options, vitals, own_metrics
+        self._gather = gather
 
     def live(self) -> Answer:
         return json_answer({"live": True})
@@ -56,10 +63,19 @@ class About:
         status["gateway"] = {**self._vitals(), "ready": is_ready, "reason": reason}
         return json_answer(status)
 
-    def metrics(self) -> Answer:
+    async def metrics(self) -> Answer:
+        families = self.families()
+        if self._gather is not None:
+            families = await self._gather(families)
+        return text_answer(families_text(families), CONTENT_TYPE)
+
+    def families(self) -> list[Family]:
+        """Return this gateway's own metrics."""
         is_ready, _ = self._readiness()
-        text = metrics_text({"ready": 1.0 if is_ready else 0.0, **self._served.metrics()})
-        return text_answer(self._own_metrics() + text, CONTENT_TYPE)
+        ready = {
+            "ready": Metric(kind="gauge", help="Whether a request would be answered now.", samples=[({}, is_ready)])
+        }
+        return [*self._own_metrics(), *families_of({**ready, **self._served.metrics()})]
 
     def server(self) -> Answer:
         """KServe's metadata of the server."""

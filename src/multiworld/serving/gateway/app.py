@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ServingError
-from .about import About
+from .about import About, Gather
 from .answers import error_answer
 from .asgi import App, Message, Receive, Scope, Send
 from .budget import HeldBytes, Turns
 from .compression import compressed
 from .exchange import Answer, Exchange, encoded, headers_of
+from .families import Family
 from .inference import Inference
 from .interruption import ClientGoneError
 from .options import GatewayOptions
@@ -39,7 +40,14 @@ HOW_TO_ALLOW = "(to allow it: --allow-host and --cors-origin of multiworld serve
 class Application:
     """Answers requests by asking ``served``; ``mounts``: what answers below some other paths, such as ``/page``."""
 
-    def __init__(self, served: Served, options: GatewayOptions, mounts: Mapping[str, App] | None = None) -> None:
+    def __init__(
+        self,
+        served: Served,
+        options: GatewayOptions,
+        mounts: Mapping[str, App] | None = None,
+        *,
+        gather: Gather | None = None,
+    ) -> None:
         self._mounts = dict(mounts or {})
         self.counts = HttpCounts()
         self.is_stopping = False
@@ -50,10 +58,15 @@ class Application:
         self._held, self._turns = HeldBytes(options.max_held_bytes), Turns()
         self._open: set[Exchange] = set()
         inference = Inference(served, options, self.counts, refused=self._refused)
-        about = About(
-            served, options, is_stopping=lambda: self.is_stopping, vitals=self.vitals, own_metrics=self._metrics
+        self.about = About(
+            served,
+            options,
+            is_stopping=lambda: self.is_stopping,
+            vitals=self.vitals,
+            own_metrics=self._metrics,
+            gather=gather,
         )
-        self._routes = Routes(served.name, inference, about)
+        self._routes = Routes(served.name, inference, self.about)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -147,8 +160,8 @@ class Application:
             logger.error("a request failed inside the gateway", exc_info=error)
         return refusal_of(error)
 
-    def _metrics(self) -> str:
-        return self.counts.text(
+    def _metrics(self) -> list[Family]:
+        return self.counts.families(
             num_connections=self.num_connections(), num_open=len(self._open), held_bytes=self._held.held_bytes
         )
 

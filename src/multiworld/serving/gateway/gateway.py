@@ -9,10 +9,12 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from .about import Gather
 from .acceptor import Acceptor
 from .app import Application
 from .asgi import App
 from .connection import HttpConnection
+from .families import Family
 from .options import GatewayOptions
 from .room import Room
 from .served import Served
@@ -30,11 +32,19 @@ class Gateway:
     """
 
     def __init__(
-        self, served: Served, options: GatewayOptions | None = None, *, mounts: Mapping[str, App] | None = None
+        self,
+        served: Served,
+        options: GatewayOptions | None = None,
+        *,
+        mounts: Mapping[str, App] | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        """``mounts``: what answers below other paths; whoever gave them ends their streams before ``stop``."""
+        """``mounts``: what answers below other paths; whoever gave them ends their streams before ``stop``.
+
+        ``gather``: what joins its metrics with those of other gateways.
+        """
         self._options = options or GatewayOptions()
-        self._app = Application(served, self._options, mounts)
+        self._app = Application(served, self._options, mounts, gather=gather)
         self._app.num_connections = lambda: len(self._state.connections)
         self._state = ServerState()
         self._acceptor: Acceptor | None = None
@@ -51,6 +61,10 @@ class Gateway:
     def __repr__(self) -> str:
         where = "not listening" if self.address is None else f"{self.address[0]}:{self.address[1]}"
         return f"<Gateway {where} connections={len(self._state.connections)} requests={len(self._state.tasks)}>"
+
+    def families(self) -> list[Family]:
+        """Return its own metrics."""
+        return self._app.about.families()
 
     async def start(self) -> tuple[str, int]:
         """Listen, and return where. OSError: it cannot listen there. Once only."""

@@ -57,12 +57,12 @@ class Routes:
             "/healthz": about.live,
             "/readyz": about.ready,
             "/status": about.status,
-            "/metrics": about.metrics,
             "/v2": about.server,
             "/v2/health/live": about.live,
             "/v2/health/ready": about.ready,
         }
         self._fixed = {path: Route(path, {"GET": _plain(answer)}) for path, answer in gets.items()}
+        self._fixed["/metrics"] = Route("/metrics", {"GET": _alone(about.metrics)})
         self._fixed["/infer"] = Route("/infer", {"POST": inference.infer})
         self._fixed["/generate"] = Route("/generate", {"POST": inference.generate})
         self._fixed["/v2/repository/index"] = Route("/v2/repository/index", {"POST": _plain(about.repository)})
@@ -104,6 +104,13 @@ def _refuse_extension(parts: list[str]) -> None:
     if parts[0] in EXTENSIONS:
         extension, instead = EXTENSIONS[parts[0]]
         raise Refusal(501, "NotImplementedError", f"the extension {extension!r} is not served; {instead}")
+
+
+def _alone(answer: Callable[[], Awaitable[Answer]]) -> Handler:
+    async def handler(exchange: Exchange) -> Answer:
+        return await answer()
+
+    return handler
 
 
 def _plain(answer: Callable[[], Answer]) -> Handler:

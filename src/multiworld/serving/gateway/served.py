@@ -31,11 +31,17 @@ Sample = tuple[Mapping[str, str], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One family of samples for Prometheus. Its name is its key in ``Served.metrics()``, without ``multiworld_``."""
+    """One family of samples for Prometheus. Its name is its key in ``Served.metrics()``, without ``multiworld_``.
 
-    kind: Literal["counter", "gauge"]
+    A counter's name ends in ``_total``. ``samples`` of a summary have the label ``quantile``; ``sum`` and ``count`` are
+    of a summary alone.
+    """
+
+    kind: Literal["counter", "gauge", "summary"]
     help: str
     samples: Sequence[Sample] = field(default=())
+    sum: float = 0.0
+    count: float = 0.0
 
 
 class Served(Protocol):

@@ -69,6 +69,10 @@ class ControllerSource:
         answer = await self._client.ask({"ask": "events", "since": since})
         return list(answer["events"])
 
+    async def gateway_metrics(self) -> Mapping[str, Any]:
+        """Return ``{"gateways": …}``: what each told of its metrics."""
+        return await self._client.ask({"ask": "metrics"})
+
     def close(self) -> None:
         """End the connection to the controller."""
         self._client.close()
