@@ -375,6 +375,11 @@ def test_without_a_traceback_the_last_lines_are_shown() -> None:
     assert text.endswith("The last lines it wrote:\n  epoch 1\n  epoch 2")
 
 
+def test_blank_lines_at_the_end_are_no_evidence() -> None:
+    assert describe(failed(0, last_lines=("", "  ", "")), []).endswith("It wrote nothing.")
+    assert describe(failed(0, last_lines=("", "oh", "")), []).endswith("The last line it wrote:\n  oh")
+
+
 def test_many_others_are_counted_and_not_all_told() -> None:
     text = describe(FIRST, [failed(rank, FIRST.at_us + rank) for rank in range(2, 102)])
     assert "100 other workers failed after it:" in text

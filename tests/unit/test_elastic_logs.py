@@ -232,6 +232,18 @@ def test_a_temporary_folder_stays_only_if_it_is_wanted(tmp_path: Path, keep: boo
     assert keep or not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_folders_stay_only_if_anything_is_in_them(tmp_path: Path, written: bool) -> None:
+    bench = Bench(tmp_path)
+    streams = bench.run(0, b"out")
+    if written:
+        Path(streams.error_file).write_text("{}")
+    bench.pump.close(timeout_s=5.0, keep=True)
+    bench.pump.discard_empty()
+    assert Path(streams.error_file).exists() is written
+    assert bool(list((tmp_path / "logs").iterdir())) is written
+
+
 def test_an_unknown_kind_of_logs_specs_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--logs-specs missing: no installed package .* 'torchrun\.logs_specs'"):
         Bench(tmp_path, logs_specs="missing")

@@ -11,8 +11,7 @@ from multiworld.errors import PeerDiedError
 from multiworld.serving import Pipeline, Stage
 from multiworld.serving.control.actions import Action, EdgeLost, Emit, FleetEvent, ProcessEnded, Send
 from multiworld.serving.control.members import MemberState
-from multiworld.serving.errors import MemberLostError
-from multiworld.serving.member import what_happened
+from multiworld.serving.errors import MemberLostError, what_happened
 from multiworld.serving.page.stories import tell
 
 from .simulated_fleet import SimulatedFleet, chain

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from multiworld.errors import PeerDiedError
 from multiworld.serving.blueprint import load_work
 from multiworld.serving.canary import answer_canary
-from multiworld.serving.errors import CanaryFailedError
+from multiworld.serving.errors import CanaryFailedError, what_happened
+from multiworld.serving.executor import describe_error
+from multiworld.serving.failure_log import FailureLog
 from multiworld.serving.graph import Stage
-from multiworld.serving.user_code import users_traceback
+from multiworld.serving.user_code import place_of_error, users_traceback
 from multiworld.serving.weights import put_weights
 
 
@@ -56,3 +60,36 @@ async def test_a_module_that_is_not_there_has_no_traceback(tmp_path: Path) -> No
         await load_work(Stage("a", "no_such_module:x"), tmp_path)
     assert caught.value.__traceback__ is not None
     assert users_traceback(caught.value.with_traceback(caught.value.__traceback__.tb_next)) == ""
+
+
+def failed_in_torch(rows: int = 3) -> RuntimeError:
+    with pytest.raises(RuntimeError) as caught:
+        nn.Linear(2, 2)(torch.zeros(1, rows))
+    return caught.value
+
+
+def test_the_line_that_is_named_is_the_users() -> None:
+    line = failed_in_torch.__code__.co_firstlineno + 2
+    assert place_of_error(failed_in_torch()) == f"test_serving_user_code.py:{line}"
+    assert describe_error(failed_in_torch()).endswith(f"(test_serving_user_code.py:{line})")
+    assert place_of_error(ValueError("never raised")) == ""
+
+
+def test_an_error_is_told_with_its_traceback_once_and_counted_then(caplog: pytest.LogCaptureFixture) -> None:
+    log = FailureLog(logging.getLogger("multiworld.test"))
+    for rows in range(3, 103):
+        log.failed("a", failed_in_torch(rows), f"RuntimeError: {rows}")
+    log.failed("a", KeyError("another"), "KeyError: another")
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0].startswith("stage a failed: RuntimeError: 3\nTraceback (most recent call last):\n")
+    assert told[1:] == [
+        "stage a failed: RuntimeError: 12: the same error 9 more times",
+        "stage a failed: RuntimeError: 102: the same error 99 more times",
+        "stage a failed: KeyError: another",
+    ]
+
+
+def test_operators_are_not_advised_to_call_functions() -> None:
+    error = PeerDiedError("edge", 1, 0, "its process ended")
+    assert what_happened(error) == "lost rank 0, which died: its process ended"
+    assert "rejoin" not in describe_error(error)

@@ -22,6 +22,7 @@ __all__ = ["main", "part"]
 EXEC = "multiworld exec"
 SSH = "ssh -oBatchMode=yes"
 BAD_INPUT = 2
+NO_RESTARTS = "exec starts nothing again; 'multiworld run' does"
 FIRST_PORT, NUM_PORTS = 20000, 10000  # below Linux's ports for outgoing connections
 PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 EPILOG = """\
@@ -74,7 +75,7 @@ def _run(arguments: Sequence[str]) -> int:
     from ..run import launcher_of  # which needs torch
     from .run import told
 
-    return told(EXEC, partial(launcher_of(only_rank_0_reads=True), in_place=True), arguments)
+    return told(EXEC, partial(launcher_of(only_rank_0_reads=True, more_restarts=NO_RESTARTS), in_place=True), arguments)
 
 
 def _program(given: Sequence[str]) -> list[str]:

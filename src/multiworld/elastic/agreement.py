@@ -28,6 +28,7 @@ def plan_of(options: JobOptions) -> JobPlan:
         last_call_s=_seconds(options, "last_call_timeout", LAST_CALL_S),
         shutdown_s=options.shutdown_s,
         resume_s=options.lease_s + 1.0,
+        more_restarts=options.more_restarts,
     )
 
 

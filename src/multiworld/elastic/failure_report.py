@@ -77,8 +77,8 @@ def _evidence(failure: WorkerFailure) -> str:
             half = MAX_TRACEBACK_LINES // 2
             lines = [*lines[:half], f"... {len(lines) - 2 * half} lines left out ...", *lines[-half:]]
         return _indented(lines)
-    if failure.last_lines:
-        return "The last lines it wrote:\n" + _indented(failure.last_lines)
+    if lines := _without_blank_ends(failure.last_lines):
+        return ("The last lines it wrote:\n" if len(lines) > 1 else "The last line it wrote:\n") + _indented(lines)
     return "" if failure.cause is FailureCause.HOST_LOST else "It wrote nothing."
 
 
@@ -106,3 +106,9 @@ def _briefly(other: WorkerFailure) -> str:
 
 def _indented(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}".rstrip() for line in lines)
+
+
+def _without_blank_ends(lines: Sequence[str]) -> list[str]:
+    """Return the lines from the first to the last that has anything on it."""
+    written = [at for at, line in enumerate(lines) if line.strip()]
+    return list(lines[written[0] : written[-1] + 1]) if written else []

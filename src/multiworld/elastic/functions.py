@@ -103,6 +103,7 @@ def _options(config: torch_launcher.LaunchConfig, entrypoint: Entrypoint) -> Job
         node_rank=_node_rank(config.rdzv_backend, node_rank),
         local_addr=config.local_addr,
         budget=RestartBudget(max_restarts=config.max_restarts),
+        more_restarts="max_restarts=N in LaunchConfig allows N",
         monitor_interval_s=config.monitor_interval,
         start_method=config.start_method,
         logs=LogOptions(

@@ -17,7 +17,7 @@ from typing import Any
 from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, WorkerReport
 from .failure import FailureCause
 from .layout import AgentInfo, Slot, lay_out
-from .options import RestartBudget, RestartPolicy
+from .options import MORE_RESTARTS, RestartBudget, RestartPolicy
 from .posts import Post, Posts, PostState
 from .restart import DEFAULT_BUDGET, RestartLedger, fault_domain
 from .seats import candidates, fill, leaving
@@ -50,6 +50,8 @@ class JobPlan:
     shutdown_s: float = 30.0
     resume_s: float = 3.0
     """How long a coordinator that takes over waits for the agents it knows of."""
+    more_restarts: str = MORE_RESTARTS
+    """How the user of this command has more of them."""
 
 
 class Phase(enum.Enum):
@@ -478,9 +480,10 @@ class Job:
         budget, count = self.budget, self._ledger.count(key)
         who = "the job" if key == JOB else f"rank {worker.rank}"
         if not budget.max_restarts:
-            return f"{who} may not be started again (--max-restarts 0)"
+            return f"{who} may not be started again: {self.plan.more_restarts}"
         within = f" in {budget.per_s:g} s" if budget.per_s is not None else ""
-        return f"{who} was started again {count} times, and may be {budget.max_restarts} times{within}"
+        allowed = f"may be {_times(budget.max_restarts)}{within}"
+        return f"{who} was started again {_times(count)}, and {allowed}: {self.plan.more_restarts}"
 
     def _fail(self, reason: str, now: float) -> list[Action]:
         """The job is given up: stop what runs, and end with what failed first."""
@@ -758,3 +761,7 @@ def _lost(agent: AgentInfo, cause: str) -> Record:
     text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is lost: {cause}"
     fields = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid, "cause": cause}
     return Record(kind="agent lost", text=text, fields=fields)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -105,7 +105,10 @@ def launch(options: JobOptions, *, in_place: bool = False) -> dict[int, int]:
             signals.tell(run.signalled)
             outcome = run.wait()
             run.close(outcome)
-    _conclude(options, outcome, run.run_dir)
+    try:
+        _conclude(options, outcome, run.run_dir)
+    finally:
+        run.discard_empty_logs()
     return run.ranks
 
 
@@ -154,6 +157,9 @@ class _Run:
         """The ranks that the workers of this host had at last, by their local ranks."""
         held = [] if self._agent is None else self._agent.held
         return {each.assignment.local_rank: each.assignment.rank for each in held}
+
+    def discard_empty_logs(self) -> None:
+        self._pump.discard_empty()
 
     def wait(self) -> Outcome:
         """Wait for the end of the job."""

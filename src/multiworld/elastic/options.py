@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY_PORT_HERE",
     "DEFAULT_PAGE",
+    "MORE_RESTARTS",
     "Entrypoint",
     "EntrypointKind",
     "JobOptions",
@@ -28,6 +29,7 @@ __all__ = [
 ANY_PORT_HERE = "localhost:0"
 DEFAULT_PAGE = ("127.0.0.1", 0)
 EMBEDDED = ("c10d", "embedded")
+MORE_RESTARTS = "--max-restarts N allows N"
 
 
 class EntrypointKind(enum.Enum):
@@ -149,6 +151,8 @@ class JobOptions:
     """How long a worker may be in uninterruptible sleep before the job is given up, or None for ever."""
     only_rank_0_reads: bool = False
     """Whether the launcher's standard input is rank 0's alone, as under mpiexec; else all workers here inherit it."""
+    more_restarts: str = MORE_RESTARTS
+    """How the user of this command has more restarts; said when none is left."""
     token: str | None = None
     """None: a random one if all agents are on this host, else ``MULTIWORLD_TOKEN``."""
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from ..errors import MultiworldError
 from ..world.manager import WorldManager
 from ..world.world import World
+from .errors import what_happened
 from .messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
 
 __all__ = ["ControlLine", "Line"]
@@ -62,7 +63,7 @@ class ControlLine:
                     timeout_s=JOIN_S,
                 )
             except MultiworldError as error:
-                logger.debug("no controller yet: %s", error)
+                logger.debug("no controller yet: %s", what_happened(error))
                 await asyncio.sleep(AGAIN_S)
                 continue
             await self._talk(world)
@@ -76,7 +77,7 @@ class ControlLine:
             while True:
                 self._on_message(decode(await world.recv_tensors(CONTROLLER_RANK)))
         except MultiworldError as error:
-            logger.info("the controller is gone; serving on: %s", error)
+            logger.info("the controller is gone; serving on: %s", what_happened(error))
             world.abort()
         except asyncio.CancelledError:
             saying.cancel()

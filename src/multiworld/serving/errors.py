@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..errors import MultiworldError
+from ..errors import MultiworldError, WorldBrokenError
 
 __all__ = [
     "BadRequestError",
@@ -24,6 +24,7 @@ __all__ = [
     "StageUnavailableError",
     "StateLostError",
     "UnknownStageError",
+    "what_happened",
 ]
 
 
@@ -233,3 +234,8 @@ class UnknownStageError(ServingError):
 
     def __str__(self) -> str:
         return f"there is no {self.name!r}; there are {', '.join(self.known) or 'none'}"
+
+
+def what_happened(error: BaseException) -> str:
+    """Return that alone: advice to call ``rejoin()`` is for programs. A deployment's worlds are the controller's."""
+    return error.summary() if isinstance(error, WorldBrokenError) else str(error)

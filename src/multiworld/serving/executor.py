@@ -8,7 +8,6 @@ import logging
 import math
 import threading
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +17,7 @@ from ..channel.base import Payload
 from .batching import BatchQueue
 from .black_box import BlackBox
 from .call_thread import CallThread
+from .errors import what_happened
 from .graph import Batch
 from .ownership import is_nobodys_else
 from .packets import Item
@@ -25,7 +25,7 @@ from .payloads import Packed, map_tensors
 from .results import checked_result, small_copy
 from .rows import concatenate, shape_of, split
 from .turn import Turn
-from .user_code import contained
+from .user_code import contained, place_of_error
 
 __all__ = ["Executor", "Job", "Result", "describe_error"]
 
@@ -515,10 +515,10 @@ def is_async(work: Callable[..., Any]) -> bool:
 
 def describe_error(error: BaseException) -> str:
     """Return class, message and place, in one line of bounded length."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
+    place = place_of_error(error)
+    where = f" ({place})" if place else ""
     try:
-        text = str(error)
+        text = what_happened(error)
     except Exception:  # its __str__ is the user's, too
         text = "(its message cannot be read)"
     if len(text) > MAX_MESSAGE:

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from ..errors import MultiworldError, WorldBrokenError
+from ..errors import MultiworldError
 from ..world.manager import WorldManager
 from .blueprint import load_work
 from .canary import Canary, answer_canary, difference, give_canary, given_inputs, take_canary
 from .control_line import Line
 from .edge import Edge
-from .errors import CanaryFailedError
+from .errors import CanaryFailedError, what_happened
 from .executor import describe_error
 from .files import MemberFiles
 from .front import Front
@@ -30,7 +30,7 @@ from .user_code import result_of, users_traceback
 from .vitals import Vitals
 from .weights import donate_weights, has_weights, put_weights, take_weights, weights_of
 
-__all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of", "what_happened"]
+__all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class Member:
         try:
             await node.connect(peer, stage, is_upstream=role == "upstream")
         except MultiworldError as error:
-            self.tell({"event": "connect_failed", **news, "error": str(error)})
+            self.tell({"event": "connect_failed", **news, "error": what_happened(error)})
         else:
             self.tell({"event": "connected", **news})
 
@@ -235,7 +235,7 @@ class ReplicaMember(Member):
             if giver is not None:
                 canary = await take_canary(self.manager, giver, self.place.member, self.place.store)
         except MultiworldError as error:
-            self.tell({"event": "canary_missed", "giver": giver, "error": str(error)})
+            self.tell({"event": "canary_missed", "giver": giver, "error": what_happened(error)})
             return
         is_handing_over = False
         try:
@@ -291,7 +291,7 @@ class ReplicaMember(Member):
         try:
             await give_canary(self.manager, self.place.member, to, replica.canary.kept, self.place.store)
         except MultiworldError as error:
-            logger.warning("%s could not give a canary to %s: %s", self.place.member, to, error)
+            logger.warning("%s could not give a canary to %s: %s", self.place.member, to, what_happened(error))
 
     async def _fetch_weights(self, order: Message) -> tuple[Mapping[str, Any] | None, str]:
         """Return the weights, None for those that the work begins with, and where they are from."""
@@ -311,7 +311,7 @@ class ReplicaMember(Member):
             weights = weights_of(replica.executor.work) if has_weights(replica.executor.work) else {}
             await donate_weights(self.manager, self.place.member, to, weights, self.place.store)
         except MultiworldError as error:
-            logger.warning("%s could not give its weights to %s: %s", self.place.member, to, error)
+            logger.warning("%s could not give its weights to %s: %s", self.place.member, to, what_happened(error))
 
     async def _drain(self) -> None:
         self.state = "draining"
@@ -396,11 +396,6 @@ def place_of(member: str, graph: Graph, store: str, policy: str, backend: str = 
     """Return where a member stands, whose name tells its stage."""
     stage = member.rsplit("-", 1)[0]
     return Place(member=member, stage=stage, graph=graph, store=store, policy=policy, backend=backend)
-
-
-def what_happened(error: Exception) -> str:
-    """Return that alone, without the advice to rejoin, which is the controller's to follow."""
-    return error.summary() if isinstance(error, WorldBrokenError) else str(error)
 
 
 def _role(is_upstream: bool) -> str:

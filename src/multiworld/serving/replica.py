@@ -26,6 +26,7 @@ from .errors import (
     StateLostError,
 )
 from .executor import Executor, Job, Result, describe_error
+from .failure_log import FailureLog
 from .finished import Finished
 from .graph import GATEWAY, INPUT, Batch
 from .node import Node, Place
@@ -101,6 +102,7 @@ class Replica:
             turn=self.node.turn,
             box=carried(),
         )
+        self._failure_log = FailureLog(logger)
         self.canary = CanaryKeeper(self.stage, work)
         self._sources = place.graph.inputs(place.stage)
         self._targets = place.graph.downstream(place.stage)
@@ -372,7 +374,7 @@ class Replica:
             self._fail(request, first, result)
         elif isinstance(result, Exception):
             error = describe_error(result)
-            logger.warning("stage %s failed: %s", self.stage.name, error, exc_info=result)
+            self._failure_log.failed(self.stage.name, result, error)
             self._fail(request, first, StageFailedError(self.stage.name, self.member, error))
         elif first.deadline < time.monotonic():
             self._release(job.id)

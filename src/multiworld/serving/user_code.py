@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["OverdueError", "contained", "result_of", "users_traceback"]
+__all__ = ["OverdueError", "contained", "place_of_error", "result_of", "users_traceback"]
 
 T = TypeVar("T")
 CALLED_OFF_S = 1.0  # for code that is cancelled to end
@@ -49,6 +49,15 @@ def users_traceback(error: Exception) -> str:
             return "".join(traceback.format_exception(type(cause), cause, trace))
         cause = cause.__cause__
     return ""
+
+
+def place_of_error(error: BaseException) -> str:
+    """Return ``file.py:12``: the last line of the user's own code that it came through, else where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if _is_theirs(frame.filename)]
+    own = [frame for frame in theirs if "-packages/" not in frame.filename]
+    found = (own or theirs or frames)[-1:]
+    return f"{found[0].filename.rpartition('/')[2]}:{found[0].lineno}" if found else ""
 
 
 def _is_theirs(path: str) -> bool:

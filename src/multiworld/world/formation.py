@@ -244,22 +244,21 @@ class Formation:
 
     def timeout_error(self, missing: list[int] | None) -> JoinTimeoutError:
         """Say what was waited for when the time was over."""
-        request, target = self._request, self.target
+        request, target, mend = self._request, self.target, "raise timeout_s"
         if target is None:
             reason = self.waits_for
         elif missing is None:
-            reason = f"the store at {target.store_url} did not answer"
+            reason, mend = f"the store at {target.store_url} did not answer", "start what serves it, or raise timeout_s"
             if self.store_failure:
                 reason += f" ({self.store_failure})"
         elif missing:
             ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
             reason = f"{ranks} of {target.world_size} did not come"
+            mend = f"start {'them' if len(missing) > 1 else 'it'}, or raise timeout_s"
             if target.membership is not None:
                 reason += f" in generation {target.membership} of the job"
         else:
             reason = "all ranks came, but could not connect to each other"
         if self.last_failure:
             reason += f" (the last attempt failed: {self.last_failure})"
-        return JoinTimeoutError(
-            request.name, f"{reason} within {request.timeout_s:g} s; start them, or raise timeout_s"
-        )
+        return JoinTimeoutError(request.name, f"{reason} within {request.timeout_s:g} s; {mend}")

@@ -59,6 +59,7 @@ class Places:
         self.temporary_dir: str | None = None
         self._specs = self._make_specs(options) if options.specs is None else options.specs
         self._attempts: Counter[int] = Counter()
+        self._error_folders: set[Path] = set()
         self._dests: dict[int, tuple[LogsDest, dict[int, dict[str, str]]]] = {}
         self.run_dir: str | None = None
         """Where the run's files are, from the first start on; None where no files are wanted."""
@@ -85,6 +86,7 @@ class Places:
         error_file = "" if error_file == os.devnull else error_file
         if error_file:
             _make_room(Path(error_file), attempt)
+            self._error_folders.add(Path(error_file).parent)
         self._attempts[local_rank] += 1
         return WorkerPlaces(
             stdout=self._route(
@@ -100,6 +102,16 @@ class Places:
     def take_back(self, local_rank: int) -> None:
         """The worker for which the last ones were opened was not started: the next one gets the same."""
         self._attempts[local_rank] -= 1
+
+    def discard_empty(self) -> None:
+        """Remove the folders of this run in which nothing was written."""
+        depth = (
+            3 if type(self._specs) is DefaultLogsSpecs else 1
+        )  # of run, attempt and rank; those of others are theirs
+        for error_folder in self._error_folders:
+            with suppress(OSError):  # there is something in it
+                for folder in (error_folder, *error_folder.parents)[:depth]:
+                    folder.rmdir()
 
     def discard_temporary(self) -> None:
         """Remove the folder that was made because the user named none."""

@@ -184,6 +184,10 @@ class LogPump:
         if not keep:
             self._places.discard_temporary()
 
+    def discard_empty(self) -> None:
+        """Remove the folders of this run in which nothing was written, after ``close``."""
+        self._places.discard_empty()
+
     def prefix(self, assignment: Assignment) -> bytes:
         return prefix(assignment, role=self._role, template=self._template).encode()
 

@@ -91,7 +91,8 @@ function tile(value, label) { return make("div", {className: "tile"}, make("b", 
 function chip(worker) {
   const worlds = worker.worlds.length ? "in " + worker.worlds.join(", ") : "in no world";
   const rank = worker.rank === null ? "–" : String(worker.rank);
-  const title = `rank ${rank} on ${worker.host}: ${worker.state}, ${worlds}; started again ${worker.restarts} times`;
+  const restarts = worker.restarts === 1 ? "once" : worker.restarts + " times";
+  const title = `rank ${rank} on ${worker.host}: ${worker.state}, ${worlds}; started again ${restarts}`;
   const made = make("span", {className: "chip " + worker.state, title}, rank);
   if (worker.restarts) made.append(make("i", {}, " ↻" + worker.restarts));
   return made;

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import MultiworldError
 from ...world.manager import WorldManager
-from ..errors import DeploymentError, HostExhaustedError
+from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..exit_status import Ending
 from ..graph import GATEWAY
 from ..hosts.orphans import end_orphans, process_space
@@ -477,7 +477,7 @@ class Controller:
             weights = await self._weights.get(action.path)
             await donate_weights(self._manager, CONTROLLER, action.member, weights, self.store)
         except MultiworldError as error:  # the member says so too, and another way is found
-            logger.warning("%s could not be given its weights: %s", action.member, error)
+            logger.warning("%s could not be given its weights: %s", action.member, what_happened(error))
 
     def _record(self, event: FleetEvent) -> None:
         event = self.history.add(event, time.time())

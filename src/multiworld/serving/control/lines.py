@@ -11,6 +11,7 @@ from ...errors import JoinError, JoinTimeoutError, MultiworldError, PeerDiedErro
 from ...world.manager import WorldManager
 from ...world.state import WorldState
 from ...world.world import World
+from ..errors import what_happened
 from ..messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
 
 __all__ = ["AttachedLine", "LineOwner", "WorldLine"]
@@ -74,7 +75,7 @@ class WorldLine:
             except JoinTimeoutError:
                 continue  # how long is too long is decided elsewhere
             except JoinError as error:
-                logger.warning("the world with %s could not be formed: %s", self._member, error)
+                logger.warning("the world with %s could not be formed: %s", self._member, what_happened(error))
                 await asyncio.sleep(AGAIN_S)
 
     async def _talk(self, world: World) -> MultiworldError:
