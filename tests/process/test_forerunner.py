@@ -199,7 +199,7 @@ def test_spawned_workers_that_never_clean_up_serve_a_leader_that_kills_one() -> 
 async def test_a_world_gives_its_port_back_when_it_is_removed_or_could_not_be_formed() -> None:
     (port,) = free_ports(1)
     manager = multiworld.manager.WorldManager()
-    with pytest.raises(multiworld.JoinError, match="rank 1 of 2 did not come within .*; start it, or raise timeout_s"):
+    with pytest.raises(multiworld.JoinError, match=r"rank 1 of 2 did not come within .*; start it, or raise timeout_s"):
         await manager.initialize_world("world1", 0, 2, backend="tcp", port=port, timeout=1)
     await manager.initialize_world("world1", 0, 1, backend="tcp", port=port)
     manager.remove_world("world1")

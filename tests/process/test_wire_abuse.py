@@ -458,7 +458,7 @@ async def test_another_service_at_the_address_of_the_store_costs_no_more_than_th
 
         async with mw.WorldManager() as manager:
             greeting = asyncio.create_task(asyncio.to_thread(greet))
-            with pytest.raises(mw.JoinError, match="did not answer.*; start what serves it, or raise timeout_s"):
+            with pytest.raises(mw.JoinError, match=r"did not answer.*; start what serves it, or raise timeout_s"):
                 await manager.join("w", 0, 2, f"tcp://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.5)
             server.close()
             await greeting

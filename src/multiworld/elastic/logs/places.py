@@ -105,9 +105,7 @@ class Places:
 
     def discard_empty(self) -> None:
         """Remove the folders of this run in which nothing was written."""
-        depth = (
-            3 if type(self._specs) is DefaultLogsSpecs else 1
-        )  # of run, attempt and rank; those of others are theirs
+        depth = 3 if type(self._specs) is DefaultLogsSpecs else 1  # run, attempt, rank; others have theirs
         for error_folder in self._error_folders:
             with suppress(OSError):  # there is something in it
                 for folder in (error_folder, *error_folder.parents)[:depth]:
