@@ -6,15 +6,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ..command_parser import CommandParser
 from .cluster import cluster_parser, conversation, told
 from .tables import ranges, table
 
-__all__ = ["agents_table", "main"]
+__all__ = ["agents_table", "command_parser", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the agents: 0, or 1 if the job cannot be asked."""
-    options = cluster_parser("agents", "List the agents of a running job, one on each host.").parse_args(arguments)
+    options = command_parser().parse_args(arguments)
 
     def work() -> None:
         with conversation(options) as talk:
@@ -22,6 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(status["agents"], indent=2) if options.json else agents_table(status))
 
     return told("agents", work)
+
+
+def command_parser() -> CommandParser:
+    return cluster_parser("agents", "List the agents of a running job, one on each host.")
 
 
 def agents_table(status: dict[str, Any]) -> str:

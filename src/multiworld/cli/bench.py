@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,13 +14,15 @@ from ..bench.record import append_record
 from ..bench.report import Report
 from ..bench.run import BENCHMARKS, load, run
 from ..bench.table import report_text
+from ..command_parser import CommandParser
 from ..process.interruption import unwinding
 from ..testing import WorkerFailedError
 from .backends import check_backend
+from .native_note import note_uncompiled
 from .output_file import check_output, tell_unwritten, write_output
 from .streams import OutputError
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 RESULTS = Path("benchmarks/RESULTS.md")
 STDOUT = Path("-")
@@ -31,7 +33,7 @@ QUICK_TRIALS = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure: 0 if that worked, 1 if a bound that --check holds to is broken or a file was not written, 2 if it cannot
     run here."""
-    parser = _parser(BENCHMARKS)
+    parser = command_parser()
     parsed = parser.parse_args(arguments)
     unknown = [name for name in parsed.names if name not in BENCHMARKS]
     if unknown:
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if find_spec("torch") is None:
         print("multiworld bench needs torch", file=sys.stderr)
         return 2
+    note_uncompiled("bench")
     try:
         for backend in options.backends:
             check_backend(backend)
@@ -104,16 +107,14 @@ def _show(report: Report, *, as_json: bool) -> None:
         print(f"{report.machine.as_text()}\n\n{report_text(report)}", end="", flush=True)
 
 
-def _parser(benchmarks: Mapping[str, str]) -> argparse.ArgumentParser:
-    width = max(map(len, benchmarks))
-    listing = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in benchmarks.items())
-    parser = argparse.ArgumentParser(
+def command_parser() -> CommandParser:
+    width = max(map(len, BENCHMARKS))
+    listing = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in BENCHMARKS.items())
+    parser = CommandParser(
         prog="multiworld bench",
         description="Measure the channels beside raw torch.distributed Gloo: in the same run, alternating with it.",
         epilog=f"benchmarks (default: all):\n{listing}\n\nExit status: 0 after measuring, 1 if --check fails or a "
         "file was not written, 2 if it cannot run here, 130 after Ctrl-C.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("names", nargs="*", metavar="BENCHMARK", help="what to measure, of those listed below")
     parser.add_argument(

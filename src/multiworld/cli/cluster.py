@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
 from ..wire.names import is_address
 from ..wire.token import weakness_of
@@ -23,14 +24,12 @@ Over the network MULTIWORLD_TOKEN must be the job's; on this host it is enough t
 Exit status: 0, 1 if the job cannot be asked or refuses, 2 for a command that makes no sense."""
 
 
-def cluster_parser(command: str, description: str) -> argparse.ArgumentParser:
+def cluster_parser(command: str, description: str) -> CommandParser:
     """Return a parser with the options that all these commands take."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=f"multiworld {command}",
         description=description,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--endpoint", type=_endpoint, metavar="HOST:PORT", help="address of any agent, such as the rendezvous endpoint"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
@@ -12,18 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..command_parser import CommandParser
 from ..demo.options import Options
 from ..extras import SERVING, install_extra, missing_modules
 from ..process.interruptible import run_interruptible
 from ..process.interruption import SIGNALLED, Interrupted
 from .backends import check_backend
+from .native_note import note_uncompiled
 from .output_file import check_output, write_output
 from .streams import OutputError
 
 if TYPE_CHECKING:
     from ..demo.report import Report
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 NEEDED = (*SERVING, "sklearn", "yaml")
 UNREAD = SIGNALLED + signal.SIGPIPE  # whoever read the output did not want to know how it ends
@@ -31,7 +32,7 @@ UNREAD = SIGNALLED + signal.SIGPIPE  # whoever read the output did not want to k
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the main job: 0 if everything held, 1 if not, 2 if it cannot run here, 130 after Ctrl-C."""
-    parser = _parser()
+    parser = command_parser()
     parsed = parser.parse_args(arguments)
     missing = missing_modules(NEEDED)
     if missing:
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if parsed.json is not None:
         check_output(parser, "--json", parsed.json)
+    note_uncompiled("demo")
+    print("loading PyTorch", file=sys.stderr, flush=True)
     try:
         options = Options(
             seconds=parsed.seconds, seed=parsed.seed, backend=parsed.backend, inject_faults=not parsed.no_faults
@@ -70,14 +73,13 @@ async def _run(options: Options) -> Report:
         return await run(options, display)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def command_parser() -> CommandParser:
+    parser = CommandParser(
         prog="multiworld demo",
         description="Train a small model on scikit-learn's handwritten digits, cut it in three stages, serve the "
         "held-out images through the replicas a, {b, b}, c (a process each, a world per edge) under continuous load, "
         "kill and freeze replicas meanwhile, and check every answer against the model in a single process.",
         epilog="Exit status: 0 if everything held, 1 if anything did not, 2 if it cannot run here, 130 after Ctrl-C.",
-        allow_abbrev=False,
     )
     parser.add_argument("--seconds", type=float, default=18.0, help="length of the load (default: %(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="split, training and faults (default: 0)")

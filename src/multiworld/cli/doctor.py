@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -13,11 +12,22 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from .. import native
+from ..command_parser import CommandParser
 from ..extras import install_extra
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from . import machine
 
-__all__ = ["DEFAULT_CHANNEL", "Diagnosis", "Extra", "NativePart", "Support", "diagnose", "main", "render"]
+__all__ = [
+    "DEFAULT_CHANNEL",
+    "Diagnosis",
+    "Extra",
+    "NativePart",
+    "Support",
+    "command_parser",
+    "diagnose",
+    "main",
+    "render",
+]
 
 DEFAULT_CHANNEL = "auto"
 EXTRAS = {
@@ -102,17 +112,20 @@ class Diagnosis:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the diagnosis and return 0, or 1 when the default channel cannot work here."""
-    parser = argparse.ArgumentParser(
-        prog="multiworld doctor",
-        description="Show versions, which channels work here (and why the others do not), extras, limits, a verdict.",
-        epilog=f"Exit status: 0, or 1 when the default channel ({DEFAULT_CHANNEL}) cannot work on this machine.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    options = parser.parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     diagnosis = diagnose(_registered_channels)
     print(json.dumps(diagnosis.as_json(), indent=2) if options.json else render(diagnosis))
     return 0 if diagnosis.healthy else 1
+
+
+def command_parser() -> CommandParser:
+    parser = CommandParser(
+        prog="multiworld doctor",
+        description="Show versions, which channels work here (and why the others do not), extras, limits, a verdict.",
+        epilog=f"Exit status: 0, or 1 when the default channel ({DEFAULT_CHANNEL}) cannot work on this machine.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    return parser
 
 
 def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:

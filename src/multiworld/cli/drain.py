@@ -8,22 +8,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation
 from ..elastic.control.questions import ENDING
 from .cluster import cluster_parser, conversation, told
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 LOOK_S = 0.5  # also when nothing is told: its coordinator may have been lost
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Drain a host: 0, or 1 if the job refuses or cannot be asked."""
-    parser = cluster_parser(
-        "drain", "End the workers of a host gracefully, then its agent, with status 0; the others go on without it."
-    )
-    parser.add_argument("host", metavar="HOST|INDEX", help="name or address of the host, or its agent's number")
-    parser.add_argument("--wait", action="store_true", help="until the host has left the job")
+    parser = command_parser()
     options = parser.parse_args(arguments)
 
     def work() -> None:
@@ -34,6 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(answer) if options.json else answer["text"])
 
     return told("drain", work)
+
+
+def command_parser() -> CommandParser:
+    parser = cluster_parser(
+        "drain", "End the workers of a host gracefully, then its agent, with status 0; the others go on without it."
+    )
+    parser.add_argument("host", metavar="HOST|INDEX", help="name or address of the host, or its agent's number")
+    parser.add_argument("--wait", action="store_true", help="until the host has left the job")
+    return parser
 
 
 def _wait(talk: Conversation, agent: str) -> None:

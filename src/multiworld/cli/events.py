@@ -7,16 +7,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..command_parser import CommandParser
 from .cluster import cluster_parser, conversation, told
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print events: 0, or 1 if the job cannot be asked, or the agent that is asked goes away."""
-    parser = cluster_parser("events", "Show what has happened in a running job since it began.")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
-    parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N events that there are")
+    parser = command_parser()
     options = parser.parse_args(arguments)
     if options.last is not None and options.last < 0:
         parser.error(f"--last {options.last}: expected a number of events")
@@ -28,6 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _show(part["events"], as_json=options.json)
 
     return told("events", work)
+
+
+def command_parser() -> CommandParser:
+    parser = cluster_parser("events", "Show what has happened in a running job since it began.")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
+    parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N events that there are")
+    return parser
 
 
 def _show(events: Iterable[dict[str, Any]], *, as_json: bool) -> None:

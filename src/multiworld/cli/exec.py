@@ -11,13 +11,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from ..command_parser import CommandParser
 from ..elastic.host_file import shares_of_file
 from ..elastic.own_host import is_this_host
 from ..elastic.remote_hosts import HostShare, RemoteJob, allot
 from ..elastic.remote_start import run_on_hosts
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 
-__all__ = ["main", "part"]
+__all__ = ["command_parser", "main", "part"]
 
 EXEC = "multiworld exec"
 SSH = "ssh -oBatchMode=yes"
@@ -44,7 +45,7 @@ that makes no sense, 128 + N if signal N ended this command."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a program on every rank; see the epilogue for what is returned."""
-    options = _parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     try:
         program = _program(options.program)
         variables = _variables(options.variables, os.environ)
@@ -190,14 +191,12 @@ def _tell(what: str) -> None:
     print(f"{EXEC}: {what}", file=sys.stderr, flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def command_parser() -> CommandParser:
+    parser = CommandParser(
         prog=EXEC,
         description="Start ranks of any program, here or on several hosts.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=f"{EXEC} [-n N] [--hosts HOST[:N],... | --hostfile FILE] [OPTIONS] PROGRAM [ARGUMENTS OF PROGRAM]",
-        allow_abbrev=False,
     )
     parser.add_argument("-n", "-np", "--np", type=int, metavar="N", dest="n", help="how many ranks in all")
     parser.add_argument(

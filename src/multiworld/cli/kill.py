@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from ..command_parser import CommandParser
 from .cluster import cluster_parser, conversation, told
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Kill: 0, 1 if the job refuses or cannot be asked, 2 for a command that makes no sense."""
-    parser = cluster_parser("kill", "Send SIGKILL to a worker or an agent; the job takes it as any other failure.")
-    parser.add_argument("rank", nargs="?", type=int, metavar="RANK", help="the worker of this rank")
-    parser.add_argument(
-        "--agent", "--agent_index", "--agent-index", metavar="INDEX|HOST", help="the agent of this number or host"
-    )
+    parser = command_parser()
     options = parser.parse_args(arguments)
     if (options.rank is None) == (options.agent is None):
         parser.error("expected a RANK, or --agent INDEX")
@@ -28,3 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(answer) if options.json else answer["text"])
 
     return told("kill", work)
+
+
+def command_parser() -> CommandParser:
+    parser = cluster_parser("kill", "Send SIGKILL to a worker or an agent; the job takes it as any other failure.")
+    parser.add_argument("rank", nargs="?", type=int, metavar="RANK", help="the worker of this rank")
+    parser.add_argument(
+        "--agent", "--agent_index", "--agent-index", metavar="INDEX|HOST", help="the agent of this number or host"
+    )
+    return parser

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
 from ..world.launched import token_of_environment
 from .cluster import cluster_parser, session, told
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 LAST_LINES = 10
 LOOK_S = 1.0  # for hosts that have come since
@@ -23,12 +24,7 @@ Payload = dict[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print lines: 0, or 1 if the job cannot be asked."""
-    parser = cluster_parser("logs", "Show the last lines that workers wrote, on whichever host, and follow them.")
-    parser.add_argument("rank", nargs="?", type=int, metavar="RANK", help="of this worker only")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what they write from now on")
-    parser.add_argument(
-        "-n", "--last", type=int, default=LAST_LINES, metavar="N", help=f"lines of each stream (default: {LAST_LINES})"
-    )
+    parser = command_parser()
     options = parser.parse_args(arguments)
     if options.last < 0:
         parser.error(f"--last {options.last}: expected a number of lines")
@@ -39,6 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _Logs(opened, talk, question, as_json=options.json).show()
 
     return told("logs", work)
+
+
+def command_parser() -> CommandParser:
+    parser = cluster_parser("logs", "Show the last lines that workers wrote, on whichever host, and follow them.")
+    parser.add_argument("rank", nargs="?", type=int, metavar="RANK", help="of this worker only")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what they write from now on")
+    parser.add_argument(
+        "-n", "--last", type=int, default=LAST_LINES, metavar="N", help=f"lines of each stream (default: {LAST_LINES})"
+    )
+    return parser
 
 
 class _Logs:

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
+from ..command_parser import CommandParser
 from ..process.interruption import end_on_signals
 from .own_process import run_in_own_process
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "HELP", "main"]
 
 # Each is a module of this package with main(arguments) -> exit status, imported only when it is called: a command
 # may need torch, rich or scikit-learn, and --help must work, and be quick, without any of them.
@@ -31,7 +32,9 @@ COMMANDS = {
     "exec": "start ranks of any program, here or on other hosts over ssh, as mpiexec does",
     "serve": "serve a model in stages over HTTP, whose replicas come and go while requests flow",
     "manifest": "print the objects that run a job on Kubernetes",
+    "completion": "print what completes these commands in bash, zsh or fish",
 }
+HELP = "help"
 OOBLECK = {"get_agent_list": "agents", "kill_agent": "kill"}
 """The same by the names that Oobleck's users know, behind ``--ip`` and ``--port``."""
 
@@ -55,6 +58,8 @@ def _run(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return 2
+    if options.command == HELP:
+        return _help(parser, options.arguments)
     command = OOBLECK.get(options.command, options.command)
     if command not in COMMANDS:
         print(_unknown(options.command), file=sys.stderr)
@@ -66,16 +71,23 @@ def _run(arguments: Sequence[str] | None = None) -> int:
     return run([*endpoint, *options.arguments])
 
 
+def _help(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+    """Print the help of the command that the words name, such as ``serve scale``; without words, of all commands."""
+    named = [word for word in words if word not in ("-h", "--help")]
+    if not named:
+        parser.print_help()
+        return 0
+    return _run([*named, "--help"])
+
+
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="multiworld",
         description="Process groups for PyTorch that fail one by one.",
-        epilog=f"commands:\n{listing}\n\n'multiworld COMMAND --help' shows a command's options.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"commands:\n{listing}\n\n'multiworld help COMMAND' shows a command's options.",
         usage="multiworld [--help] [--version] COMMAND ...",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"multiworld {metadata.version('multiworld')}")
     parser.add_argument("--ip", help=argparse.SUPPRESS)
@@ -96,6 +108,6 @@ def _endpoint(parser: argparse.ArgumentParser, options: argparse.Namespace) -> l
 
 
 def _unknown(command: str) -> str:
-    close = difflib.get_close_matches(command, COMMANDS, n=1)
+    close = difflib.get_close_matches(command, [*COMMANDS, HELP], n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
     return f"multiworld: no command {command!r}: {hint} (see multiworld --help)"

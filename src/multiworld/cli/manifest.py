@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 
+from ..command_parser import CommandParser
 from ..elastic.schedulers.kubernetes import Controller, Manifest, documents
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 EPILOG = """\
 examples:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a manifest: 0, or 2 for a line that makes no sense."""
     given = list(sys.argv[2:] if arguments is None else arguments)
     end = given.index("--") if "--" in given else len(given)  # argparse takes what follows it for its own here
-    options = _parser().parse_args(given[:end])
+    options = command_parser().parse_args(given[:end])
     try:
         manifest = Manifest(
             name=options.name,
@@ -51,14 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def command_parser() -> CommandParser:
+    parser = CommandParser(
         prog="multiworld manifest",
         description="Print the objects that run a job on Kubernetes, one agent in each pod: for kubectl apply -f -.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="multiworld manifest k8s --name NAME --image IMAGE [OPTIONS] -- SCRIPT [ARGUMENTS OF SCRIPT]",
-        allow_abbrev=False,
     )
     parser.add_argument("scheduler", choices=["k8s"], help="Kubernetes")
     parser.add_argument("--name", required=True, help="of the objects, and of the hosts in the cluster's DNS")

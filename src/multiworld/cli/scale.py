@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from ..command_parser import CommandParser
 from .cluster import cluster_parser, conversation, told
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Scale: 0, or 1 if the job refuses or cannot be asked."""
-    parser = cluster_parser(
-        "scale",
-        "Say how many hosts are to have ranks, within --nnodes MIN:MAX. The last ones beyond that end their workers "
-        "gracefully and wait, as spares do; hosts that wait get ranks if more are wanted.",
-    )
-    parser.add_argument("nodes", type=int, metavar="N", help="number of hosts")
+    parser = command_parser()
     options = parser.parse_args(arguments)
 
     def work() -> None:
@@ -26,3 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(answer) if options.json else answer["text"])
 
     return told("scale", work)
+
+
+def command_parser() -> CommandParser:
+    parser = cluster_parser(
+        "scale",
+        "Say how many hosts are to have ranks, within --nnodes MIN:MAX. The last ones beyond that end their workers "
+        "gracefully and wait, as spares do; hosts that wait get ranks if more are wanted.",
+    )
+    parser.add_argument("nodes", type=int, metavar="N", help="number of hosts")
+    return parser

@@ -10,59 +10,70 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ..command_parser import CommandParser
 from ..extras import SERVING, install_extra, missing_modules
 from ..serving.errors import DeploymentError
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
+from .native_note import note_uncompiled
 
 if TYPE_CHECKING:
     from ..serving.hosts import DeploymentRecord
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main", "parsers"]
 
 END_POLL_S = 0.05
 LONGEST_S = 366 * 86400.0  # that commands wait
 
+ABOUT = {
+    "status": "How it stands.",
+    "watch": "How it stands, live; in a browser: /page.",
+    "scale": "Have N replicas of a stage.",
+    "drain": "Let a replica finish and end; another takes its place first.",
+    "update": "Give a stage the weights that torch.save wrote to a file.",
+    "tune": "Change how a stage batches.",
+    "events": "What happened, with reasons.",
+    "stop": "Answer what is open, and end.",
+    "join": "Start replicas on this host for a pipeline that is served on another.",
+}
+"""What follows ``serve`` in place of a target, and what it does."""
+SHOWN = {
+    "scale": "scale STAGE N",
+    "drain": "drain REPLICA",
+    "update": "update STAGE FILE",
+    "tune": "tune STAGE",
+    "join": "join ADDRESS:PORT",
+}
 DESCRIPTION = """\
 Serve a pipeline: TARGET is app.py:pipeline, package.module:pipeline, or a YAML file. Ends with Ctrl-C, and everything
 with it; open requests are answered first. Of a pipeline that is up:
 
-  multiworld serve status                 how it stands
-  multiworld serve watch                  the same, live; in a browser: /page
-  multiworld serve scale STAGE N          have N replicas of a stage
-  multiworld serve drain REPLICA          let a replica finish and end; another takes its place first
-  multiworld serve update STAGE FILE      give a stage the weights that torch.save wrote to a file
-  multiworld serve tune STAGE             change how a stage batches
-  multiworld serve events                 what happened, with reasons
-  multiworld serve stop                   answer what is open, and end
-  multiworld serve join ADDRESS:PORT      start replicas on this host for a pipeline that is served on another
-"""
+""" + "\n".join(f"  multiworld serve {SHOWN.get(verb, verb):<19}{about}" for verb, about in ABOUT.items())
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one of them and return the exit status: 0, 1 if it failed, 2 for a command that makes no sense."""
     if arguments and arguments[0] in VERBS:
-        return _asked(arguments[0], VERBS[arguments[0]], arguments[1:])
+        return _asked(arguments[0], arguments[1:])
     if arguments and arguments[0] == "watch":
         return _watch(arguments[1:])
     if arguments and arguments[0] == "join":
         from ..serving.hosts.__main__ import main as join
 
         return join(arguments[1:], prog="multiworld serve join")
-    options = _serve_parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     if missing := missing_modules(SERVING):
         print(f"multiworld serve needs {', '.join(missing)}: {install_extra('serving')}", file=sys.stderr)
         return 2
+    note_uncompiled("serve")
     from ..serving.launch import serve
 
     return serve(options)
 
 
-def _serve_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def command_parser() -> CommandParser:
+    parser = CommandParser(
         prog="multiworld serve",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--host", help="numeric address for HTTP (default: 127.0.0.1, this host alone)")
@@ -112,10 +123,22 @@ def _serve_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _watch(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="multiworld serve watch", allow_abbrev=False)
+def parsers() -> dict[str, CommandParser]:
+    """Return the parsers of what follows ``serve`` in place of a target, by its name."""
+    from ..serving.hosts.__main__ import command_parser as join_parser
+
+    asked = {verb: _verb_parser(verb)[0] for verb in VERBS}
+    return {**asked, "watch": _watch_parser(), "join": join_parser("multiworld serve join")}
+
+
+def _watch_parser() -> CommandParser:
+    parser = CommandParser(prog="multiworld serve watch", description=ABOUT["watch"])
     parser.add_argument("--name", help="which deployment, if several run on this host")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def _watch(arguments: Sequence[str]) -> int:
+    options = _watch_parser().parse_args(arguments)
     from ..serving.hosts import find_deployment
     from ..serving.view import watch
 
@@ -151,12 +174,17 @@ def _pair(text: str) -> tuple[str, int]:
 # ---- of one that is up
 
 
-def _asked(verb: str, define: Callable[[argparse.ArgumentParser], Callable[..., Any]], arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=f"multiworld serve {verb}", allow_abbrev=False)
+def _verb_parser(verb: str) -> tuple[CommandParser, Callable[..., dict[str, Any]]]:
+    """Return it, and what makes a request of its options."""
+    parser = CommandParser(prog=f"multiworld serve {verb}", description=ABOUT[verb])
     parser.add_argument("--name", help="which deployment, if several run on this host")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("--timeout-s", type=_seconds, default=300.0, help="how long to wait for the end of it (300)")
-    request_of = define(parser)
+    return parser, VERBS[verb](parser)
+
+
+def _asked(verb: str, arguments: Sequence[str]) -> int:
+    parser, request_of = _verb_parser(verb)
     options = parser.parse_args(arguments)
     from ..serving.hosts import ask, find_deployment
 
@@ -241,7 +269,9 @@ def _scale(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
     parser.add_argument("stage", metavar="STAGE")
     parser.add_argument("replicas", metavar="N", type=int)
     parser.add_argument("--no-wait", action="store_true", help="return at once")
-    return lambda options: {"stage": options.stage, "replicas": options.replicas, "wait": not options.no_wait}
+    parser.add_argument("--force", action="store_true", help="have more than the max_replicas of the stage")
+    names = ("stage", "replicas", "force")
+    return lambda options: {**{name: getattr(options, name) for name in names}, "wait": not options.no_wait}
 
 
 def _drain(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:

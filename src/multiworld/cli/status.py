@@ -6,19 +6,19 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ..command_parser import CommandParser
 from .agents import agents_table
 from .cluster import cluster_parser, conversation, told
 from .tables import table
 
-__all__ = ["main", "render"]
+__all__ = ["command_parser", "main", "render"]
 
 MAX_WORLDS = 3  # in a row
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the status: 0, or 1 if the job cannot be asked."""
-    parser = cluster_parser("status", "Show how a running job is: its hosts, workers, worlds and restarts.")
-    parser.add_argument("--workers", action="store_true", help="show each worker, too")
+    parser = command_parser()
     options = parser.parse_args(arguments)
 
     def work() -> None:
@@ -27,6 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(status, indent=2) if options.json else render(status, workers=options.workers))
 
     return told("status", work)
+
+
+def command_parser() -> CommandParser:
+    parser = cluster_parser("status", "Show how a running job is: its hosts, workers, worlds and restarts.")
+    parser.add_argument("--workers", action="store_true", help="show each worker, too")
+    return parser
 
 
 def render(status: dict[str, Any], *, workers: bool) -> str:

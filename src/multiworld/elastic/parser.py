@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.distributed.argparse_util import check_env, env
 from torch.distributed.run import get_args_parser
 
+from ..command_parser import CommandParser
 from ..wire.names import is_address
 from .command_line import AmbiguousOptionError, split_at_script
 from .options import DEFAULT_PAGE, RestartBudget, RestartPolicy
@@ -55,7 +56,7 @@ def launch_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     """Leaves to the script what stands after it; says what is wrong in one line, without the usage of all options."""
 
     preferred: frozenset[str] = frozenset()
@@ -72,9 +73,6 @@ class _Parser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(ours, namespace)
         parsed.training_script_args = of_script
         return parsed, unknown
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 class _Switch(check_env):
@@ -97,7 +95,7 @@ def _parser(prog: str, description: str) -> argparse.ArgumentParser:
             description=description,
             epilog=EPILOG,
             usage=f"{prog} [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT]",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=True,
             parents=[torchruns],
             conflict_handler="resolve",  # two options are given a wider meaning by ours
         )
@@ -109,7 +107,9 @@ def _parser(prog: str, description: str) -> argparse.ArgumentParser:
 
 
 def _add_ours(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("options that torchrun does not have, or not in this form")
+    torchruns = parser._optionals
+    torchruns.title = "options of torchrun"
+    group = parser.add_argument_group("hosts and restarts (torchrun has the first two in another form)")
     group.add_argument(
         "--nnodes",
         action=env,
@@ -144,6 +144,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Workers kept ready on this host, to replace one at once.",
     )
+    group = parser.add_argument_group("how workers are started (not in torchrun)")
     group.add_argument(
         "--warm",
         "--no-warm",
@@ -160,6 +161,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE,...",
         help="Modules that the process imports, besides torch, from which workers are forked.",
     )
+    group = parser.add_argument_group("how long is waited (not in torchrun)")
     group.add_argument(
         "--progress-timeout",
         "--progress_timeout",
@@ -187,6 +189,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="How long a host that is cut off from most others waits for them, its workers ended, before it gives up; "
         "0: no longer than it takes to be sure of it, the lease and 3 s (default: join_timeout of --rdzv-conf, 600).",
     )
+    group = parser.add_argument_group("the live page (not in torchrun)")
     group.add_argument(
         "--page",
         action=env,
@@ -197,6 +200,9 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         "any free port (default: 127.0.0.1:0). Others than this host need the token to read it.",
     )
     group.add_argument("--no-page", "--no_page", action="store_const", const=None, dest="page", help="Serve no page.")
+    positionals = parser._positionals
+    ours = [each for each in parser._action_groups if each not in (torchruns, positionals)]
+    parser._action_groups[:] = [positionals, *ours, torchruns]  # what somebody looks for here is not in torchrun's help
 
 
 def _budget(text: str) -> RestartBudget:

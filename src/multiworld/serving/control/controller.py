@@ -173,6 +173,10 @@ class Controller:
         self._attached[member] = line
         return line
 
+    def most_replicas(self, stage: str) -> int:
+        """Return the maximum that the pipeline gives to a stage. Raises UnknownStageError."""
+        return self._fleet.most_replicas(stage)
+
     # ---- orders
 
     async def scale(

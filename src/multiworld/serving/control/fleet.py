@@ -234,6 +234,12 @@ class Fleet(Staffing):
             member.heard_at = now
             member.since = min(member.since + away_s, now)
 
+    def most_replicas(self, stage: str) -> int:
+        """Return the maximum that the pipeline gives to a stage; without one, what any may have."""
+        self._plan(stage)
+        chosen = self.graph.stages[stage].max_replicas
+        return MOST_REPLICAS if chosen is None else chosen
+
     # ---- orders
 
     def scale(self, stage: str, replicas: int, now: float, *, reason: str = "ordered") -> list[Action]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MultiworldError
+from ..errors import DeploymentError
 from ..files import list_files, read_piece
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ async def _metrics(controller: Controller, request: Mapping[str, Any]) -> Answer
 
 
 async def _scale(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    stage, replicas = request["stage"], request["replicas"]
+    most = controller.most_replicas(stage)
+    if isinstance(replicas, int) and replicas > most and not request.get("force", False):
+        raise DeploymentError(
+            f"{replicas} are more than the max_replicas of stage {stage!r}, which is {most}: --force allows it"
+        )
     await controller.scale(
         request["stage"], request["replicas"], reason="ordered by a command", timeout_s=_timeout(request)
     )

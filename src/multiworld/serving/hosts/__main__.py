@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import sys
 from collections.abc import Sequence
 
+from ...command_parser import CommandParser
 from ...process.interruption import end_on_signals
 from ...wire.token import TOKEN_VARIABLE, check_token, weakness_of
 from .options import HostOptions
@@ -15,14 +15,7 @@ from .program import run_host
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m multiworld.serving.hosts") -> int:
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument("controller", help="HOST:PORT at which the controller listens")
-    parser.add_argument("--name", default=socket.gethostname(), help="of this host; stages may be bound to it")
-    parser.add_argument("--address", default="", help="at which others reach this host; by default as it shows itself")
-    parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before any fork")
-    parser.add_argument("--log-dir", default="", help="a folder for one log file per member")
-    parser.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="that members have to finish")
-    parser.epilog = f"The token of the deployment is taken from the environment: {TOKEN_VARIABLE}."
+    parser = command_parser(prog)
     options = parser.parse_args(arguments)
     address, _, port = options.controller.rpartition(":")
     if not address or not port.isdecimal():
@@ -43,6 +36,20 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m multiwor
     if warning := weakness_of(token):
         sys.stderr.write(f"{parser.prog}: {warning}\n")
     return run_host(host)
+
+
+def command_parser(prog: str) -> CommandParser:
+    parser = CommandParser(
+        prog=prog, description="Start replicas on this host for a pipeline that is served on another."
+    )
+    parser.add_argument("controller", help="HOST:PORT at which the controller listens")
+    parser.add_argument("--name", default=socket.gethostname(), help="of this host; stages may be bound to it")
+    parser.add_argument("--address", default="", help="at which others reach this host; by default as it shows itself")
+    parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before any fork")
+    parser.add_argument("--log-dir", default="", help="a folder for one log file per member")
+    parser.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="that members have to finish")
+    parser.epilog = f"The token of the deployment is taken from the environment: {TOKEN_VARIABLE}."
+    return parser
 
 
 if __name__ == "__main__":

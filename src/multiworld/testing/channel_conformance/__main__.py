@@ -9,6 +9,7 @@ import time
 import unittest
 from collections.abc import Sequence
 
+from ...command_parser import CommandParser
 from .catalogue import ConformanceError
 from .checks import CHECKS
 from .examiner import Examiner
@@ -65,7 +66,7 @@ def _verdict(examiner: Examiner, name: str) -> tuple[str, str]:
 
 def _parser() -> argparse.ArgumentParser:
     defaults, effort = Subject(""), Effort()
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m multiworld.testing.channel_conformance",
         description="Examine a data channel: does it keep every promise that multiworld makes for it?",
     )

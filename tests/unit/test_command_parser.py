@@ -1,0 +1,114 @@
+"""What every command's parser does: help within the terminal, hints, completion."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from multiworld.cli import completion
+from multiworld.cli.main import COMMANDS, main
+from multiworld.cli.serve import VERBS
+from multiworld.elastic.parser import run_parser
+from tools.reference_pages import OF_SERVE, help_of
+
+LINES = [[command] for command in COMMANDS] + [["serve", verb] for verb in OF_SERVE]
+
+
+@pytest.mark.parametrize("line", [[], *LINES], ids=" ".join)
+@pytest.mark.parametrize("columns", [70, 80])
+def test_help_keeps_within_the_terminal(
+    line: list[str], columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    if line == ["run"]:  # as a command it takes the process over
+        text = run_parser().format_help()
+    else:
+        with pytest.raises(SystemExit) as ended:
+            main([*line, "--help"])
+        text = capsys.readouterr().out
+        assert ended.value.code == 0
+    assert text.startswith(f"usage: {' '.join(['multiworld', *line])}")
+    examples = [each for each in text.splitlines() if each.strip() and each.strip().count(" ") == 0]  # one long word
+    assert max(len(each) for each in text.splitlines() if each not in examples) <= columns
+
+
+def test_help_of_a_command_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", "serve", "scale"])
+    assert capsys.readouterr().out.strip().split() == help_of(["serve", "scale"]).split()
+    assert main(["help"]) == 0
+    assert "commands:" in capsys.readouterr().out
+    assert main(["help", "sttus"]) == 2
+    assert "did you mean 'status'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("status --jbo x", "--jbo, did you mean '--job'?"),
+        ("drain --wiat", "--wiat, did you mean '--wait'?"),
+        ("logs --folow", "--folow, did you mean '--follow'?"),
+        ("serve scale --no-wat a 1", "--no-wat, did you mean '--no-wait'?"),
+        ("serve app.py:p --replica=a=1", "--replica=a=1, did you mean '--replicas'?"),
+        ("serve watch --nam x", "--nam, did you mean '--name'?"),
+        ("serve join --adress x", "--adress, did you mean '--address'?"),
+        ("doctor --jsn", "--jsn, did you mean '--json'?"),
+        ("demo --secnds 3", "--secnds, did you mean '--seconds'?"),
+        ("bench --chekc", "--chekc, did you mean '--check'?"),
+        ("manifest k8s --imgae x", "--imgae, did you mean '--image'?"),
+        ("run --nproc-per-nde 2 x.py", "--nproc-per-nde, did you mean '--nproc-per-node'?"),
+        ("run --nproc_per_nde=2 x.py", "--nproc_per_nde=2, did you mean '--nproc-per-node'?"),
+        ("exec --hostfiel f ls", "--hostfiel, did you mean '--hostfile'?"),
+        ("status --xyzzy", "unrecognized arguments: --xyzzy (see multiworld status --help)"),
+    ],
+)
+def test_an_option_that_nobody_knows_is_told_with_the_one_that_was_meant(
+    line: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        command, *rest = line.split()
+        status: object = run_parser().parse_args(rest) if command == "run" else main([command, *rest])
+    except SystemExit as ended:
+        status = ended.code
+    told = capsys.readouterr().err
+    assert status == 2
+    assert hint in told
+    assert told.count("\n") == 1
+
+
+def test_what_torchrun_does_not_have_comes_first() -> None:
+    text = run_parser().format_help()
+    assert (
+        text.index("--restart {") < text.index("--page") < text.index("options of torchrun") < text.index("--rdzv-id")
+    )
+
+
+def test_completion_knows_every_command_and_verb() -> None:
+    known = completion.words()
+    assert {"", *COMMANDS, *(f"serve {verb}" for verb in VERBS), "serve watch", "serve join"} <= set(known)
+    assert "--force" in known["serve scale"]
+    assert "--nproc-per-node" in known["run"]
+    assert known["completion"][:3] == ["bash", "zsh", "fish"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("multiworld sta", "status"), ("multiworld serve sc", "scale"), ("multiworld serve scale --no-w", "--no-wait"),
+     ("multiworld help man", "manifest"), ("multiworld run --nproc", "--nproc-per-node")],
+)  # fmt: skip
+def test_bash_completes(typed: str, expected: str) -> None:
+    words = typed.split()
+    ask = f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _multiworld; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(
+        ["bash", "-c", f"{completion.script('bash')}\n{ask}"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [expected]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_one_that_its_shell_can_read(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n"], input=completion.script(shell), text=True, check=True)
