@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +30,18 @@ class Skip(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.inner(x)  # type: ignore[no-any-return]
+
+
+class Counting(nn.Module):
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += x.detach().sum(0) * 0 + 1
+        return x + self.count
 
 
 def layer(kind: str) -> nn.Module:
@@ -75,3 +88,17 @@ def test_any_chain_equals_its_parts(kinds: list[str], num_stages: int) -> None:
     for part in parts:
         result = part(result)
     assert torch.equal(result, model(payload))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sampled_from(["linear", "relu", "skip", "norm"]), min_size=1, max_size=5), st.integers(0, 5))
+def test_a_layer_that_keeps_state_is_named_and_left_alone_wherever_it_is(kinds: list[str], place: int) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), *map(layer, kinds)).train()
+    place = min(place, len(model))
+    model.insert(place, Counting())
+    before, drawn = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
+    with pytest.raises(ValueError, match=f"forward writes into its buffer '{place}.count'"):
+        cut(model, torch.zeros(2, 4), 1, repeats=1)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(part.training for part in model.modules())
+    assert torch.equal(torch.get_rng_state(), drawn)

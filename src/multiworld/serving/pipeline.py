@@ -135,7 +135,9 @@ class Pipeline:
     ) -> Pipeline:
         """Cut a model into stages of equal cost, as measured with ``example``, and return them as a pipeline.
 
-        ``options``: as of ``Pipeline``. Raises ValueError if it cannot be cut so often.
+        The model stays as it is; what is served is a copy in evaluation mode. ``options``: as of ``Pipeline``. Raises
+        ValueError with the reason if it cannot be cut so often, or cannot be served in parts; TypeError for what is no
+        module, or an example that it cannot take.
         """
         from .cutting import stages_of
 

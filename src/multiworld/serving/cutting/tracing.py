@@ -47,6 +47,11 @@ class Example:
             for parameter in inspect.signature(module.forward).parameters.values()
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
+        if not parameters:
+            raise TypeError(
+                f"{type(module).__name__}.forward{inspect.signature(module.forward)} names no parameters for the "
+                "tensors of a request: write them out, or give the module that it wraps, if it wraps one"
+            )
         keys = _keys([parameter.name for parameter in parameters], payload)
         values = {name: payload if key is None else payload[key] for name, key in keys.items()}  # type: ignore[index]
         absent = {parameter.name: parameter.default for parameter in parameters if parameter.name not in keys}
