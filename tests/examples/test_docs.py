@@ -118,7 +118,7 @@ def test_the_program_for_multiworld_0_2_in_the_migration_guide(tmp_path: Path) -
     (code,) = (code for _, code in code_blocks(ROOT / page) if "initialize_world" in code)
     path = program(tmp_path, page, "", ('backend="gloo"', 'backend="tcp"'))
     assert code.startswith("import asyncio")
-    path.write_text(path.read_text() + "    print(tensor)\n\n\nimport sys\nasyncio.run(main(int(sys.argv[1])))\n")
+    path.write_text(path.read_text().replace("    manager.cleanup()\n", "    manager.cleanup()\n    print(tensor)\n"))
     with WorkerGroup() as workers:
         first, second = start(workers, path, "0"), start(workers, path, "1")
         assert (first.wait(), second.wait()) == (0, 0)
