@@ -27,7 +27,7 @@ def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
     ``ValueError`` for what makes no sense (and SystemExit, as argparse does), ``ChildFailedError`` if a worker failed,
     whose error file is then this process's too, and ``MultiworldError`` for what else went wrong.
     """
-    launcher_of()(args, in_place=in_place)
+    launcher_of(is_announced=in_place)(args, in_place=in_place)
 
 
 def launcher_of(**changes: Any) -> Callable[..., None]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..command_parser import CommandParser
-from .cluster import cluster_parser, conversation, told
+from .cluster import cluster_parser, conversation, name_job, told
 from .tables import ranges, table
 
 __all__ = ["agents_table", "command_parser", "main"]
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         with conversation(options) as talk:
             status = talk.ask(ask="status")
+            name_job(options, talk)
         print(json.dumps(status["agents"], indent=2) if options.json else agents_table(status))
 
     return told("agents", work)

@@ -15,7 +15,7 @@ from ..wire.names import is_address
 from ..wire.token import weakness_of
 from ..world.launched import token_of_environment
 
-__all__ = ["cluster_parser", "conversation", "session", "told"]
+__all__ = ["cluster_parser", "conversation", "job_of", "name_job", "session", "told"]
 
 EPILOG = """\
 Without --endpoint an agent of this host is asked: of the only job there is, or of that with --job. Any agent answers.
@@ -51,6 +51,17 @@ def told(command: str, work: Callable[[], None]) -> int:
     except BrokenPipeError:  # whoever read this has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def job_of(talk: Conversation) -> str:
+    """Return the job that was taken: nobody may have named it. To be asked before an agent is killed."""
+    return str(talk.ask(ask="here")["job"])
+
+
+def name_job(options: argparse.Namespace, talk: Conversation) -> None:
+    """Say on standard error which job it is that is shown, if the user did not."""
+    if options.job is None and not options.json:
+        print(f"job {job_of(talk)}", file=sys.stderr, flush=True)
 
 
 @contextmanager

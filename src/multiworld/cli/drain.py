@@ -11,7 +11,7 @@ from typing import Any
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation
 from ..elastic.control.questions import ENDING
-from .cluster import cluster_parser, conversation, told
+from .cluster import cluster_parser, conversation, job_of, told
 
 __all__ = ["command_parser", "main"]
 
@@ -25,10 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         with conversation(options) as talk:
+            job = job_of(talk)
             answer = talk.ask(ask="drain", agent=options.host)
             if options.wait:
                 _wait(talk, answer["agent"])
-        print(json.dumps(answer) if options.json else answer["text"])
+        print(json.dumps(answer) if options.json else f"job {job}: {answer['text']}")
 
     return told("drain", work)
 

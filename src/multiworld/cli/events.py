@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..command_parser import CommandParser
-from .cluster import cluster_parser, conversation, told
+from .cluster import cluster_parser, conversation, name_job, told
 
 __all__ = ["command_parser", "main"]
 
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         question = {"ask": "events", "last": options.last, "follow": options.follow}
         with conversation(options) as talk:
+            name_job(options, talk)
             for part in talk.parts(**question) if options.follow else [talk.ask(**question)]:
                 _show(part["events"], as_json=options.json)
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
 from ..world.launched import token_of_environment
-from .cluster import cluster_parser, session, told
+from .cluster import cluster_parser, name_job, session, told
 
 __all__ = ["command_parser", "main"]
 
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         with session(options) as (opened, talk):
+            name_job(options, talk)
             question = {"ask": "logs", "rank": options.rank, "last": options.last, "follow": options.follow}
             _Logs(opened, talk, question, as_json=options.json).show()
 

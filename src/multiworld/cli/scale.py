@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from ..command_parser import CommandParser
-from .cluster import cluster_parser, conversation, told
+from .cluster import cluster_parser, conversation, job_of, told
 
 __all__ = ["command_parser", "main"]
 
@@ -18,8 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         with conversation(options) as talk:
+            job = job_of(talk)
             answer = talk.ask(ask="scale", nodes=options.nodes)
-        print(json.dumps(answer) if options.json else answer["text"])
+        print(json.dumps(answer) if options.json else f"job {job}: {answer['text']}")
 
     return told("scale", work)
 

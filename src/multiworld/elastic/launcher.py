@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -36,6 +37,7 @@ from .agreement import plan_of, what_must_agree
 from .child_failed import to_child_failed_error
 from .control.desk import PURPOSE as CONTROL
 from .control.desk import Desk
+from .coordinator import Coordinator
 from .devices import describe_devices
 from .failure import WorkerFailure, in_causal_order
 from .failure_report import report
@@ -237,11 +239,20 @@ class _Run:
             )
             self._open.callback(page.close)
             self._leadership.on_control = desk.heard
-            self._leadership.on_leading = page.leads
+            self._leadership.on_leading = self._leads
             self._leadership.begin(links, agent, info)
         except Exception as error:
             logger.debug("the agent cannot begin", exc_info=True)
             self._ended(Outcome(status=1, text=f"the agent cannot begin on {host}: {error}"))
+
+    def _leads(self, coordinator: Coordinator | None) -> None:
+        """This agent coordinates the job from now on; None: no longer."""
+        assert self._page is not None
+        self._page.leads(coordinator)
+        if coordinator is not None and coordinator.term == 1 and self._options.is_announced:
+            job = self._options.run_id
+            page = "" if self._page.url is None else f", page {self._page.url}"
+            logger.warning("job %s%s; 'multiworld status --job %s' shows how it is", job, page, shlex.quote(job))
 
     def _overran(self, timer: OverrunTimer) -> None:
         agent = self._agent

@@ -151,6 +151,8 @@ class JobOptions:
     """How long a worker may be in uninterruptible sleep before the job is given up, or None for ever."""
     only_rank_0_reads: bool = False
     """Whether the launcher's standard input is rank 0's alone, as under mpiexec; else all workers here inherit it."""
+    is_announced: bool = False
+    """Whether to say at the start which job this is, and where to look at it."""
     more_restarts: str = MORE_RESTARTS
     """How the user of this command has more restarts; said when none is left."""
     token: str | None = None

@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     ):
         from .hosts.program import run_host
 
-        return run_host(
+        status = run_host(
             HostOptions(
                 address=address,
                 token=fields["token"],
@@ -89,6 +89,8 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
                 paths=tuple(spec["paths"]),
             )
         )
+        _say(f"{name} has ended")
+        return status
 
 
 # ---- in a child of its own: what the user's module starts, threads say, must not be in a process that forks

@@ -209,6 +209,8 @@ class HostProcess:
         if self._draining is not None:  # ordered: there is nothing left to wait for
             self._ask_to_end()
         elif self._phase is None:
+            if self._owner is None and grace_s:  # else nobody sits before it
+                logger.warning("ending: open requests are answered first, for up to %g s", grace_s)
             self._grace_s, self._phase = grace_s, -1
             self._link.tells_absence = False
             self._members.end()
