@@ -1,0 +1,71 @@
+"""The ten minutes of the page about serving: its commands run in their order, and print what the page shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from multiworld.testing import WorkerGroup, wait_until
+from tests.examples.test_docs import ROOT, code_blocks
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120), pytest.mark.usefixtures("no_leaks")]
+
+PAGE = ROOT / "docs/serving.md"
+COMMAND_S = 45.0
+
+
+def test_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
+    (app,) = (code for _, code in code_blocks(PAGE) if 'name="calc"' in code)
+    (tmp_path / "app.py").write_text(app)
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    shown = dict(commands())
+    with WorkerGroup() as workers:
+        arguments = ("serve", str(tmp_path / "app.py:pipeline"), "--port", "0")
+        served = workers.start(ROOT / "src/multiworld/__main__.py", *arguments, name="serve", env=environment)
+        assert wait_until(lambda: "/page)\n" in served.stderr or served.returncode is not None, COMMAND_S), (
+            served.describe()
+        )
+        (answers,) = re.findall(r"^.* answers at .*$", served.stderr, re.MULTILINE)
+        assert words(answers) == words(shown["multiworld serve app.py:pipeline"])
+        (port,) = re.findall(r"127\.0\.0\.1:(\d+)", answers)
+        for command, expected in shown.items():
+            if command.startswith(("curl", "python -c", "multiworld serve")) and "app.py" not in command:
+                printed = run(command.replace("localhost:8000", f"127.0.0.1:{port}"), tmp_path, environment)
+                assert not expected or words(printed) == words(expected), command
+        assert served.wait(COMMAND_S) == 0
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield each command of the page's blocks with the text that stands below it, which may be empty."""
+    for block in re.findall(r"^```console\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            yield re.sub(r" {2,}#.*", "", command), output
+
+
+def words(text: str) -> list[str]:
+    """Return what must be equal: numbers, the host's name and white space may be others."""
+    text = re.sub(rf"\b({re.escape(os.uname().nodename)}|vm)\b", "HOST", text)
+    return re.sub(r"\d+(\.\d+)?", "N", text).split()
+
+
+def run(command: str, folder: Path, environment: dict[str, str]) -> str:
+    line = re.sub(r"^multiworld ", f"{sys.executable} -m multiworld ", command)
+    line = re.sub(r"^python ", f"{sys.executable} ", line)
+    ran = subprocess.run(
+        ["bash", "-c", line],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{command}: {ran.stdout}"
+    return ran.stdout
