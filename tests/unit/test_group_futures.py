@@ -133,9 +133,11 @@ def test_what_comes_after_the_end_is_called_all_the_same(completer: Completer) -
 
 def test_its_threads_end(completer: Completer) -> None:
     threads: list[threading.Thread] = []
+    begun, over = threading.Event(), threading.Event()
     completer.run(lambda: threads.append(threading.current_thread()))
+    completer.run(begun.set)
+    wait_for(begun)
     completer.stop()
-    over = threading.Event()
     completer.run(over.set)
     wait_for(over)
     threads[0].join(scaled(WAIT_S))

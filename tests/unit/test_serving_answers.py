@@ -18,6 +18,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "DeploymentError": ("no host is there",),
     "MemberLostError": ("embed-1",),
     "GatewayClosedError": ("gateway-1",),
+    "HostExhaustedError": ("host b: Too many open files",),
     "OverloadedError": (7, 0.5),
     "PoisonedRequestError": ("embed", 2),
     "RequestIdReusedError": ("order 66",),
@@ -31,7 +32,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if isinstance(getattr(errors, name), type)])
 def test_every_error_comes_back_as_itself(name: str) -> None:
     error: ServingError = getattr(errors, name)(*ARGUMENTS[name])
     back = error_of(json.loads(json.dumps(fields_of(error))))
