@@ -195,6 +195,23 @@ async def test_cancelling_an_initialization_leaves_no_name_behind() -> None:
     await manager.initialize_world("world1", 0, 2, port=29500)
 
 
+async def test_cancelling_an_initialization_before_its_first_step_leaves_no_name_behind() -> None:
+    manager = FakeManager()
+
+    async def initialize() -> None:
+        await manager.initialize_world("world1", 0, 2, port=29500)
+
+    task = asyncio.create_task(initialize())
+    await asyncio.sleep(0)  # it has been called, and has not begun
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.wait_for(manager.wait_initialized("world1"), 5)
+    assert not manager.is_forming("world1")
+    await manager.initialize_world("world1", 0, 2, port=29500)
+    assert len(manager.joins) == 1
+
+
 async def test_removing_a_world_gives_up_its_initialization() -> None:
     manager = FakeManager()
     manager.may_join.clear()

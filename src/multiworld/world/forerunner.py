@@ -130,7 +130,13 @@ class ForerunnerManager(ABC):
             return self._initialize(world_name, None, arguments)
         reserved: asyncio.Future[World] = loop.create_future()
         self._initializing[world_name] = reserved  # the name is in use now, the work begins in a moment
-        return Initialization(world_name, self._initialize(world_name, reserved, arguments))
+
+        def release() -> None:  # it was cancelled before its first step, which takes the name over
+            if self._initializing.get(world_name) is reserved:
+                del self._initializing[world_name]
+                reserved.cancel()
+
+        return Initialization(world_name, self._initialize(world_name, reserved, arguments), release)
 
     async def _initialize(
         self, world_name: str, reserved: asyncio.Future[World] | None, arguments: Mapping[str, Any]

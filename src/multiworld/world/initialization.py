@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any
 
@@ -18,10 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 class Initialization(Coroutine[Any, Any, None]):
-    """``work`` forms the world. Awaited, this raises its error; else the log shows it, and each operation raises it."""
+    """``work`` forms the world. Awaited, this raises its error; else the log shows it, and each operation raises it.
 
-    def __init__(self, world_name: str, work: Coroutine[Any, Any, None]) -> None:
-        self._world_name = world_name
+    ``when_over`` is called when it has ended, also if it was cancelled before its first step and so never ran.
+    """
+
+    def __init__(self, world_name: str, work: Coroutine[Any, Any, None], when_over: Callable[[], None]) -> None:
+        self._world_name, self._when_over = world_name, when_over
         self._task = asyncio.get_running_loop().create_task(work)
         self._task.add_done_callback(self._ended)
         self._waiting: Generator[Any, Any, None] | None = None
@@ -53,6 +56,7 @@ class Initialization(Coroutine[Any, Any, None]):
             self._waiting.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        self._when_over()
         error = None if task.cancelled() else task.exception()
         if error is not None and self._waiting is None:
             logger.error("world %r could not be initialized: %s", self._world_name, error)
