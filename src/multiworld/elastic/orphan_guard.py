@@ -99,7 +99,7 @@ class _Process:
         self._process.stdin.close()
 
     def close(self) -> None:
-        self.hang_up()
         self._process.kill()
         self._process.wait()
+        self.hang_up()  # last: one that runs on takes the end of its input for ours, and kills all that it guards
         WAITED_FOR.discard(self.pid)
