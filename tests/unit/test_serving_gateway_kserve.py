@@ -125,6 +125,13 @@ async def test_parameters_that_make_no_sense_are_refused(request_: dict[str, Any
     assert said in reply.json()["error"]
 
 
+async def test_a_whole_request_may_say_that_it_is_numpys_as_mlservers_codecs_do() -> None:
+    reply = await Client().post_json(INFER, {"inputs": [tensor()], "parameters": {"content_type": "np"}})
+    assert reply.status == 200, reply.json()
+    reply = await Client().post_json(INFER, {"inputs": [tensor()], "parameters": {"content_type": "pd"}})
+    assert (reply.status, "'pd' is not served; 'np' is" in reply.json()["error"]) == (400, True)
+
+
 async def test_parameters_that_ask_for_nothing_are_taken() -> None:
     nothing = {"priority": 0, "sequence_id": 0, "sequence_start": False, "sequence_end": False, "timeout": 0}
     inputs = [tensor(parameters={"content_type": "np"})]

@@ -137,7 +137,7 @@ async def _question(
         named[name], at = await _input(entry, name, body, at, budget)
     if at != len(body):
         raise _bad(f"the body is {len(body) - at} bytes longer than its header and its binary inputs")
-    parameters = _parameters(request, "the request", ("binary_data_output", "payload", "timeout"))
+    parameters = _parameters(request, "the request", ("binary_data_output", "content_type", "payload", "timeout"))
     request_id = request.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise _bad('"id" must be a string')
