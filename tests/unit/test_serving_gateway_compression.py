@@ -111,6 +111,17 @@ async def test_answers_are_compressed_for_clients_that_ask() -> None:
     assert "content-encoding" not in (await client.get("/healthz", accept_encoding="gzip")).headers, "it is short"
 
 
+async def test_an_answer_goes_plain_where_there_is_no_room_to_compress_it() -> None:
+    body = bytes(torch.randint(0, 32, (60_000,), dtype=torch.uint8).tolist())  # shrinks to some 38 kB
+    for max_held_bytes, coding in ((150_000, None), (300_000, "gzip")):
+        client = Client(options=GatewayOptions(max_body_bytes=100_000, max_held_bytes=max_held_bytes))
+        asked = {"x_dtype": "uint8", "accept_encoding": "gzip"}
+        reply = await client.post("/infer", body, "application/octet-stream", **asked)
+        assert (reply.status, reply.headers.get("content-encoding")) == (200, coding)
+        assert (reply.body if coding is None else gzip.decompress(reply.body)) == body
+        assert client.app.vitals()["held_bytes"] == 0
+
+
 async def test_binary_answers_are_compressed_if_they_shrink() -> None:
     client = Client()
     header = orjson.dumps(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from .elements import Buffer
 from .exchange import Answer, Exchange
 from .inflating import CODINGS
+from .refusal import Refusal
 
 __all__ = ["compressed"]
 
@@ -29,10 +30,13 @@ async def compressed(answer: Answer, exchange: Exchange) -> Answer:
         return replace(answer, headers=headers)
     deflater = zlib.compressobj(LEVEL, zlib.DEFLATED, CODINGS[coding])
     pieces: list[Buffer] = []
-    for piece in _slices(answer.pieces):
-        _append(deflater.compress(piece), pieces, exchange.budget.take)
-        await exchange.budget.wait_turn()
-    _append(deflater.flush(), pieces, exchange.budget.take)
+    try:
+        for piece in _slices(answer.pieces):
+            _append(deflater.compress(piece), pieces, exchange.budget.take)
+            await exchange.budget.wait_turn()
+        _append(deflater.flush(), pieces, exchange.budget.take)
+    except Refusal:  # no room for it: the answer is there, and must not be lost
+        return replace(answer, headers=headers)
     return replace(answer, pieces=pieces, headers={**headers, "content-encoding": coding})
 
 
