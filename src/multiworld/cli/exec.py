@@ -23,7 +23,7 @@ __all__ = ["command_parser", "main", "part"]
 EXEC = "multiworld exec"
 SSH = "ssh -oBatchMode=yes"
 BAD_INPUT = 2
-NO_RESTARTS = "exec starts nothing again; 'multiworld run' does"
+NO_RESTARTS = "exec starts nothing again"
 FIRST_PORT, NUM_PORTS = 20000, 10000  # below Linux's ports for outgoing connections
 PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 EPILOG = """\
