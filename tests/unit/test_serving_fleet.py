@@ -259,6 +259,24 @@ def test_scale_out_starts_all_at_once_and_scale_in_drains_the_newest() -> None:
     assert list(simulation.processes) == ["gateway-1", "a-1", "b-1"]
 
 
+def test_very_many_replicas_begin_some_at_a_time_on_each_host() -> None:
+    """All at once they would starve each other: none would be up in time, and all would be given up and made anew."""
+    simulation = settled(chain("a"))
+    actions = simulation.fleet.scale("a", 100, simulation.now)
+    begun = [action.host for action in actions if isinstance(action, StartProcess)]
+    assert {host: begun.count(host) for host in begun} == {"host-0": 32, "host-1": 32}  # four for each of 8 cores
+    simulation.do(actions)
+    simulation.run_until_settled()
+    assert len(simulation.ready("a")) == 100
+
+
+def test_more_replicas_than_hosts_are_of_use_for_must_be_forced() -> None:
+    simulation = settled(Graph([Stage("a", "app:work"), Stage("b", "app:work", max_replicas=3)]))
+    most, why = simulation.fleet.most_replicas("a")
+    assert (most, "16 cores" in why) == (128, True)
+    assert simulation.fleet.most_replicas("b") == (3, "max_replicas of stage 'b'")
+
+
 def test_scaling_in_ends_what_does_not_serve_yet_first() -> None:
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.scale("a", 3, simulation.now))

@@ -269,7 +269,11 @@ def _scale(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
     parser.add_argument("stage", metavar="STAGE")
     parser.add_argument("replicas", metavar="N", type=int)
     parser.add_argument("--no-wait", action="store_true", help="return at once")
-    parser.add_argument("--force", action="store_true", help="have more than the max_replicas of the stage")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="have more than max_replicas of the stage, or than its hosts are of use for",
+    )
     names = ("stage", "replicas", "force")
     return lambda options: {**{name: getattr(options, name) for name in names}, "wait": not options.no_wait}
 

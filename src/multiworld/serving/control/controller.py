@@ -173,8 +173,8 @@ class Controller:
         self._attached[member] = line
         return line
 
-    def most_replicas(self, stage: str) -> int:
-        """Return the maximum that the pipeline gives to a stage. Raises UnknownStageError."""
+    def most_replicas(self, stage: str) -> tuple[int, str]:
+        """Return how many replicas a stage may have unless more are forced, and why. Raises UnknownStageError."""
         return self._fleet.most_replicas(stage)
 
     # ---- orders

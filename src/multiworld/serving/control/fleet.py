@@ -51,6 +51,7 @@ GATEWAY_AGAIN_S = 1.0  # after one could not be started
 GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replicas leave
 FORGET_HOST_S = 600.0  # after the link to it ended
 MOST_REPLICAS = 1024
+FEWEST_MOST, USEFUL_PER_CORE = 16, 8  # replicas of a stage without max_replicas
 QUIET = ("stats", "where", "at")  # changes nothing
 
 
@@ -234,11 +235,19 @@ class Fleet(Staffing):
             member.heard_at = now
             member.since = min(member.since + away_s, now)
 
-    def most_replicas(self, stage: str) -> int:
-        """Return the maximum that the pipeline gives to a stage; without one, what any may have."""
+    def most_replicas(self, stage: str) -> tuple[int, str]:
+        """Return how many replicas a stage may have unless more are forced, and why.
+
+        That is the maximum that the pipeline gives to it; without one, what the processors of its hosts can be used by.
+        """
         self._plan(stage)
         chosen = self.graph.stages[stage].max_replicas
-        return MOST_REPLICAS if chosen is None else chosen
+        if chosen is not None:
+            return chosen, f"max_replicas of stage {stage!r}"
+        allowed = self.graph.stages[stage].hosts
+        cores = sum(host.capacity for host in self.hosts.values() if not allowed or host.name in allowed)
+        most = min(MOST_REPLICAS, max(FEWEST_MOST, USEFUL_PER_CORE * cores))
+        return most, f"what the {cores} cores of its hosts are of use for, as stage {stage!r} has no max_replicas"
 
     # ---- orders
 

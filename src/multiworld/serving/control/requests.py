@@ -50,11 +50,9 @@ async def _metrics(controller: Controller, request: Mapping[str, Any]) -> Answer
 
 async def _scale(controller: Controller, request: Mapping[str, Any]) -> Answer:
     stage, replicas = request["stage"], request["replicas"]
-    most = controller.most_replicas(stage)
+    most, why = controller.most_replicas(stage)
     if isinstance(replicas, int) and replicas > most and not request.get("force", False):
-        raise DeploymentError(
-            f"{replicas} are more than the max_replicas of stage {stage!r}, which is {most}: --force allows it"
-        )
+        raise DeploymentError(f"{replicas} replicas are more than {most}, {why}: --force allows it")
     await controller.scale(
         request["stage"], request["replicas"], reason="ordered by a command", timeout_s=_timeout(request)
     )

@@ -34,6 +34,7 @@ __all__ = ["Staffing"]
 REST_S = 0.25  # after one has begun to end, before the next begins or ends
 LATE_NEWS_S = 1.0  # beyond the lease, for the end of a donor to be heard of
 AT_ONCE = 16  # so many times as many as may end at once are to go: 200 in some seconds
+FEWEST_AT_ONCE, PER_CORE = 8, 4  # members that begin on one host at a time
 COMING = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING)
 SERVING = (*COMING, MemberState.READY)
 
@@ -122,11 +123,16 @@ class Staffing(Roster):
             host = place(plan.name, stage.hosts, self.hosts.values(), self.members.values())
             if host is None:
                 return [*actions, *self._wait_for_host(plan, stage.hosts)]
+            if self._num_coming(host.name) >= max(FEWEST_AT_ONCE, PER_CORE * host.capacity):
+                break  # the next ones begin as these serve: all at once would starve each other, and be given up
             reason = plan.causes.popleft() if plan.causes else f"{plan.desired} wanted, version {version}"
             actions += self._start(plan.name, version, host, now, reason)
         if missing > 0 and actions:
             plan.waits_for = ""
         return actions
+
+    def _num_coming(self, host: str) -> int:
+        return sum(member.host == host and member.state in COMING for member in self.members.values())
 
     def _wait_for_host(self, plan: StagePlan, allowed: tuple[str, ...]) -> list[Action]:
         where = f"none of the hosts {', '.join(allowed)} is there" if allowed else "no host is there"
