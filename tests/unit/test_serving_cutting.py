@@ -1,5 +1,6 @@
 """A model that is cut into stages returns bitwise what it returned as a whole."""
 
+import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -637,9 +638,17 @@ class Choosing(nn.Module):
         return self.last(torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))  # type: ignore[no-any-return]
 
 
-def test_a_model_whose_values_choose_among_graphs_is_not_cut() -> None:
+def cut_that_chooses() -> None:
     with pytest.raises(ValueError, match="Choosing cannot be cut into 2 stages"):
         cut(Choosing(), torch.randn(2, 8), 2, repeats=1)
+
+
+def test_a_model_whose_values_choose_among_graphs_is_not_cut() -> None:
+    """In a process of its own: the compiler that PyTorch runs such a graph with stays hooked into the interpreter."""
+    process = multiprocessing.get_context("spawn").Process(target=cut_that_chooses)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 class Summed(nn.Module):

@@ -57,7 +57,7 @@ def test_serve_join_without_a_token_ends_at_once(
     with pytest.raises(SystemExit) as ended:
         main(["serve", "join", "127.0.0.1:1"])
     assert ended.value.code == 2
-    assert "multiworld serve join: error: MULTIWORLD_TOKEN is not set: it must be the sec" in capsys.readouterr().err
+    assert "multiworld serve join: MULTIWORLD_TOKEN is not set: it must be the sec" in capsys.readouterr().err
 
 
 def test_a_deployment_that_names_no_token_is_none_of_ours(tmp_path: Path) -> None:
