@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ import pytest
 
 from multiworld.cli.main import COMMANDS, OOBLECK, main
 from multiworld.cli.serve import VERBS
+from multiworld.command_parser import CommandParser
 from tests.examples.test_docs import PAGES, ROOT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -41,16 +41,16 @@ def _until_pipe(words: Sequence[str]) -> list[str]:
 
 def accept(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]) -> None:
     """Run a command up to where its own parser has taken the line; a line that it refuses ends in SystemExit."""
-    parse = argparse.ArgumentParser.parse_args
+    parse = CommandParser.parse_args
 
-    def parse_only(self: argparse.ArgumentParser, *given: Any, **named: Any) -> Any:
+    def parse_only(self: CommandParser, *given: Any, **named: Any) -> Any:
         parsed = parse(self, *given, **named)
         if self.prog == "multiworld":
             return parsed
         raise Accepted
 
     with monkeypatch.context() as patched:
-        patched.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+        patched.setattr(CommandParser, "parse_args", parse_only)
         with pytest.raises(Accepted):
             main(arguments)
 
@@ -80,7 +80,7 @@ def test_a_line_that_a_command_refuses_is_found(line: str, monkeypatch: pytest.M
 def test_every_command_that_a_page_names_exists(page: Path) -> None:
     for words in re.findall(r"`multiworld ([^`]*)`", page.read_text()):
         for command in re.split(r"[\\|]+", words.split()[0]):
-            assert command in {*COMMANDS, *OOBLECK} or command.startswith(("-", "…", "COMMAND")), words
+            assert command in {*COMMANDS, *OOBLECK, "help"} or command.startswith(("-", "…", "COMMAND")), words
         if words.startswith("serve ") and re.match(r"[a-z]+$", words.split()[1]):
             assert words.split()[1] in OF_SERVE, words
 
