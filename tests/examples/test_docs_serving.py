@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,14 @@ def commands() -> Iterator[tuple[str, str]]:
             yield re.sub(r" {2,}#.*", "", command), output
 
 
-def words(text: str) -> list[str]:
-    """Return what must be equal: numbers, the host's name and white space may be others."""
+def words(text: str) -> list[list[str]]:
+    """Return what must be equal: numbers, the host's name and white space may be others.
+
+    So may the order of replicas of one stage: the only request went to one of them.
+    """
     text = re.sub(rf"\b({re.escape(os.uname().nodename)}|vm)\b", "HOST", text)
-    return re.sub(r"\d+(\.\d+)?", "N", text).split()
+    lines = [line.split() for line in re.sub(r"\d+(\.\d+)?", "N", text).splitlines() if line.strip()]
+    return [line for _, alike in groupby(lines, key=lambda line: line[0]) for line in sorted(alike)]
 
 
 def run(command: str, folder: Path, environment: dict[str, str]) -> str:

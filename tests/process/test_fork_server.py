@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
@@ -377,7 +378,8 @@ def test_a_spare_that_is_stopped_becomes_no_worker(cold: Agent) -> None:
     cold.call(cold.server.attach, cold.loop, cold.lost.put, forked.put)
     spare = forked.get(timeout=scaled(WAIT_S))
     os.kill(spare, signal.SIGSTOP)
-    os.waitid(os.P_PID, spare, os.WSTOPPED | os.WNOWAIT)
+    with suppress(ChildProcessError):  # it has been found stopped, killed and reaped by now
+        os.waitid(os.P_PID, spare, os.WSTOPPED | os.WNOWAIT)
     worker = cold.spawn(COMMAND, "true")
     assert worker.pid != spare
     assert worker.wait() == 0
