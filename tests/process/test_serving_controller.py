@@ -171,7 +171,7 @@ async def test_a_killed_controller_comes_back_and_adopts_all_that_runs(tmp_path:
         assert [each["pid"] for each in second["gateways"]] == [each["pid"] for each in first["gateways"]]
         os.kill(replicas(second)["b-1"], signal.SIGKILL)
         await _when(status, lambda seen: list(replicas(seen, "b")) == ["b-2", "b-3"])
-        with pytest.raises(DeploymentError, match="there are status, scale"):
+        with pytest.raises(DeploymentError, match="there are status, metrics, scale, drain"):
             await command({"ask": "nonsense"})
         with pytest.raises(DeploymentError, match="there is no 'c'"):
             await command({"ask": "scale", "stage": "c", "replicas": 2})

@@ -39,7 +39,7 @@ def plant(*stages: Stage) -> Plant:
     return made
 
 
-async def where(made: Plant, *names: str, timeout_s: float = 0.2) -> str:
+async def where(made: Plant, *names: str, timeout_s: float = 1.0) -> str:
     for name in names:
         await made.add(name)
     with pytest.raises(DeadlineExceededError) as caught:
