@@ -374,7 +374,8 @@ def _repeat_send(world: mw.World, folder: str) -> Callable[[], Any]:
 
 def _repeat_objects(world: mw.World, folder: str) -> Callable[[], Any]:
     group = world.process_group()
-    return lambda: dist.all_gather_object([None] * world.world_size, {"rank": world.rank}, group=group)
+    gathered: list[Any] = [None] * world.world_size
+    return lambda: dist.all_gather_object(gathered, {"rank": world.rank}, group=group)
 
 
 def _repeat_future(world: mw.World, folder: str) -> Callable[[], Any]:

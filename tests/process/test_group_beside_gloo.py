@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -227,7 +227,7 @@ BAD: dict[str, Call] = {
     "no list of outputs": lambda r, g: g.allgather([], [own(r)]),
     "no input": lambda r, g: g.allgather([row()], []),
     "outputs elsewhere": lambda r, g: g.allgather([[torch.empty(2, device="meta") for _ in row()]], [own(r)]),
-    "outputs in no list": lambda r, g: dist.all_gather(own(0), own(r), group=g),
+    "outputs in no list": lambda r, g: dist.all_gather(cast("Any", own(0)), own(r), group=g),
     "a small output": lambda r, g: dist.all_gather_into_tensor(torch.empty(3), own(r), group=g),
     "an output of integers": lambda r, g: dist.all_gather_into_tensor(
         torch.empty(4, dtype=torch.int64), own(r), group=g

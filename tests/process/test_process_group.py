@@ -596,7 +596,7 @@ def _all_reduced(group: WorldProcessGroup) -> Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_cannot_be_raises_before_anything_is_sent(groups: list[WorldProcessGroup]) -> None:
     group, tensor = groups[0], torch.ones(4)
-    for call, error, text in (
+    wrong: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: group.allreduce([tensor, tensor]), ValueError, "expected one tensor"),
         (lambda: dist.all_gather_into_tensor(tensor, tensor, group=group), ValueError, "3 ranks x 4 = 12"),
         (lambda: dist.all_to_all_single(tensor, tensor, group=group), ValueError, "divide by 3"),
@@ -604,7 +604,8 @@ def test_what_cannot_be_raises_before_anything_is_sent(groups: list[WorldProcess
         (lambda: dist.broadcast(tensor, src=3, group=group), ValueError, "3 is not part of group"),
         (lambda: group.send([tensor], 1, -1), ValueError, "tag=-1"),
         (lambda: dist.all_reduce(tensor.to_sparse(), group=group), TypeError, "dense"),
-    ):
+    ]
+    for call, error, text in wrong:
         with pytest.raises(error, match=text):
             call()
     assert each(lambda rank: _all_reduced(groups[rank]).item()) == [3.0] * SIZE

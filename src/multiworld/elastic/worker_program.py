@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import inspect
 import io
 import json
 import logging
@@ -181,7 +182,9 @@ def _near(mode: str, index: int) -> dict[str, Any]:
     from torch.numa import binding
 
     options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
-    binding._maybe_apply_numa_binding_to_current_process(gpu_index=index, numa_options=options)
+    bind: Any = binding._maybe_apply_numa_binding_to_current_process
+    name = "device_index" if "device_index" in inspect.signature(bind).parameters else "gpu_index"  # before torch 2.14
+    bind(**{name: index}, numa_options=options)
     return {"processors": sorted(os.sched_getaffinity(0))}
 
 
