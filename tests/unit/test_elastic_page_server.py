@@ -59,6 +59,13 @@ def test_pages_of_other_sites_learn_nothing(page: PageServer, path: str, head: s
     assert answer_to(page, f"GET {path} HTTP/1.0\r\n{head}\r\n\r\n".encode()).startswith(b"HTTP/1.0 403 ")
 
 
+@pytest.mark.parametrize("more", ["X-Forwarded-For: 10.0.0.7", "Via: 1.1 proxy\r\nAuthorization: Bearer "])
+def test_a_reader_behind_a_proxy_is_not_this_hosts(page: PageServer, more: str) -> None:
+    head = f"HTTP/1.0\r\nHost: localhost:8000\r\n{more}\r\n\r\n"
+    assert b" 401 " in answer_to(page, f"GET /status {head}".encode()).splitlines()[0]
+    assert b" 200 " in answer_to(page, f"GET /healthz {head}".encode()).splitlines()[0], "probes come through proxies"
+
+
 def test_whoever_asks_for_nothing_keeps_nobody_out(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 4)
     with ExitStack() as idle:

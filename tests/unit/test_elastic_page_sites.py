@@ -18,6 +18,28 @@ HERE = SiteRule()
         ("127.0.0.1:8080", True),
         ("[::1]:8080", True),
         ("[::1]", True),
+        ("127.1", True),
+        ("127.1:8080", True),
+        ("127.0.1", True),
+        ("0x7f.0.0.1", True),
+        ("0177.0.0.1", True),
+        ("2130706433", True),
+        ("127.255.255.254:8080", True),
+        ("[::ffff:127.0.0.1]:8080", True),
+        ("[::FFFF:7f00:1]", True),
+        ("[0:0:0:0:0:0:0:1]", True),
+        ("[::ffff:10.0.0.1]", False),
+        ("128.1", False),
+        ("127.256.1", False),
+        ("127.0.0.0.1", False),
+        ("127.08.1", False),
+        ("127..1", False),
+        ("127.1.example.org", False),
+        ("127.1a", False),
+        ("0x", False),
+        ("4294967297", False),
+        ("9" * 5000, False),
+        ("\u0661\u0662\u0667.1", False),
         ("example.org", False),
         ("example.org:8080", False),
         ("127.0.0.1.example.org:8080", False),
@@ -100,9 +122,42 @@ def test_pages_of_an_allowed_site_may_ask_and_read() -> None:
 def test_other_origins_share_nothing() -> None:
     rule = SiteRule(origins=("https://app.example.org",))
     headers = {"origin": "https://evil.example.org", "access-control-request-method": "POST"}
-    assert rule.sharing(headers) == {}
+    assert rule.sharing(headers) == {"vary": "origin"}
     assert rule.preflight(headers) is None
     assert SiteRule(origins=("*",)).sharing(headers)["access-control-allow-origin"] == "https://evil.example.org"
+
+
+def test_what_depends_on_the_origin_says_so_to_caches_also_without_one() -> None:
+    assert SiteRule(origins=("https://app.example.org",)).sharing({}) == {"vary": "origin"}
+    assert SiteRule(origins=("*",)).sharing({"host": "localhost"}) == {"vary": "origin"}
+    assert HERE.sharing({}) == {}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1", "::ffff:127.0.0.1"])
+def test_a_server_on_loopback_is_reached_by_its_host_alone(host: str) -> None:
+    assert not site_rule(host).is_open
+
+
+@pytest.mark.parametrize(
+    ("rule", "headers", "is_from_here"),
+    [
+        (HERE, {"host": "localhost:8000"}, True),
+        (HERE, {"host": "[::ffff:127.0.0.1]:8000"}, True),
+        (HERE, {}, True),
+        (site_rule("0.0.0.0"), {"host": "localhost:8000"}, False),
+        (site_rule("127.0.0.1", allowed_hosts=("models.example.org",)), {"host": "localhost:8000"}, True),
+        (site_rule("127.0.0.1", allowed_hosts=("models.example.org",)), {"host": "models.example.org"}, False),
+        (site_rule("127.0.0.1", allowed_hosts=("10.0.0.1",)), {"host": "10.0.0.1:8000"}, False),
+        (site_rule("127.0.0.1", allowed_hosts=("models.example.org",)), {}, False),
+        (HERE, {"host": "127.0.0.1:8000", "x-forwarded-for": "10.0.0.7"}, False),
+        (HERE, {"host": "127.0.0.1:8000", "forwarded": "for=10.0.0.7"}, False),
+        (HERE, {"host": "127.0.0.1:8000", "via": "1.1 proxy"}, False),
+    ],
+)
+def test_a_request_that_a_proxy_passes_on_is_not_this_hosts(
+    rule: SiteRule, headers: dict[str, str], is_from_here: bool
+) -> None:
+    assert rule.is_from_here(headers) is is_from_here
 
 
 @pytest.mark.parametrize(

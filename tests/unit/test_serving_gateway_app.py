@@ -537,6 +537,20 @@ async def test_pages_of_an_allowed_site_ask_beforehand_and_read_the_answer() -> 
     assert (await client.call("OPTIONS", "/infer", {**other, **asked}, [b""])).status == 403
 
 
+async def test_an_answer_says_all_that_it_varies_by() -> None:
+    page = {"origin": "https://app.example.org"}
+    long = {"inputs": list(range(50_000))}
+    client = Client(options=GatewayOptions(cors_origins=("https://app.example.org",)), mounts={"/mounted": mounted_app})
+    for asked in (page, {}):
+        reply = await client.post_json("/infer", long, accept_encoding="gzip", **asked)
+        assert (reply.headers["content-encoding"], reply.headers["vary"]) == ("gzip", "accept-encoding, origin")
+        assert (await client.get("/healthz", **asked)).headers["vary"] == "origin"
+        assert (await client.get("/mounted/x", **asked)).headers["vary"] == "cookie, origin"
+    refused = await client.get("/healthz", origin="https://evil.example.org")
+    assert (refused.status, refused.headers["vary"]) == (403, "origin")
+    assert "vary" not in (await Client().get("/healthz")).headers
+
+
 async def mounted_app(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"Vary", b"cookie")]})
     await send({"type": "http.response.body", "body": b"mounted", "more_body": False})

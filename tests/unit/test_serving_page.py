@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from multiworld.elastic.page.sites import SiteRule
+from multiworld.elastic.page.sites import SiteRule, site_rule
 from multiworld.errors import MultiworldError
 from multiworld.serving.control import actions
 from multiworld.serving.control.actions import FleetEvent
@@ -372,6 +372,18 @@ async def test_other_hosts_need_a_token() -> None:
         assert (await ask(app, "/page", Authorization="Bearer secret"))[0] == 200
         assert (await ask(app, "/page", query="token=other"))[0] == 401
         assert (await ask(PageApp(recorder, sites=SiteRule(is_open=True)), "/page", query="token="))[0] == 403
+
+
+async def test_readers_behind_a_proxy_need_a_token() -> None:
+    proxied = {"Host": "models.example.org"}
+    async with Recorder(Scripted()) as recorder:
+        sites = site_rule("127.0.0.1", allowed_hosts=("models.example.org",))
+        app = PageApp(recorder, token="secret", sites=sites)
+        assert (await ask(app, "/page", Host="localhost:8000"))[0] == 200
+        assert (await ask(app, "/page/data", **proxied))[0] == 401
+        assert (await ask(app, "/page/data", query="token=secret", **proxied))[0] == 200
+        assert (await ask(app, "/page", Host="127.0.0.1:8000", X_Forwarded_For="10.0.0.7"))[0] == 401
+        assert (await ask(PageApp(recorder, sites=sites), "/page", Authorization="Bearer ", **proxied))[0] == 403
 
 
 async def test_no_text_of_a_deployment_ends_the_document() -> None:

@@ -42,7 +42,7 @@ POLICY = (
 
 
 class PageServer:
-    """``token``: what readers must show if others than this host reach the address."""
+    """``token``: what readers must show if others than this host reach the address, or a proxy asks for them."""
 
     def __init__(self, host: str, port: int, *, token: str, snapshots: Snapshots) -> None:
         """Bind, listen, and serve; raises OSError."""
@@ -191,7 +191,10 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug("page: " + format, *args)  # noqa: G003 # the library's own format
 
     def _is_allowed(self, query: dict[str, list[str]]) -> bool:
-        if not self.server.sites.is_open or may_read(self.server.token, self.headers.get("Authorization", ""), query):
+        headers = {name.lower(): text for name, text in self.headers.items()}
+        if self.server.sites.is_from_here(headers):
+            return True
+        if may_read(self.server.token, headers.get("authorization", ""), query):
             return True
         self.send_error(401, "show the job's token: ?token=... or Authorization: Bearer ...")
         return False

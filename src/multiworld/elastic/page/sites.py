@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .access import is_loopback
@@ -18,8 +19,11 @@ __all__ = ["ANY_ORIGIN", "SiteRule", "check_host_name", "check_origin", "site_ru
 ANY_ORIGIN = "*"
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
 HOST_NAME = re.compile(r"[a-z0-9_.-]+|\[?[0-9a-f:.]+\]?")
+NUMBER = re.compile(r"0x[0-9a-f]{1,16}|[0-9]{1,16}")  # of one part of an address
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 READING = ("GET", "HEAD")
+OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+"""What only a proxy says, about those whose requests it passes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +72,39 @@ class SiteRule:
         return allowed
 
     def sharing(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return what each answer's head says, so that a page of the origin that asked may read it."""
+        """Return what each answer's head says, so that a page of the origin that asked may read it.
+
+        Where some origin may, also an answer to none says that it depends on that: a cache would give it to all.
+        """
+        if not self.origins:
+            return {}
         origin = headers.get("origin")
         if origin is None or not self.allows(origin):
-            return {}
+            return {"vary": "origin"}
         return {"access-control-allow-origin": origin, "access-control-expose-headers": "*", "vary": "origin"}
+
+    def is_from_here(self, headers: Mapping[str, str]) -> bool:
+        """Whether a program of this host asks by itself, and not on behalf of others, as a proxy does.
+
+        Who reaches only a proxy is a stranger, though the proxy's connection comes from this host.
+        """
+        if self.is_open or any(name in headers for name in OF_PROXIES):
+            return False
+        host = headers.get("host", "")
+        return _is_name_of_loopback(_name_in(host)) if host else not self.hosts
 
     def _is_called(self, host_header: str) -> bool:
         name = _name_in(host_header)
-        if name == "localhost" or name in self.hosts or (_is_numeric(name) and is_loopback(name)):
+        if _is_name_of_loopback(name) or name in self.hosts:
             return True
         return self.is_open and (not self.hosts or _is_numeric(name))  # a site's name may lead here, a number cannot
 
 
 def site_rule(host: str, *, allowed_hosts: tuple[str, ...] = (), cors_origins: tuple[str, ...] = ()) -> SiteRule:
     """Return the rule of a server that listens at ``host``."""
-    is_here = is_loopback(host) if _is_numeric(host) else host == "localhost"
-    return SiteRule(is_open=not is_here, hosts=tuple(map(_name_in, allowed_hosts)), origins=cors_origins)
+    return SiteRule(
+        is_open=not _is_name_of_loopback(host), hosts=tuple(map(_name_in, allowed_hosts)), origins=cors_origins
+    )
 
 
 def check_origin(origin: str) -> str:
@@ -120,9 +140,33 @@ def _name_in(host_header: str) -> str:
     return (text if text.count(":") > 1 else text.partition(":")[0]).removesuffix(".")
 
 
+def _is_name_of_loopback(name: str) -> bool:
+    number = _numeric(name)
+    return name == "localhost" if number is None else is_loopback(number)
+
+
 def _is_numeric(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return _numeric(name) is not None
+
+
+def _numeric(name: str) -> str | None:
+    """Return an address as it is usually written; None: it is a name, which DNS may lead anywhere."""
+    with suppress(ValueError):
+        return str(ipaddress.ip_address(name))
+    with suppress(ValueError):
+        return str(ipaddress.IPv4Address(_old_number(name)))
+    return None
+
+
+def _old_number(name: str) -> int:
+    """Return the number of an IPv4 address as ``inet_aton`` reads it: ``127.1``, ``0x7f.0.0.1``. ValueError: none.
+
+    No resolver takes such a text for a name.
+    """
+    parts = name.split(".")
+    if len(parts) > 4 or not all(NUMBER.fullmatch(part) for part in parts):
+        raise ValueError(name)
+    *bytes_, last = (int(part, 16 if part.startswith("0x") else 8 if part.startswith("0") else 10) for part in parts)
+    if any(byte > 255 for byte in bytes_) or last >= 256 ** (4 - len(bytes_)):
+        raise ValueError(name)
+    return sum(byte << 8 * (3 - index) for index, byte in enumerate(bytes_)) + last

@@ -13,7 +13,7 @@ from .answers import error_answer
 from .asgi import App, Message, Receive, Scope, Send
 from .budget import HeldBytes, Turns
 from .compression import compressed
-from .exchange import Answer, Exchange, encoded, headers_of
+from .exchange import Answer, Exchange, headers_of, with_shared
 from .families import Family
 from .inference import Inference
 from .interruption import ClientGoneError
@@ -175,7 +175,7 @@ def _sharing(send: Send, shared: Mapping[str, str]) -> Send:
 
     async def sharing(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *encoded(shared)]}
+            message = {**message, "headers": with_shared(list(message["headers"]), shared)}
         await send(message)
 
     return sharing

@@ -17,7 +17,7 @@ from .elements import Buffer
 from .interruption import ClientGoneError, Interruption
 from .options import GatewayOptions
 
-__all__ = ["LOSABLE", "Answer", "Exchange", "Losable", "encoded", "headers_of"]
+__all__ = ["LOSABLE", "Answer", "Exchange", "Losable", "headers_of", "with_shared"]
 
 LOSABLE = "multiworld.connection"
 """Where a server that can leaves a Losable in the state of its scopes. Others are asked by a task."""
@@ -66,7 +66,7 @@ class Exchange:
         self.path: str = scope["path"]
         self.headers = headers_of(scope)
         self.shared: Mapping[str, str] = {}
-        """Headers of the answer that let a page of another site read it."""
+        """Headers of the answer that let a page of another site read it, and say that they depend on the site."""
         self.interruption = Interruption()
         self.request_id = ""
         self.budget = Budget(held, turns)
@@ -163,7 +163,7 @@ class Exchange:
             headers.append((b"content-length", b"%d" % sum(map(len, answer.pieces))))
         if self.request_id:
             headers.append((b"x-request-id", self.request_id.encode("latin-1")))
-        headers += encoded({**answer.headers, **self.shared})
+        headers = with_shared(headers + _encoded(answer.headers), self.shared)
         if closes:
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -177,7 +177,21 @@ def headers_of(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def with_shared(headers: list[tuple[bytes, bytes]], shared: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return the head of an answer with what a SiteRule shares. Both may say what the answer varies by."""
+    if not shared:
+        return headers
+    varies = [value for name, value in headers if name.lower() == b"vary"]
+    others = [(name, value) for name, value in headers if name.lower() != b"vary"]
+    for name, value in _encoded(shared):
+        if name == b"vary":
+            varies.append(value)
+        else:
+            others.append((name, value))
+    return [*others, (b"vary", b", ".join(varies))] if varies else others
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     """Return headers of an answer as a server takes them."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 

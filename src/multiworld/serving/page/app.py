@@ -29,8 +29,8 @@ Send = Callable[[Any], Awaitable[None]]
 class PageApp:
     """``/page``, ``/page/data`` (JSON) and ``/page/events`` (server-sent events) of one deployment.
 
-    ``sites``: whether others than this host reach it. They must show ``token`` then, and without one nobody may read
-    it; and what browsers may ask.
+    ``sites``: what browsers may ask, and whether others than this host reach it. Whoever asks from elsewhere, or
+    through a proxy, must show ``token``; without one only readers on this host are answered.
     """
 
     def __init__(self, recorder: Recorder, *, token: str = "", sites: SiteRule | None = None) -> None:
@@ -61,7 +61,7 @@ class PageApp:
         refusal = self._sites.refusal(scope["method"], headers)
         if refusal:
             return 403, refusal
-        if not self._sites.is_open:
+        if self._sites.is_from_here(headers):
             return None
         if not self._token:
             return 403, "this page is for readers on its own host, unless it is given a token"
