@@ -182,6 +182,19 @@ def test_what_else_listens_where_agents_are_to_meet_is_named_within_seconds(
         assert time.monotonic() - before < scaled(9)  # before a silent agent would be given up
 
 
+def test_a_proxy_that_closes_connections_until_an_agent_is_behind_it_is_borne_with(
+    program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("multiworld.elastic.meeting.STRANGE_S", 0.3)
+    monkeypatch.setattr("multiworld.elastic.meeting.FIRST_S", 0.2)
+    monkeypatch.setattr("multiworld.elastic.leadership.STOCK_S", 0.1)
+    with listener(b"") as port:
+        met = "something takes connections there and closes them; is the agent of that host running"
+        with pytest.raises(JobError, match=f"no coordinator .* within 1 s; {met}"):
+            main(["--nnodes=2", "--node-rank=1", f"--master-port={port}", "--rdzv-conf=join_timeout=1", str(program)])
+    assert f"so far): {met}" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

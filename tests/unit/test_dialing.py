@@ -244,6 +244,50 @@ def test_a_port_where_nobody_listens_refuses_at_once(loop: ProgressThread) -> No
             wait_blocking(operation)
 
 
+@pytest.mark.parametrize(
+    ("answer", "codes"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", {errno.EPROTO}),
+        (b"220 hello\r\n", {errno.EPROTO}),
+        (b"", {0, errno.ECONNRESET}),
+    ],
+)
+def test_another_protocol_is_told_from_a_connection_that_is_closed(
+    loop: ProgressThread, answer: bytes, codes: set[int]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        operation = dial(loop, "127.0.0.1", server.getsockname()[1], {}, TOKEN, Sink(), timeout_s=scaled(5))
+        guest, _ = server.accept()
+        with closing(guest):
+            guest.sendall(answer)
+        with pytest.raises(DialError) as raised:
+            wait_blocking(operation)
+        assert raised.value.errno in codes
+
+
+def test_a_greeting_of_another_protocol_is_no_silence(loop: ProgressThread) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        operation = dial(loop, "127.0.0.1", server.getsockname()[1], {}, TOKEN, Sink(), timeout_s=0.1)
+        guest, _ = server.accept()
+        with closing(guest):
+            guest.sendall(b"220 hello\r\n")
+            with pytest.raises(DialError) as raised:
+                wait_blocking(operation)
+        assert (raised.value.errno, raised.value.is_silent) == (errno.EPROTO, False)
+
+
+def test_a_lack_of_descriptors_is_told_from_a_connection_that_is_closed(
+    loop: ProgressThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_socket(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("multiworld.wire.dialer.socket.socket", no_socket)
+    with pytest.raises(DialError, match="Too many open files") as raised:
+        wait_blocking(dial(loop, "127.0.0.1", 1, {}, TOKEN, Sink(), timeout_s=scaled(5)))
+    assert raised.value.errno == errno.EMFILE
+
+
 def unwatchable(monkeypatch: pytest.MonkeyPatch, loop: ProgressThread) -> None:
     """As where as many descriptors are watched as a user may."""
 

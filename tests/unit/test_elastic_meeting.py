@@ -14,7 +14,7 @@ import pytest
 from multiworld.elastic.agreement import plan_of, what_must_agree
 from multiworld.elastic.front_door import C10D, FrontDoor
 from multiworld.elastic.listening_process import find_listener
-from multiworld.elastic.meeting import Call, Reminder, Strangers
+from multiworld.elastic.meeting import Call, Place, Reminder, Strangers
 from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions, RestartBudget
 from multiworld.elastic.rendezvous.base import Address, Advice
 from multiworld.elastic.rendezvous.embedded import PATIENT_LOOKS, EmbeddedRendezvous, from_options
@@ -153,7 +153,17 @@ def look(rendezvous: Any, *, taken: bool) -> Advice:
 def test_who_cannot_listen_at_the_endpoint_calls_it() -> None:
     rendezvous = EmbeddedRendezvous([Endpoint(host="127.0.0.1", port=5, is_here=True, named="here")])
     assert look(rendezvous, taken=False) == Advice(leads=True)
-    assert look(rendezvous, taken=True) == Advice(call=[Address("127.0.0.1", 5)])
+    here = Address("127.0.0.1", 5)
+    assert look(rendezvous, taken=True) == Advice(call=[here], taken=[here])
+
+
+def test_only_an_address_of_this_host_counts_as_taken_by_another_listener() -> None:
+    first = Endpoint(host="192.0.2.7", port=5, is_here=False, named="there")
+    second = Endpoint(host="127.0.0.1", port=5, is_here=True, named="here")
+    rendezvous = EmbeddedRendezvous([first, second])
+    for _ in range(PATIENT_LOOKS):
+        assert look(rendezvous, taken=True).taken == []
+    assert look(rendezvous, taken=True).taken == [Address("127.0.0.1", 5)]
 
 
 def test_an_agent_at_a_later_endpoint_calls_the_earlier_ones_before_it_leads() -> None:
@@ -168,26 +178,49 @@ def test_an_agent_at_a_later_endpoint_calls_the_earlier_ones_before_it_leads() -
 # ---- strangers, and whom we wait for
 
 
-def test_a_stranger_that_answers_wrongly_is_named_after_two_seconds_unless_an_agent_takes_its_place() -> None:
-    strangers = Strangers(is_ours=False)
-    strangers.met([Call.STRANGE], 0.0)
+@pytest.mark.parametrize("place", list(Place))
+def test_a_stranger_that_answers_wrongly_is_named_after_two_seconds_unless_an_agent_takes_its_place(
+    place: Place,
+) -> None:
+    strangers = Strangers()
+    strangers.met([(Call.STRANGE, place)], 0.0)
     assert strangers.why_hopeless(1.9) is None
-    strangers.met([Call.DEAD], 1.95)  # an agent that has just ended
-    strangers.met([Call.STRANGE], 2.0)
+    strangers.met([(Call.DEAD, place)], 1.95)  # an agent that has just ended
+    strangers.met([(Call.STRANGE, place)], 2.0)
     assert strangers.why_hopeless(2.1) is None
-    strangers.met([Call.STRANGE], 4.0)
+    strangers.met([(Call.STRANGE, place)], 4.0)
     assert strangers.why_hopeless(4.0) == "it does not answer as one"
 
 
-@pytest.mark.parametrize(("is_ours", "patience_s"), [(True, 2.0), (False, 10.0)])
-def test_one_that_says_nothing_may_be_an_agent_that_is_stopped_unless_none_is_meant_to_be_there(
-    is_ours: bool, patience_s: float
+@pytest.mark.parametrize(
+    ("call", "place", "patience_s"),
+    [
+        (Call.SILENT, Place.OURS, 2.0),
+        (Call.SILENT, Place.HERE, 10.0),  # it may be an agent that is stopped
+        (Call.CLOSED, Place.OURS, 2.0),
+        (Call.CLOSED, Place.HERE, 2.0),
+    ],
+)
+def test_one_that_says_nothing_where_this_host_wants_to_listen_is_named_after_a_while(
+    call: Call, place: Place, patience_s: float
 ) -> None:
-    strangers = Strangers(is_ours=is_ours)
+    strangers = Strangers()
     for at in (0.0, patience_s - 0.1):
-        strangers.met([Call.UNKNOWN, Call.SILENT], at)
+        strangers.met([(Call.UNKNOWN, Place.ELSEWHERE), (call, place)], at)
         assert strangers.why_hopeless(at) is None
-    assert strangers.why_hopeless(patience_s) == "it takes connections, and says nothing"
+    does = "closes them" if call is Call.CLOSED else "says nothing"
+    assert strangers.why_hopeless(patience_s) == f"it takes connections, and {does}"
+
+
+@pytest.mark.parametrize(("call", "does"), [(Call.CLOSED, "closes them"), (Call.SILENT, "says nothing")])
+def test_one_that_says_nothing_elsewhere_may_be_a_proxy_of_an_agent_that_comes_later(call: Call, does: str) -> None:
+    strangers = Strangers()
+    for second in range(600):
+        strangers.met([(call, Place.ELSEWHERE), (Call.DEAD, Place.HERE)], second)
+    assert strangers.why_hopeless(600) is None
+    assert strangers.what_is_there == f"something takes connections there and {does}"
+    strangers.met([(Call.DEAD, Place.ELSEWHERE)], 601)
+    assert strangers.what_is_there is None
 
 
 def test_a_wait_is_told_after_5_seconds_and_then_after_gaps_that_grow() -> None:

@@ -110,7 +110,9 @@ def _meaning(error: DialError, *, is_hop: bool) -> Call:
         return Call.DEAD
     if error.is_silent:
         return Call.SILENT
-    return Call.STRANGE if error.errno in CLOSED else Call.UNKNOWN
+    if error.errno == errno.EPROTO:
+        return Call.STRANGE
+    return Call.CLOSED if error.errno in CLOSED else Call.UNKNOWN
 
 
 def _give_up(answer: Operation[dict[str, Any]], link: Link) -> None:

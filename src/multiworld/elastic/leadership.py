@@ -29,7 +29,7 @@ from .followers import FENCE_S, Followers
 from .job import Job, JobPlan, Phase
 from .layout import AgentInfo
 from .listening_process import find_listener
-from .meeting import Call, Reminder, Strangers
+from .meeting import Call, Place, Reminder, Strangers
 from .notes import (
     agent_from_fields,
     agent_to_fields,
@@ -37,7 +37,7 @@ from .notes import (
     outcome_to_fields,
     roster_from_fields,
 )
-from .rendezvous.base import Address, Rendezvous
+from .rendezvous.base import Address, Advice, Rendezvous
 from .succession import Roster, RosterEntry, has_quorum, line_of_succession, may_have_gone_on
 
 __all__ = ["CutOffError", "Leadership", "LeftBehindError", "MeetingError", "MeetingPlaceError", "Role"]
@@ -150,7 +150,7 @@ class Leadership:
         self._dead: set[str] = set()  # those that the search has found to be dead
         self._dead_before: set[str] = set()  # those that had died when that began
         self._reminder = Reminder()
-        self._taken: set[int] = set()  # ports of this host at which somebody else listens
+        self._strangers = Strangers()
         self._absence = Absence(lease_s=lease_s, now=_time_passed())
         self._search: Operation[None] | None = None
         self._events = EventCopy(self.report)
@@ -216,7 +216,12 @@ class Leadership:
             logger.warning(text, come, self._plan.min_nodes, self._rendezvous, so_far)
         else:
             text = "this host looks for the other agents of the job at %s (%s): %s"
-            logger.warning(text, self._rendezvous, so_far, self._rendezvous.why_nobody())
+            logger.warning(text, self._rendezvous, so_far, self._why_nobody())
+
+    def _why_nobody(self) -> str:
+        """Return, in a clause, what the last look has met, and what to see to."""
+        there, why = self._strangers.what_is_there, self._rendezvous.why_nobody()
+        return why if there is None else f"{there}; {why}"
 
     def _watch_the_clock(self) -> None:
         if self.role is Role.OVER:
@@ -296,25 +301,32 @@ class Leadership:
 
     async def _meet_somebody(self) -> None:
         began = time.monotonic()
-        strangers = Strangers(is_ours=self._plan.max_nodes == 1 or self._info.node_rank == 0)
+        self._strangers = strangers = Strangers()
         while True:
             advice = await self._rendezvous.look(self._listen)
             if advice.leads:
                 self._lead(1, Job(self._plan, now=time.monotonic()))
                 return
-            calls = []
+            calls: list[tuple[Call, Place]] = []
             for address in [each for each in advice.call if each not in self._links.addresses]:
-                calls.append(await self._follow(address.host, address.port))
-                if calls[-1] is Call.FOLLOWED:
+                call = await self._follow(address.host, address.port)
+                if call is Call.FOLLOWED:
                     return
+                calls.append((call, self._place(address, advice)))
             now = time.monotonic()
             strangers.met(calls, now)
             why = strangers.why_hopeless(now)
             if why is not None:
-                raise MeetingPlaceError(str(self._rendezvous), self._describe_stranger(advice.call, why))
+                raise MeetingPlaceError(str(self._rendezvous), _describe_stranger(advice, why))
             if now - began > self._plan.join_timeout_s:
-                raise MeetingError(str(self._rendezvous), self._plan.join_timeout_s, self._rendezvous.why_nobody())
+                raise MeetingError(str(self._rendezvous), self._plan.join_timeout_s, self._why_nobody())
             await pause(self._loop, self._rendezvous.retry_s)
+
+    def _place(self, address: Address, advice: Advice) -> Place:
+        is_here = address in advice.taken
+        if self._plan.max_nodes == 1 or (is_here and self._info.node_rank == 0):
+            return Place.OURS
+        return Place.HERE if is_here else Place.ELSEWHERE
 
     def _listen(self, address: Address) -> bool:
         if address in self._links.addresses:
@@ -327,18 +339,8 @@ class Leadership:
                 raise MeetingPlaceError(
                     str(self._rendezvous), f"this host cannot listen at {shown}: {error}"
                 ) from error
-            self._taken.add(address.port)  # another agent of this host was first, or something else
-            return False
-        self._taken.discard(address.port)
+            return False  # another agent of this host was first, or something else
         return True
-
-    def _describe_stranger(self, called: Sequence[Address], why: str) -> str:
-        for address in called:
-            if address.port in self._taken:
-                listener = find_listener(address.port)
-                who = "something" if listener is None else f"{listener.name} (pid {listener.pid})"
-                return f"EADDRINUSE, {who} listens there already, and is no agent of a job: {why}"
-        return f"something listens there that is no agent of a job: {why}"
 
     async def _follow(self, host: str, port: int, *, is_known: bool = False) -> Call:
         """Report for duty with an agent, or whoever it sends us to, as ``Enlistment`` does."""
@@ -699,3 +701,11 @@ class Leadership:
 def _time_passed() -> float:
     """Return seconds that a host's suspension is part of, unlike those of ``time.monotonic``."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _describe_stranger(advice: Advice, why: str) -> str:
+    if not advice.taken:
+        return f"something listens there that is no agent of a job: {why}"
+    listener = find_listener(advice.taken[0].port)
+    who = "something" if listener is None else f"{listener.name} (pid {listener.pid})"
+    return f"EADDRINUSE, {who} listens there already, and is no agent of a job: {why}"

@@ -333,7 +333,7 @@ class Connection:
             return 0, 1
         except ProtocolError as error:
             self._warn("closing connection from %s: %s", _peer_name(self.sock), str(error))  # a record keeps no frames
-            self._fail(str(error), errno.EBADMSG if isinstance(error, RecordError) else 0)
+            self._fail(str(error), errno.EBADMSG if isinstance(error, RecordError) else errno.EPROTO)
             return 0, 1
         except OSError as error:
             self._fail(error.strerror or str(error), error.errno or 0)

@@ -42,7 +42,8 @@ _say_garbage = Seldom(logger.warning)  # who dials an address where another serv
 class DialError(MultiworldError):
     """The other end could not be reached (``reason``): nobody listens, or no route. Trying again may help.
 
-    ``errno``: the system's error, or 0 if there was none. ``is_silent``: somebody took the connection and said nothing.
+    ``errno``: the system's error; EPROTO if somebody answered in another protocol; 0 if there was none, as when the
+    other end closed the connection. ``is_silent``: somebody took the connection and said nothing.
     """
 
     def __init__(self, host: str, port: int, reason: str, errno: int = 0, is_silent: bool = False) -> None:
@@ -83,7 +84,7 @@ def dial(
     try:
         sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     except OSError as error:
-        operation.fail(DialError(host, port, f"no socket: {error.strerror}"))
+        operation.fail(DialError(host, port, f"no socket: {error.strerror}", error.errno or 0))
         return operation
     try:
         if source is not None:
@@ -189,6 +190,8 @@ class _Dialing:
     def lost(self, reason: str) -> None:
         self._timer.cancel()
         code = 0 if self._made is None else self._made.lost_errno  # another thread may lose it while it is being made
+        if self._has_said_half():
+            code = errno.EPROTO
         self._operation.fail(DialError(self._host, self._port, reason, code))
 
     def _answer(self, meta: bytes) -> None:
@@ -232,9 +235,15 @@ class _Dialing:
         self._connection.defer(partial(_refuse, self._operation, error))
         self._connection.abort(str(error))
 
+    def _has_said_half(self) -> bool:
+        """Whether what came is shorter than any frame: a short word of another protocol."""
+        return self._made is not None and not self._made.parser.at_boundary
+
     def _expire(self) -> None:
-        is_silent = _is_connected(self._connection.sock)
-        self._operation.fail(DialError(self._host, self._port, "no answer in time", errno.ETIMEDOUT, is_silent))
+        has_said_half = self._has_said_half()
+        is_silent = not has_said_half and _is_connected(self._connection.sock)
+        code = errno.EPROTO if has_said_half else errno.ETIMEDOUT
+        self._operation.fail(DialError(self._host, self._port, "no answer in time", code, is_silent))
         self._connection.abort("no answer in time")
 
 

@@ -22,10 +22,14 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What one look has found: ``leads`` if this agent is to coordinate, else whom to call, in this order."""
+    """What one look has found: ``leads`` if this agent is to coordinate, else whom to call, in this order.
+
+    ``taken``: those of ``call`` that are addresses of this host, at which somebody else listens already.
+    """
 
     leads: bool = False
     call: list[Address] = field(default_factory=list)
+    taken: list[Address] = field(default_factory=list)
 
 
 class Rendezvous(abc.ABC):

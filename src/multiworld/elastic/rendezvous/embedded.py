@@ -29,14 +29,17 @@ class EmbeddedRendezvous(Rendezvous):
     async def look(self, listen: Callable[[Address], bool]) -> Advice:
         self._num_looks += 1
         call: list[Address] = []
+        taken: list[Address] = []
         for endpoint in self._endpoints:
             address = Address(endpoint.host, endpoint.port)
             is_turn = not call or self._num_looks > PATIENT_LOOKS
-            if endpoint.is_here and is_turn and listen(Address(endpoint.listens_at, endpoint.port)):
-                self._listening.add(endpoint)
-                return Advice(leads=True)
+            if endpoint.is_here and is_turn:
+                if listen(Address(endpoint.listens_at, endpoint.port)):
+                    self._listening.add(endpoint)
+                    return Advice(leads=True)
+                taken.append(address)
             call.append(address)
-        return Advice(call=call)
+        return Advice(call=call, taken=taken)
 
     def lookouts(self) -> list[Address]:
         others = [each for each in self._endpoints if each not in self._listening]
