@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -102,6 +103,10 @@ class Deployment:
         with urllib.request.urlopen(request, timeout=20) as answer:
             outputs: list[float] = json.load(answer)["outputs"]
         return outputs
+
+    def opened_requests(self) -> int:
+        with urllib.request.urlopen(f"{self.url}/status", timeout=20) as answer:
+            return int(json.load(answer)["gateway"]["requests_open"]) - 1  # this one is open, too
 
     def answers(self) -> bool:
         try:
@@ -248,8 +253,18 @@ def test_says_at_once_that_its_port_is_taken(deployment: Deployment) -> None:
 
 def test_stops_when_told_and_leaves_nothing(deployment: Deployment) -> None:
     pids = [replica["pid"] for replica in deployment.status()["replicas"]]
-    assert deployment.command("stop").returncode == 0
+    host, _, port = deployment.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), 20) as late:  # a request that is there only in part
+        late.sendall(b"POST /infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\n" + b'{"inputs"')
+        assert wait_until(lambda: deployment.opened_requests() == 1, 20), deployment.output
+        stopping = subprocess.Popen([*COMMAND, "stop"], env=deployment.environment, stdout=subprocess.DEVNULL)
+        assert wait_until(lambda: "waits for 1 open request to be answered" in deployment.output, 20)
+        late.sendall(b":[1]}")
+        assert b" 503 " in late.recv(1 << 16)
+    assert stopping.wait(20) == 0
     assert deployment.process.wait(0.5) == 0, deployment.output
+    assert "1 open request: 0 answered, 1 given up (503)" in deployment.output
+    assert deployment.output.endswith("calc has ended\n")
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     gone = deployment.command("status")
     assert gone.returncode == 1

@@ -23,6 +23,7 @@ from .files import MemberFiles
 from .fleet_metrics import FleetMetrics
 from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric, Served
+from .gateway.ending import Ending
 from .gateway.families import to_json
 from .generation import Generator
 from .member import GatewayMember, place_of
@@ -93,6 +94,25 @@ class GatewayService:
         return request_metrics(self._front.statistics())
 
 
+class _LastWords:
+    """Says how many open requests the end of a gateway waits for, and what has become of them."""
+
+    def __init__(self, http: Gateway) -> None:
+        self._http = http
+        self._ending: Ending | None = None
+
+    def begin(self) -> None:
+        """Idempotent: a gateway may be told to end after it was told to drain."""
+        if self._ending is None:
+            self._ending = self._http.ending()
+            logger.warning("ending: %s", self._ending.beginning())
+
+    def end(self) -> None:
+        said = "" if self._ending is None else self._ending.end()
+        if said:
+            logger.warning("%s", said)
+
+
 def _check_traces(member: str) -> None:
     from .tracing.exporter import check_installed  # an optional dependency
 
@@ -135,14 +155,18 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
         fleet = FleetMetrics(place.member, scraped.gateway_metrics)
         http = Gateway(generator or service, options_of_http, mounts={PREFIX: page}, gather=fleet.gather)
         member.metrics = lambda: to_json(http.families())
+        last_words = _LastWords(http)
+        member.on_ending = last_words.begin
         recorder.start()
         stopping = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
         announcing = asyncio.ensure_future(_announce(blueprint.name, member, await http.start()))
         try:
             await _first(stopping.wait(), member.left.wait())
+            last_words.begin()
             await recorder.aclose()  # whoever follows the page would be waited for
             await http.stop(STOP_S)
+            last_words.end()
             if generator is not None:
                 await generator.aclose()
             await line.flush(LAST_WORDS_S)

@@ -348,6 +348,8 @@ class GatewayMember(Member):
         self.why = "the controller has not said yet that all stages are up"
         self.drain_first: Callable[[float], Awaitable[object]] | None = None
         """What asks the front again and again until it has done with what it has begun."""
+        self.on_ending: Callable[[], None] | None = None
+        """Called when it begins to answer what is open, and to end after that."""
         self.metrics: Callable[[], list[Any]] | None = None
         """What returns its metrics, as JSON; the controller tells the other gateways."""
         self._orders |= {
@@ -385,6 +387,8 @@ class GatewayMember(Member):
     async def _drain(self) -> None:
         self.state = "draining"
         self.ready, self.why = False, "this gateway stops"
+        if self.on_ending is not None:
+            self.on_ending()
         until = asyncio.get_running_loop().time() + DRAIN_S
         if self.drain_first is not None:
             await self.drain_first(DRAIN_S)

@@ -13,6 +13,7 @@ from .answers import error_answer
 from .asgi import App, Message, Receive, Scope, Send
 from .budget import HeldBytes, Turns
 from .compression import compressed
+from .ending import Ending, Outcome
 from .exchange import Answer, Exchange, headers_of, with_shared
 from .families import Family
 from .inference import Inference
@@ -32,6 +33,7 @@ UNKNOWN = "unknown"
 """The route of requests that lead nowhere: their paths are the client's, and there is no end of them."""
 
 
+UNAVAILABLE = 503
 PREFLIGHT = "preflight"
 """The route of what a browser asks before a page of another site may ask."""
 HOW_TO_ALLOW = "(to allow it: --allow-host and --cors-origin of multiworld serve)"
@@ -87,6 +89,10 @@ class Application:
             self._open.discard(exchange)
             exchange.close()
 
+    def ending(self) -> Ending:
+        """Return what tells of the requests that are open now."""
+        return Ending(self._open)
+
     def interrupt_all(self) -> None:
         """Answer 503 to all whose result is not there yet."""
         for exchange in list(self._open):
@@ -106,16 +112,22 @@ class Application:
         try:
             answer = await self._answer(exchange, why_not)
             await exchange.answer(answer, is_last=self.is_stopping)
+            exchange.outcome = Outcome.GIVEN_UP if answer.status == UNAVAILABLE else Outcome.ANSWERED
         except ClientGoneError:
-            self.counts.num_gone += 1
+            self._gone(exchange)
         except asyncio.CancelledError:  # while a stream was sent
             reason = exchange.interruption.translate()
             if reason is None:
                 raise
             if isinstance(reason, Refusal):
+                exchange.outcome = Outcome.GIVEN_UP
                 await exchange.end_stream(error_event(reason))
             else:
-                self.counts.num_gone += 1
+                self._gone(exchange)
+
+    def _gone(self, exchange: Exchange) -> None:
+        exchange.outcome = Outcome.GONE
+        self.counts.num_gone += 1
 
     async def _answer(self, exchange: Exchange, why_not: str) -> Answer:
         label = UNKNOWN

@@ -14,6 +14,7 @@ from .asgi import Receive, Scope, Send
 from .body import BodyReader
 from .budget import Budget, HeldBytes, Turns
 from .elements import Buffer
+from .ending import Outcome
 from .interruption import ClientGoneError, Interruption
 from .options import GatewayOptions
 
@@ -69,6 +70,7 @@ class Exchange:
         """Headers of the answer that let a page of another site read it, and say that they depend on the site."""
         self.interruption = Interruption()
         self.request_id = ""
+        self.outcome = Outcome.OPEN
         self.budget = Budget(held, turns)
         self.body = BodyReader(
             receive, self.headers, options=options, held=held, turns=turns, interruption=self.interruption

@@ -14,6 +14,7 @@ from .acceptor import Acceptor
 from .app import Application
 from .asgi import App
 from .connection import HttpConnection
+from .ending import Ending
 from .families import Family
 from .options import GatewayOptions
 from .room import Room
@@ -65,6 +66,10 @@ class Gateway:
     def families(self) -> list[Family]:
         """Return its own metrics."""
         return self._app.about.families()
+
+    def ending(self) -> Ending:
+        """Return what tells of the requests that are open now, and later of what has become of them."""
+        return self._app.ending()
 
     async def start(self) -> tuple[str, int]:
         """Listen, and return where. OSError: it cannot listen there. Once only."""

@@ -210,7 +210,9 @@ class HostProcess:
             self._ask_to_end()
         elif self._phase is None:
             if self._owner is None and grace_s:  # else nobody sits before it
-                logger.warning("ending: open requests are answered first, for up to %g s", grace_s)
+                has_gateways = FIRST in self._members.phases
+                first = "open requests are answered" if has_gateways else "what is executed is finished"
+                logger.warning("ending: %s first, for up to %g s", first, grace_s)
             self._grace_s, self._phase = grace_s, -1
             self._link.tells_absence = False
             self._members.end()
