@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -28,6 +29,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import multiworld as mw
 from multiworld.testing import scaled, wait_until
+from multiworld.wire.operation import Operation as Finished
+from multiworld.wire.waiting import wait_blocking
 from multiworld.world.group_mesh import WorldMesh
 from multiworld.world.process_group import WorldProcessGroup
 from tests.process.process_group_programs import BACKENDS
@@ -39,6 +42,7 @@ pytestmark = [
 
 T = TypeVar("T")
 SIZE = 3
+NAMES = ("dp", "tp")
 JOIN_S = 30.0
 
 
@@ -446,6 +450,15 @@ def test_forming_a_group_that_the_others_do_not_ask_for_ends_in_time() -> None:
         worlds[0].process_group(timeout_s=0.05)
 
 
+def test_a_mesh_that_the_others_do_not_ask_for_ends_in_time() -> None:
+    with worlds_of(2) as worlds:
+        each(lambda rank: worlds[rank].process_group(), 2)
+        began = time.monotonic()
+        with pytest.raises(mw.OperationTimeoutError):
+            worlds[0].device_mesh(timeout_s=0.05, shape=(2, 1))
+        assert time.monotonic() - began < scaled(5)
+
+
 def test_a_subgroup_is_a_world_of_its_own() -> None:
     """It breaks on its own, stands when the others break, and ends with destroy_process_group."""
     with worlds_of(4) as worlds:
@@ -511,6 +524,90 @@ def test_a_mesh_of_two_dimensions_needs_no_default_group() -> None:
     with worlds_of(4) as worlds:
         each(use, 4)
         assert not dist.is_initialized()
+
+
+def test_a_row_that_one_rank_has_left_is_formed_anew_by_all() -> None:
+    """The other members may not know of it yet. Rows that all still have stay."""
+
+    def mesh_groups(rank: int) -> list[Any]:
+        mesh = worlds[rank].device_mesh(NAMES, timeout_s=scaled(10), shape=(2, 2))
+        return [mesh.get_group("dp"), mesh.get_group("tp")]
+
+    with worlds_of(4) as worlds:
+        before = each(mesh_groups, 4)
+        dist.destroy_process_group(before[0][1])
+        before[3][0].world.abort()
+        after = each(mesh_groups, 4)
+        same = [[new is old for new, old in zip(*pair, strict=True)] for pair in zip(after, before, strict=True)]
+        assert same == [[True, False], [False, False], [True, True], [False, True]]
+        assert each(lambda rank: [_all_reduced(group).item() for group in after[rank]], 4) == [[2.0, 2.0]] * 4
+        assert before[1][1].is_closed
+        assert each(mesh_groups, 4) == after
+
+
+def test_a_row_that_is_formed_while_its_world_ends_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    formed: list[mw.World] = []
+
+    def start_beside(name: str, rank: int, world_size: int, timeout_s: float) -> Any:
+        joining = start(name, rank, world_size, timeout_s)
+        formed.append(wait_blocking(joining))
+        worlds[0].abort()
+        return joining
+
+    with worlds_of(2) as worlds:
+        each(lambda rank: worlds[rank].process_group(), 2)
+        start = worlds[0].start_beside
+        monkeypatch.setattr(worlds[0], "start_beside", start_beside)
+        asking = partial(worlds[0].device_mesh, shape=(2, 1))
+        both: list[Callable[[], Any]] = [asking, partial(worlds[1].device_mesh, shape=(2, 1))]
+
+        def ask(rank: int) -> str:
+            try:
+                both[rank]()
+            except (mw.WorldClosedError, mw.WorldBrokenError) as error:
+                return type(error).__name__
+            return "formed"
+
+        assert each(ask, 2)[0] == "WorldClosedError"
+        assert [world.state.value for world in formed] == ["closed"]
+
+
+def test_the_worlds_of_a_mesh_are_left_with_theirs_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, each could take as long as all may."""
+    flushing: dict[str, Any] = {}
+
+    def flush(name: str, timeout_s: float) -> Any:
+        flushing[name] = Finished()
+        if len(flushing) == 3:
+            for flushed in flushing.values():
+                flushed.succeed(None)
+        return flushing[name]
+
+    with worlds_of(4) as worlds:
+        meshes = each(lambda rank: worlds[rank].device_mesh(NAMES, shape=(2, 2)), 4)
+        rows = [meshes[0].get_group(dim).world for dim in range(2)]  # type: ignore[attr-defined]
+        for world in (*rows, worlds[0]):
+            assert world.channel is not None
+            monkeypatch.setattr(world.channel, "flush", partial(flush, world.name))
+        each(lambda _: worlds[0].blocking.leave(), 1)
+        assert list(flushing) == [*(row.name for row in rows), "w"]
+        assert [world.state.value for world in (*rows, worlds[0])] == ["closed"] * 3
+        broken = meshes[1].get_group("tp").world.blocking.wait_broken()  # type: ignore[attr-defined]
+        assert isinstance(broken, mw.PeerLeftError)
+
+
+def test_a_world_of_a_mesh_that_is_being_left_is_not_cut_short_when_its_parent_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushed: Finished[None] = Finished()
+    with worlds_of(4) as worlds:
+        groups = [mesh.get_group("tp") for mesh in each(lambda rank: worlds[rank].device_mesh(NAMES, shape=(2, 2)), 4)]
+        row: mw.World = groups[0].world  # type: ignore[attr-defined]
+        assert row.channel is not None
+        monkeypatch.setattr(row.channel, "flush", lambda timeout_s: flushed)
+        worlds[0].on_broken(lambda: flushed.succeed(None))
+        worlds[0]._owner.close()  # type: ignore[attr-defined]
+        assert isinstance(groups[1].world.blocking.wait_broken(), mw.PeerLeftError)  # type: ignore[attr-defined]
 
 
 def test_worlds_that_were_joined_apart_make_a_mesh() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multiworld.world.group_mesh import rows_of
-from multiworld.world.group_split import check_members, check_split, subworld_name
+from multiworld.world.group_split import Split, agreed_split, check_members, check_split, subworld_name
 
 
 def test_members_are_in_the_order_of_their_ranks() -> None:
@@ -31,6 +31,20 @@ def test_each_names_its_own_subgroup_and_strangers_name_any() -> None:
 def test_members_that_mean_different_subgroups_are_told() -> None:
     with pytest.raises(ValueError, match=r"rank 0 splits off \[0, 1\], but rank 1 splits off \[1, 2\]"):
         check_split([[0, 1], [1, 2], [1, 2]])
+
+
+@pytest.mark.parametrize(("kept", "is_kept"), [((3, 3), True), ((0, 0), False), ((3, 0), False), ((3, 2), False)])
+def test_a_subworld_is_kept_only_if_all_its_members_have_it(kept: tuple[int, int], is_kept: bool) -> None:
+    """Else one would go on with it while the others wait for it to form a new one. The other subgroup goes its way."""
+    calls = [[4, kept[0], 1, 1, 0, 0], [5, kept[1], 1, 1, 0, 0], [4, 3, 0, 0, 1, 1], [4, 3, 0, 0, 1, 1]]
+    for rank in (0, 1):
+        assert agreed_split(calls, rank) == Split([0, 1], 3 if is_kept else 5, is_kept)
+    for rank in (2, 3):
+        assert agreed_split(calls, rank) == Split([2, 3], 3, is_kept=True)
+
+
+def test_a_rank_outside_of_the_subgroup_that_it_names_keeps_nothing() -> None:
+    assert agreed_split([[1, 1, 1, 0], [1, 1, 1, 0]], 1) == Split([0], 1, is_kept=False)
 
 
 def test_no_two_subgroups_have_one_name() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import InvalidTypeError, InvalidValueError
+from .group_split import left_s
 
 if TYPE_CHECKING:
     from .process_group import WorldProcessGroup
@@ -147,14 +148,19 @@ class WorldMesh(DeviceMesh):
         return root
 
 
-def mesh_of_world(group: WorldProcessGroup, dim_names: DimNames, shape: Sequence[int] | None) -> WorldMesh:
-    """Return the ranks of a world as a mesh of that shape; None: of one dimension. Collective, if not."""
+def mesh_of_world(
+    group: WorldProcessGroup, dim_names: DimNames, shape: Sequence[int] | None, until: float
+) -> WorldMesh:
+    """Return the ranks of a world as a mesh of that shape; None: of one dimension. Collective, if not.
+
+    Blocks, until ``until`` (monotonic) at most.
+    """
     ranks = dist.get_process_group_ranks(group)
     own = ranks[group.rank()]
     if shape is None:
         return WorldMesh([group], torch.tensor(ranks), own, _names(dim_names, 1), whole=group)
     names = _names(dim_names, len(shape))
-    groups = [group.subgroup(row) for row in rows_of(group.rank(), group.size(), shape)]
+    groups = [group.subgroup(row, left_s(until)) for row in rows_of(group.rank(), group.size(), shape)]
     return WorldMesh(groups, torch.tensor(ranks).view(*shape), own, names, whole=group)
 
 

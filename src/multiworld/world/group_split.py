@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,29 +16,75 @@ from ..wire.waiting import wait_blocking
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["check_members", "check_split", "form_subworld", "subworld_name"]
+__all__ = [
+    "Split",
+    "agree_on_split",
+    "agreed_split",
+    "check_members",
+    "check_split",
+    "form_subworld",
+    "left_s",
+    "subworld_name",
+]
 
 MAX_NAME = 200  # of a world
+LEAST_S = 0.001  # a deadline that is over; what was there already is still found
 
 
-def form_subworld(world: World, ranks: Sequence[int], number: int, timeout_s: float) -> tuple[World, list[int]] | None:
-    """Agree with all ranks of the world, then form it; return it and the ranks of its members in their order.
+@dataclass(frozen=True)
+class Split:
+    """What all ranks of a world have agreed on: the same for all members of one subgroup."""
 
-    None on a rank that is not among them. ``number`` counts the calls on this world. Blocks.
+    members: list[int]
+    """The ranks in the subgroup of this rank, ascending; those that this rank has named if it is in none."""
+    number: int
+    """No two splits of a world have the same one."""
+    is_kept: bool
+    """All members hold the subworld of ``number`` from before, and use it: there is nothing to form."""
+
+
+def agree_on_split(world: World, ranks: Sequence[int], number: int, kept: int, until: float) -> Split:
+    """Hear from all ranks of the world which subgroup they mean. Blocks until then, or ``until`` (monotonic).
+
+    ``number`` counts the calls on this world. ``kept``: the number of the subworld of these ranks that this rank has
+    and can use; 0: none.
     """
     members = check_members(ranks, world.world_size)
-    mine = torch.zeros(1 + world.world_size, dtype=torch.int64)
-    mine[0] = number
-    mine[[1 + rank for rank in members]] = 1
+    mine = torch.zeros(2 + world.world_size, dtype=torch.int64)
+    mine[0], mine[1] = number, kept
+    mine[[2 + rank for rank in members]] = 1
     calls = [torch.empty_like(mine, device=world.device) for _ in range(world.world_size)]
+    timeout_s = left_s(until)
     gathering = world.start_all_gather(calls, mine.to(world.device), timeout_s)
     world.wait_thread(gathering, None, timeout_s)
-    records = [call.tolist() for call in calls]
-    check_split([[rank for rank, is_in in enumerate(record[1:]) if is_in] for record in records])
-    if world.rank not in members:
-        return None
-    name = subworld_name(world.name, world.generation, max(record[0] for record in records), members[0])
-    return wait_blocking(world.start_beside(name, members.index(world.rank), len(members), timeout_s)), members
+    return agreed_split([call.tolist() for call in calls], world.rank)
+
+
+def agreed_split(calls: Sequence[Sequence[int]], rank: int) -> Split:
+    """Return what follows for ``rank`` from what all said: ``calls[rank]`` is its number, what it kept, who is in it.
+
+    Pure. A subworld that one member has closed, or that has broken for one, is formed anew by all.
+    """
+    named = [[member for member, is_in in enumerate(call[2:]) if is_in] for call in calls]
+    check_split(named)
+    members = named[rank]
+    if rank in members:
+        kept = {calls[member][1] for member in members}
+        if len(kept) == 1 and 0 not in kept:
+            return Split(members, kept.pop(), is_kept=True)
+    return Split(members, max(call[0] for call in calls), is_kept=False)
+
+
+def form_subworld(world: World, split: Split, until: float) -> World:
+    """Form the world of a subgroup with its other members. Blocks, until then at most."""
+    members = split.members
+    name = subworld_name(world.name, world.generation, split.number, members[0])
+    return wait_blocking(world.start_beside(name, members.index(world.rank), len(members), left_s(until)))
+
+
+def left_s(until: float) -> float:
+    """Return the seconds until then, on the monotonic clock: a little, if it is over."""
+    return max(LEAST_S, until - time.monotonic())
 
 
 def check_members(ranks: Sequence[int], world_size: int) -> list[int]:

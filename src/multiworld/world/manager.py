@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,7 @@ from .liveness import Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
 from .process_link import open_link, release_link
+from .several import together
 from .state import WorldChange, WorldState
 from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription
@@ -358,11 +360,16 @@ class WorldManager(ForerunnerManager):
         self.world_breaks(world, WorldBrokenError(world.name, world.generation, world.rank, "the rank aborted it"))
         self._end(world)
 
-    async def leave_world(self, world: World, timeout_s: float | None) -> None:
-        await wait_async(self._leave(world, LEAVE_S if timeout_s is None else timeout_s))
+    async def leave_worlds(self, worlds: Sequence[World], timeout_s: float | None) -> None:
+        await wait_async(self._leave_all(worlds, timeout_s))
 
-    def leave_world_blocking(self, world: World, timeout_s: float | None) -> None:
-        wait_blocking(self._leave(world, LEAVE_S if timeout_s is None else timeout_s))
+    def leave_worlds_blocking(self, worlds: Sequence[World], timeout_s: float | None) -> None:
+        wait_blocking(self._leave_all(worlds, timeout_s))
+
+    def _leave_all(self, worlds: Sequence[World], timeout_s: float | None) -> Operation[None]:
+        limit_s = LEAVE_S if timeout_s is None else timeout_s
+        leaving = [self._leave(world, limit_s) for world in worlds]
+        return leaving[0] if len(leaving) == 1 else together(leaving)
 
     def _leave(self, world: World, timeout_s: float) -> Operation[None]:
         return drive(self._leave_steps(world, timeout_s))
@@ -541,7 +548,8 @@ class WorldManager(ForerunnerManager):
 
     async def _close_steps(self, timeout_s: float) -> None:
         self._joins.cancel_all()
-        leaving = [self._leave(world, timeout_s) for world in list(self._worlds.values())]
+        # The latest first: the worlds of a mesh are being left already when theirs ends, and are not cut short then.
+        leaving = [self._leave(world, timeout_s) for world in reversed(list(self._worlds.values()))]
         try:
             for operation in leaving:
                 await operation

@@ -8,6 +8,7 @@ C++ (DDP's reducer, functional collectives) calls these methods through PyTorch'
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -18,19 +19,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import InvalidTypeError, InvalidValueError
+from ..errors import InvalidTypeError, InvalidValueError, WorldClosedError
 from ..wire.operation import Operation
 from ..wire.waiting import run_in_thread
 from . import group_names
+from .arguments import check_seconds
 from .global_ranks import global_ranks
 from .group_backend import GroupBackend
 from .group_futures import Completer
 from .group_options import CallOptions, read_options
 from .group_profiling import recorded
-from .group_split import form_subworld
+from .group_split import Split, agree_on_split, form_subworld
 from .group_tensors import alike, only, only_list, overlap, pairs, parts_of, split
 from .group_work import WorldWork
 from .several import start_all, then, together
+from .state import WorldState
 
 if TYPE_CHECKING:
     from .world import World
@@ -78,7 +81,9 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._completer = Completer(f"multiworld-futures-{world.name}-{world.generation}", world.later)
         self._timeout_s: float | None = None
         self._num_started = self._num_splits = 0
-        self._subgroups: dict[tuple[int, ...], WorldProcessGroup] = {}  # those of meshes
+        self._subgroups: dict[tuple[int, ...], tuple[WorldProcessGroup, int]] = {}
+        """Those of meshes, each with the number of its split; guarded by ``_lock``."""
+        self._forming_subgroup = threading.Lock()  # one at a time: all ranks form them in one order
         self._is_destroyed = False  # by destroy_process_group, which then forgets the group itself
         self._coalescing = threading.local()
         self._closed = False
@@ -178,15 +183,14 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """The world is over here: its operations have failed. Any thread, idempotent, never blocks."""
         with self._lock:
             self._closed = True
-            subgroups = list(self._subgroups.values())
-            self._subgroups.clear()
             if self._is_destroyed:
                 group_names.release(self._name)
             else:
                 group_names.forget(self, self._name)
         self._completer.stop()
-        for subgroup in subgroups:  # of meshes: nobody else has their worlds
-            run_in_thread(subgroup.world.abort, "multiworld-abort")
+        for world in self.take_worlds_of_meshes():  # nobody else has them
+            if world.state is not WorldState.LEFT:  # else it ends by itself, when what it sent has arrived
+                run_in_thread(world.abort, "multiworld-abort")
 
     # ---- collectives of one tensor for each rank; the parameters have c10d's names
 
@@ -401,32 +405,48 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         ends with ``destroy_process_group(subgroup)``, ``leave`` of its world, or the manager.
         """
         timeout_s = JOIN_S if timeout is None else timeout.total_seconds()
-        number = self._num_splits = self._num_splits + 1
-        found = form_subworld(self._world, ranks, number, timeout_s)
-        if found is None:
+        check_seconds(timeout_s, "timeout")
+        until = time.monotonic() + timeout_s
+        split = agree_on_split(self._world, ranks, self._next_split(), 0, until)
+        if self._world.rank not in split.members:
             return None
-        world, members = found
-        numbers = list(self._ranks)
-        default_ranks = {numbers[member]: place for place, member in enumerate(members)}
-        group = WorldProcessGroup(world, default_ranks, name=group_name, desc=group_desc, of_split=True)
-        world.use_process_group(group)
-        return group
+        return self._split_off(split, until, name=group_name, desc=group_desc)
 
-    def subgroup(self, members: Sequence[int]) -> WorldProcessGroup:
-        """Return the group of some ranks, among which this one is: this group, or one that was split off before."""
+    def subgroup(self, members: Sequence[int], timeout_s: float = JOIN_S) -> WorldProcessGroup:
+        """Return the group of some ranks, among which this one is: this group, or one that was split off before.
+
+        All ranks must call it, each for its own subgroup: they agree on whether to go on with the one from before.
+        """
         key = tuple(members)
-        found = self._subgroups.get(key)
-        if found is None or found.is_closed:
-            found = self if len(key) == self._world.world_size else self.split_group(members)
-            assert found is not None, "asked for a subgroup of others"
-            if found is not self:
-                self._subgroups[key] = found
-        return found
+        if len(key) == self._world.world_size:
+            return self
+        until = time.monotonic() + timeout_s
+        with self._forming_subgroup:
+            with self._lock:
+                found, kept = self._subgroups.get(key, (None, 0))
+            if found is None or found.world.state is not WorldState.ACTIVE:
+                kept = 0
+            split = agree_on_split(self._world, members, self._next_split(), kept, until)
+            if found is not None and split.is_kept:
+                return found
+            if found is not None:
+                found.world.abort()  # over for one of its members, so for all
+            made = self._split_off(split, until)
+            with self._lock:
+                is_over = self._closed
+                if not is_over:
+                    self._subgroups[key] = made, split.number
+        if is_over:  # meanwhile, and nobody else would end the new one
+            made.world.abort()
+            raise WorldClosedError(self._world.name, self._world.generation)
+        return made
 
-    def worlds_of_meshes(self) -> list[World]:
-        """Return the worlds of what ``subgroup`` has split off."""
+    def take_worlds_of_meshes(self) -> list[World]:
+        """Return the worlds of what ``subgroup`` has split off. From now on they are the caller's to end."""
         with self._lock:
-            return [subgroup.world for subgroup in self._subgroups.values()]
+            worlds = [subgroup.world for subgroup, _ in self._subgroups.values()]
+            self._subgroups.clear()
+        return worlds
 
     def new_group(
         self,
@@ -450,6 +470,21 @@ class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         )
 
     # ---- below
+
+    def _next_split(self) -> int:
+        with self._lock:
+            self._num_splits += 1
+            return self._num_splits
+
+    def _split_off(
+        self, split: Split, until: float, *, name: str | None = None, desc: str | None = None
+    ) -> WorldProcessGroup:
+        world = form_subworld(self._world, split, until)
+        numbers = list(self._ranks)
+        default_ranks = {numbers[member]: place for place, member in enumerate(split.members)}
+        group = WorldProcessGroup(world, default_ranks, name=name, desc=desc, of_split=True)
+        world.use_process_group(group)
+        return group
 
     def _start_all_gather_single(self, output: Tensor, source: Tensor, timeout_s: float | None) -> Operation[None]:
         outputs = parts_of(output, self._world.world_size, source.shape, "output")

@@ -20,6 +20,7 @@ from ..wire.interrupts import has_interrupted_us
 from ..wire.operation import Operation, pass_on, settler
 from ..wire.progress import ProgressThread
 from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking, while_blocked
+from .arguments import check_seconds
 from .blocking import BlockingWorld
 from .delivery import Delivery
 from .operations import WorldOperations
@@ -60,9 +61,10 @@ class WorldOwner(Protocol):
     def world_broke(self, world: World, error: WorldBrokenError) -> None:
         """What was pending has failed. Not called for a world that never was active."""
 
-    async def leave_world(self, world: World, timeout_s: float | None) -> None: ...
+    async def leave_worlds(self, worlds: Sequence[World], timeout_s: float | None) -> None:
+        """Leave them at the same time."""
 
-    def leave_world_blocking(self, world: World, timeout_s: float | None) -> None: ...
+    def leave_worlds_blocking(self, worlds: Sequence[World], timeout_s: float | None) -> None: ...
 
     def start_beside(self, world: World, name: str, rank: int, world_size: int, timeout_s: float) -> Operation[World]:
         """Join another world at the same store, over the same channel and device."""
@@ -257,22 +259,23 @@ class World(WorldOperations):
         """Return the ranks as a DeviceMesh over ``process_group``, with or without a default group.
 
         It has one dimension, or those of ``shape``, with a name for each. Each row of such a mesh is a world of its
-        own, formed by the first call for that shape, which is a collective one.
+        own, formed by the first call for that shape. Each call with a ``shape`` is a collective one, as the ranks agree
+        on whether a row's world from before still serves all of them. It blocks, for at most ``timeout_s``.
         """
         from .group_mesh import mesh_of_world
 
-        return mesh_of_world(self.process_group(timeout_s), dim_name, shape)
+        check_seconds(timeout_s, "timeout_s")
+        until = time.monotonic() + timeout_s
+        return mesh_of_world(self.process_group(timeout_s), dim_name, shape, until)
 
     # ---- life
 
     async def leave(self, timeout_s: float | None = None) -> None:
         """Leave gracefully: what was sent before is delivered, and the peers get PeerLeftError.
 
-        At most ``timeout_s`` (default 5).
+        At most ``timeout_s`` (default 5). The worlds that ``device_mesh`` has made of its ranks are left with it.
         """
-        for world in self._worlds_of_meshes():
-            await world.leave(timeout_s)
-        await self._owner.leave_world(self, timeout_s)
+        await self._owner.leave_worlds(self._with_meshes(), timeout_s)
 
     def abort(self) -> None:
         """Leave at once: every operation here raises WorldClosedError, the peers' world breaks. Never blocks.
@@ -349,14 +352,12 @@ class World(WorldOperations):
         self._loop.call_later(delay_s, call)
 
     def leave_blocking(self, timeout_s: float | None) -> None:
-        for world in self._worlds_of_meshes():
-            world.leave_blocking(timeout_s)
-        self._owner.leave_world_blocking(self, timeout_s)
+        self._owner.leave_worlds_blocking(self._with_meshes(), timeout_s)
 
-    def _worlds_of_meshes(self) -> list[World]:
-        """Return the worlds that ``device_mesh`` has made of this one's ranks, and that end with it."""
+    def _with_meshes(self) -> list[World]:
+        """Return the worlds that ``device_mesh`` has made of this one's ranks, which end with it, and then itself."""
         group = self._group
-        return [] if group is None else group.worlds_of_meshes()
+        return [self] if group is None else [*group.take_worlds_of_meshes(), self]
 
     def wait_broken_blocking(self) -> WorldBrokenError:
         waiter: Operation[WorldBrokenError] = Operation()  # of this caller alone, who may be interrupted
