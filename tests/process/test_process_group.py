@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 import multiworld as mw
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.operation import Operation as Finished
+from multiworld.wire.operation import settler
 from multiworld.wire.waiting import wait_blocking
 from multiworld.world.group_mesh import WorldMesh
 from multiworld.world.process_group import WorldProcessGroup
@@ -605,7 +606,7 @@ def test_a_world_of_a_mesh_that_is_being_left_is_not_cut_short_when_its_parent_e
         row: mw.World = groups[0].world  # type: ignore[attr-defined]
         assert row.channel is not None
         monkeypatch.setattr(row.channel, "flush", lambda timeout_s: flushed)
-        worlds[0].on_broken(lambda: flushed.succeed(None))
+        worlds[0].on_broken(settler(flushed))
         worlds[0]._owner.close()  # type: ignore[attr-defined]
         assert isinstance(groups[1].world.blocking.wait_broken(), mw.PeerLeftError)  # type: ignore[attr-defined]
 

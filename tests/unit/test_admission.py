@@ -60,6 +60,34 @@ def test_who_has_spoken_by_then_is_heard_and_not_dropped(door: Door) -> None:
     assert door.dropped == [1]
 
 
+def test_who_has_begun_to_speak_goes_after_those_that_are_silent(door: Door) -> None:
+    door.come(*range(MAX_UNPROVEN))
+    for number in range(3):
+        door.admission.spoke(number)
+        door.admission.spoke(number)
+    door.come(*range(MAX_UNPROVEN, 2 * MAX_UNPROVEN))
+    assert door.dropped == [*range(3, MAX_UNPROVEN + 3)]
+    door.admission.left(0)
+    assert len(door.admission) == MAX_UNPROVEN - 1
+
+
+def test_strangers_that_speak_leave_half_of_the_room_to_those_that_have_just_come(door: Door) -> None:
+    for number in range(2 * MAX_UNPROVEN):
+        door.come(number)
+        door.admission.spoke(number)
+    door.dropped.clear()
+    newcomers = range(1000, 1000 + MAX_UNPROVEN // 2 - 1)
+    for newcomer in newcomers:
+        door.come(newcomer)
+    assert door.dropped == [*range(MAX_UNPROVEN, MAX_UNPROVEN + len(newcomers))]
+
+
+def test_what_is_found_to_have_spoken_stays_and_another_goes(door: Door) -> None:
+    door.admission = Admission("here:1", door.dropped.append, lambda who: None if who else door.admission.spoke(who))
+    door.come(*range(MAX_UNPROVEN + 1))
+    assert door.dropped == [1]
+
+
 def test_only_a_few_stand_in_the_reserve_of_descriptors(door: Door) -> None:
     last = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
     door.come(*range(100))
@@ -71,6 +99,7 @@ def test_only_a_few_stand_in_the_reserve_of_descriptors(door: Door) -> None:
 
 def test_all_go_when_the_door_closes(door: Door) -> None:
     door.come(1, 2, 3)
+    door.admission.spoke(2)
     door.admission.close()
     assert sorted(door.dropped) == [1, 2, 3]
     assert len(door.admission) == 0

@@ -23,10 +23,12 @@ S = TypeVar("S", bound=Hashable)
 
 
 class Admission(Generic[S]):
-    """The unproven connections of one door, oldest first. One thread at a time.
+    """The unproven connections of one door. One thread at a time.
 
-    The oldest goes for a newcomer: a connection of ours proves itself at once, so those that stand here for long are
-    silent, or strangers. Thus nobody without a token keeps others out, nor takes the last descriptors of the process.
+    One goes for a newcomer: the silent one that came first, as a connection of ours speaks at once. Those that have
+    begun to speak go before it, the first of them, only where they have more than half of the room: strangers can
+    speak, too, and what has just come has said nothing yet. Thus nobody without a token keeps others out, nor takes
+    the last descriptors of the process.
     """
 
     def __init__(
@@ -39,28 +41,37 @@ class Admission(Generic[S]):
     ) -> None:
         """``drop`` closes a connection. ``look`` reads what it may have said by now, before it would be dropped."""
         self._where, self._drop, self._look, self._most = where, drop, look, most
-        self._unproven: dict[S, str] = {}
+        self._silent: dict[S, str] = {}  # both: the first that came stands first
+        self._spoken: dict[S, str] = {}
         self._say_dropped, self._say_paused = Seldom(logger.warning), Seldom(logger.error)
 
     def __len__(self) -> int:
-        return len(self._unproven)
+        return len(self._silent) + len(self._spoken)
 
     def came(self, who: S, name: str, descriptor: int) -> None:
         """``who`` was accepted, as that descriptor; ``name`` is for people. Others may be dropped for it."""
         most = min(MAX_IN_RESERVE, self._most) if is_reserved(descriptor) else self._most
-        while len(self._unproven) >= most:
-            self._make_room()
-        self._unproven[who] = name
+        while len(self) >= most:
+            self._make_room(self._spoken if len(self._spoken) > most // 2 else self._silent)
+        self._silent[who] = name
+
+    def spoke(self, who: S) -> None:
+        """It has begun to prove itself, in the protocol of this door. Idempotent."""
+        name = self._silent.pop(who, None)
+        if name is not None:
+            self._spoken[who] = name
 
     def left(self, who: S) -> None:
         """It has proved itself, or is gone. Idempotent."""
-        self._unproven.pop(who, None)
+        self._silent.pop(who, None)
+        self._spoken.pop(who, None)
 
     def close(self) -> None:
         """Drop all."""
-        while self._unproven:
-            who, _ = self._unproven.popitem()
-            self._drop(who)
+        for those in (self._spoken, self._silent):
+            while those:
+                who, _ = those.popitem()
+                self._drop(who)
 
     def cannot_accept(self, error: OSError) -> float:
         """No connection can be accepted for now: return the seconds until the next try.
@@ -72,11 +83,11 @@ class Admission(Generic[S]):
         )
         return PAUSE_S
 
-    def _make_room(self) -> None:
-        oldest = next(iter(self._unproven))
+    def _make_room(self, those: dict[S, str]) -> None:
+        oldest = next(iter(those))
         if self._look is not None:
             self._look(oldest)
-        name = self._unproven.pop(oldest, None)
+        name = those.pop(oldest, None)
         if name is not None:  # it has said nothing meanwhile
             self._say_dropped(
                 "connection from %s to %s dropped: too many have not proved themselves yet", name, self._where

@@ -120,6 +120,9 @@ class Listener:
         else:
             route(pending)
 
+    def greeted(self, pending: Pending) -> None:
+        self._unproven.spoke(pending)
+
     def settled(self, pending: Pending) -> None:
         self._unproven.left(pending)
 
@@ -212,6 +215,7 @@ class Pending:
         except ValueError as error:
             raise HandshakeError("the HELLO has no nonce") from error
         self._hello = meta
+        self._listener.greeted(self)
         if "by" not in self.fields:  # else the proof comes without being asked for
             self._challenge()
 

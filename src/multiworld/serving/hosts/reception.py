@@ -126,7 +126,7 @@ class Reception:
 
     async def _serve(self, peer: _Peer, sock: socket.socket) -> None:
         try:
-            purpose = await asyncio.wait_for(self._greet(peer), UNPROVEN_S)
+            purpose = await asyncio.wait_for(self._greet(peer, sock), UNPROVEN_S)
             first = await asyncio.wait_for(peer.next(), UNPROVEN_S) if purpose == "host" else None
         finally:
             self._strangers.left(sock)
@@ -135,13 +135,14 @@ class Reception:
         elif first is not None:
             await self._serve_host(peer, first)
 
-    async def _greet(self, peer: _Peer) -> str | None:
+    async def _greet(self, peer: _Peer, sock: socket.socket) -> str | None:
         """Return the purpose of a peer that has proved the token; None if it went away."""
         hello = await peer.next()
         if hello is None:
             return None
         try:
             greeting = AcceptorGreeting(self._token, hello, os.urandom(NONCE_BYTES))
+            self._strangers.spoke(sock)
             peer.send(greeting.challenge)
             answer = await peer.next()
             if answer is None:
