@@ -13,7 +13,8 @@ __all__ = ["main", "main_of_exec"]
 def main() -> int:
     """Run the command line of this process, and return its exit status."""
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, _end)
+        if signal.getsignal(signum) != signal.SIG_IGN:  # as of what a script starts in the background
+            signal.signal(signum, _end)
     from multiworld.cli.main import main as command  # which has its own way to end from here on
 
     return command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -19,6 +20,9 @@ from multiworld.wire.listener import Pending
 
 T = TypeVar("T")
 DEFAULT_TEST_TIMEOUT_S = 60.0
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of what a script starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what tests start is interrupted by them
 
 # The same examples in every run, so that a run can be repeated; --hypothesis-profile=search looks for new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

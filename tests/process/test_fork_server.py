@@ -136,6 +136,24 @@ def outcome(worker: Started) -> tuple[int, str, str]:
     return returncode, worker.stdout(), worker.stderr()
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_worker_ignores_the_signals_that_its_agent_was_started_to_ignore(warm: bool, tmp_path: Path) -> None:
+    ignored = (signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1)  # the first two in what a script starts in the background
+    program = f"import signal; print([str(signal.getsignal(each)) for each in {tuple(map(int, ignored))}])"
+    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ignored}
+    try:
+        plain = run_plainly(tmp_path, "-c", program).stdout
+        agent = Agent(warm=warm)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    try:
+        worker = agent.spawn(SCRIPT, write(tmp_path, "program.py", program), warm=warm)
+        assert worker.stdout() == plain == f"{[str(signal.SIG_IGN)] * len(ignored)}\n"
+    finally:
+        agent.close()
+
+
 def test_a_warm_script_sees_what_it_sees_in_an_interpreter_of_its_own(agent: Agent, tmp_path: Path) -> None:
     write(tmp_path, "facts.py", FACTS)
     worker = agent.spawn(SCRIPT, "facts.py", "a", "b c", cwd=str(tmp_path))

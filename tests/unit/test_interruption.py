@@ -7,8 +7,18 @@ import signal
 
 import pytest
 
+import multiworld_command
 from multiworld.process.interruptible import run_interruptible
-from multiworld.process.interruption import SIGNALS, Interrupted, handled_by, held, undoing, unwinding
+from multiworld.process.interruption import (
+    SIGNALS,
+    Interrupted,
+    _State,
+    end_on_signals,
+    handled_by,
+    held,
+    undoing,
+    unwinding,
+)
 from multiworld.serving.kept_folder import works_folder
 
 
@@ -36,13 +46,48 @@ def test_a_signal_takes_effect_at_the_end_of_what_holds_it() -> None:
     assert came == [signal.SIGINT]
 
 
-def test_a_hangup_that_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_a_signal_that_is_ignored_stays_so(signum: signal.Signals) -> None:
+    before = signal.signal(signum, signal.SIG_IGN)
     try:
         with handled_by(lambda _: None):
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert signal.getsignal(signum) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signum, before)
+
+
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_goes_on_ignoring_what_it_was_started_to_ignore(
+    ignored: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = {signum: signal.signal(signum, signal.SIG_DFL) for signum in both}
+
+    def command() -> int:
+        end_on_signals("a command")
+        seen.extend(signal.getsignal(signum) == signal.SIG_IGN for signum in both)
+        return 0
+
+    monkeypatch.setattr("multiworld.cli.main.main", command)
+    monkeypatch.setattr("multiworld.process.interruption._state", _State())
+    hangup = signal.getsignal(signal.SIGHUP)
+    signal.signal(ignored, signal.SIG_IGN)
+    try:
+        assert multiworld_command.main() == 0
+    finally:
+        for signum, handler in {**before, signal.SIGHUP: hangup}.items():
+            signal.signal(signum, handler)
+    assert seen == [signum == ignored for signum in both]
+
+
+def test_a_signal_that_is_handled_in_c_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(signal, "getsignal", lambda signum: None if signum == signal.SIGTERM else signal.SIG_DFL)
+    monkeypatch.setattr(signal, "signal", lambda signum, handler: taken.append(signum))
+    with handled_by(lambda _: None):
+        assert set(taken) == {signal.SIGINT, signal.SIGHUP}
+    assert signal.SIGTERM not in taken
 
 
 def test_contexts_are_left_by_a_signal_that_unwinds() -> None:

@@ -334,22 +334,23 @@ def test_a_folder_that_is_full_is_named_and_nothing_is_left_in_it(folder: Path) 
     assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
-def test_a_hangup_that_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_stays_so(signum: signal.Signals) -> None:
+    before = signal.signal(signum, signal.SIG_IGN)
     try:
         signals = Signals()
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signum) == signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
         signals.close()
         signals.close_descriptor()
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert signal.getsignal(signum) == signal.SIG_IGN
+        signal.signal(signum, signal.SIG_DFL)
         signals = Signals()
-        assert signal.getsignal(signal.SIGHUP) != signal.SIG_DFL
+        assert signal.getsignal(signum) != signal.SIG_DFL
         signals.close()
         signals.close_descriptor()
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signum, before)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".lock", "-x"])

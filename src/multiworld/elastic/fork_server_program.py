@@ -77,6 +77,7 @@ def serve(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]
 
 
 def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]) -> Inheritance:
+    ignored = frozenset(each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN)
     for signum in UNSTOPPABLE:  # a terminal or a scheduler may signal all processes, and somebody must see to the rest
         signal.signal(signum, signal.SIG_IGN)
     if os.getsid(0) != os.getpid():
@@ -101,7 +102,7 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our children: their status means nothing
     if options.dies_with_agent:
         outlive_parent()  # to kill what is left when that has ended
-    return Inheritance(options.agent_pid, tuple(base_path), num_blas_threads)
+    return Inheritance(options.agent_pid, tuple(base_path), num_blas_threads, ignored)
 
 
 def _preload(agent: socket.socket, names: Sequence[str], base_path: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ from torch.distributed.elastic.events.api import Event, EventSource
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from ..errors import MultiworldError
+from ..process.interruption import takeable
 from ..wire.descriptors import raise_limit
 from ..wire.progress import ProgressThread
 from ..wire.token import TOKEN_VARIABLE, warn_of_weakness
@@ -273,7 +274,7 @@ class _Run:
 class _Signals:
     """Has signals end the job, on every host, instead of this process. Those that come before ``tell`` are told then.
 
-    On another thread than the main one it takes none.
+    On another thread than the main one it takes none, and anywhere none that are ignored, or handled in C.
     """
 
     def __init__(self, signals: Iterable[signal.Signals]) -> None:
@@ -283,8 +284,8 @@ class _Signals:
         self._on_signal: Callable[[int], None] = self._noted.append
 
     def __enter__(self) -> _Signals:
-        self._before = [(signum, signal.getsignal(signum)) for signum in self._signals]
-        for signum in self._signals:
+        self._before = [(signum, signal.getsignal(signum)) for signum in takeable(self._signals)]
+        for signum, _ in self._before:
             signal.signal(signum, self._take)
         return self
 

@@ -16,7 +16,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from ..process.interruption import SIGNALLED, end_on_signals, held
+from ..process.interruption import SIGNALLED, end_on_signals, held, takeable
 from .forking import die_with_parent
 
 __all__ = ["main"]
@@ -47,7 +47,7 @@ def main() -> int:
         def end(signum: int, frame: FrameType | None) -> None:
             launcher.terminate()
 
-        for signum in SIGNALS:
+        for signum in takeable(SIGNALS):
             signal.signal(signum, end)
     _await_end(launcher, 0)
     status = launcher.wait()

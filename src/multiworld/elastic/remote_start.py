@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from types import FrameType
 
+from ..process.interruption import takeable
 from ..world.procfs import child_pids
 from .forking import WAITED_FOR
 from .missing_command import start_error
@@ -66,7 +67,7 @@ class _Hosts:
             self._signals.append(signum)
             self._news.put(None)
 
-        before = {signum: signal.signal(signum, note) for signum in SIGNALS}
+        before = {signum: signal.signal(signum, note) for signum in takeable(SIGNALS)}
         try:
             yield
         finally:

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn, TextIO
 
@@ -45,6 +45,8 @@ class Inheritance:
     """``sys.path``, but for the first entry that each program has of its own."""
     num_blas_threads: int | None
     """With how many threads numpy would compute, as OpenBLAS found when it was loaded. Now it does with one."""
+    ignored: frozenset[int] = frozenset()
+    """The signals that a program started by the agent ignores from the beginning."""
 
 
 class Hatchling:
@@ -60,7 +62,7 @@ class Hatchling:
         """
         try:
             os.setsid()
-            _reset_signals()
+            _reset_signals(self._inheritance.ignored)
             _await_adoption(self._parent)
             received = parcel.receive(self._channel)
             if received is None:
@@ -116,15 +118,15 @@ def command_line(launch: Launch) -> list[str]:
     return [entrypoint.python or sys.executable, "-u", *module, entrypoint.target, *launch.arguments]
 
 
-def _reset_signals() -> None:
-    """Have what an interpreter has that was started just now."""
+def _reset_signals(ignored: Container[int] = ()) -> None:
+    """Have what an interpreter has that was started just now, by a process that ignores these."""
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for signum in signal.valid_signals():
-        if signum == signal.SIGINT:
-            signal.signal(signum, signal.default_int_handler)
-        elif signum in (signal.SIGPIPE, signal.SIGXFSZ):
+        if signum in ignored or signum in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(signum, signal.SIG_IGN)
+        elif signum == signal.SIGINT:
+            signal.signal(signum, signal.default_int_handler)
         elif signal.getsignal(signum) not in (signal.SIG_DFL, None):  # None: not Python's, such as faulthandler's
             signal.signal(signum, signal.SIG_DFL)
 

@@ -14,12 +14,22 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
 from typing import NoReturn, TypeVar
 
-__all__ = ["SIGNALLED", "Interrupted", "end_on_signals", "handled_by", "held", "tell", "undoing", "unwinding"]
+__all__ = [
+    "SIGNALLED",
+    "Interrupted",
+    "end_on_signals",
+    "handled_by",
+    "held",
+    "takeable",
+    "tell",
+    "undoing",
+    "unwinding",
+]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SIGNALLED = 128
@@ -58,10 +68,15 @@ _state = _State()
 def end_on_signals(name: str) -> None:
     """From now on signals end this process, which is all of the command ``name``. May be called again with another.
 
-    A SIGHUP that is ignored, as under ``nohup``, stays so.
+    A signal that is ignored stays so: SIGHUP under ``nohup``, SIGINT in what a script starts in the background.
     """
     _state.name, _state.pid = name, os.getpid()
     _install()
+
+
+def takeable(signals: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Return those that are neither ignored, which was meant, nor handled in C, which Python could not set back."""
+    return [signum for signum in signals if signal.getsignal(signum) not in (signal.SIG_IGN, None)]
 
 
 @contextmanager
@@ -99,15 +114,14 @@ def handled_by(handler: Callable[[int], None]) -> Iterator[None]:
     A second one ends the process at once.
     """
     before_pid, before_handler = _state.pid, _state.handler
-    before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    before = {signum: signal.getsignal(signum) for signum in takeable(SIGNALS)}
     _state.pid, _state.handler = os.getpid(), handler
     _install()
     try:
         yield
     finally:
         for signum, each in before.items():
-            if each is not None:  # else it was not Python that installed it
-                signal.signal(signum, each)
+            signal.signal(signum, each)
         _state.pid, _state.handler = before_pid, before_handler
 
 
@@ -119,9 +133,8 @@ def unwinding() -> Iterator[None]:
 
 
 def _install() -> None:
-    for signum in SIGNALS:
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, _received)
+    for signum in takeable(SIGNALS):
+        signal.signal(signum, _received)
 
 
 def _received(signum: int, frame: FrameType | None) -> None:

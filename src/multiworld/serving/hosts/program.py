@@ -16,6 +16,7 @@ from ...elastic.blas_threads import get_blas_threads, set_blas_threads
 from ...elastic.forking import count_lasting_threads, die_with_parent, outlive_parent
 from ...elastic.orphans import Reaping
 from ...elastic.worker_program import Inheritance
+from ...process.interruption import takeable
 from ...wire.descriptors import raise_limit
 from ...wire.token import weakness_is_told
 from ...world.procfs import child_pids
@@ -43,7 +44,8 @@ def run_host(options: HostOptions) -> int:
 
 def main(descriptor: int, dies_with_parent: bool) -> NoReturn:
     """In an interpreter of its own, whose owner sends the options through the descriptor."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while it imports: what is imported would catch a KeyboardInterrupt
+    for signum in takeable([signal.SIGINT]):  # while it imports: what is imported would catch a KeyboardInterrupt
+        signal.signal(signum, signal.SIG_DFL)
     owner = socket.socket(fileno=descriptor)
     owner.set_inheritable(False)
     options = _receive_options(owner)

@@ -7,6 +7,7 @@ import select
 import signal
 from collections.abc import Callable
 
+from ...process.interruption import takeable
 from .loop import HostLoop
 
 __all__ = ["Signals"]
@@ -17,14 +18,13 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Signals:
     """Takes the signals from its making to ``close``; those that came before ``listen`` are told then.
 
-    A SIGHUP that is ignored, as under ``nohup``, stays so.
+    A signal that is ignored stays so: SIGHUP under ``nohup``, SIGINT in what a script starts in the background.
     """
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._before_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        taken = [signum for signum in ENDING if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN]
-        self._before = {signum: signal.signal(signum, _noted) for signum in taken}
+        self._before = {signum: signal.signal(signum, _noted) for signum in takeable(ENDING)}
         self._on_signal: Callable[[int], None] | None = None
         self._closed = False
 
