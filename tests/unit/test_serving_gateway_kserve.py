@@ -53,6 +53,20 @@ async def test_inputs_that_the_model_has_not_are_refused_by_name() -> None:
     assert "takes one input, and the request has 2: a, b" in await payload_of(Signature(takes="tensor"), "a", "b")
 
 
+async def test_an_optional_input_may_be_left_out() -> None:
+    a, b = TensorSpec("a", "float32", (-1, 2)), TensorSpec("b", "float32", (-1, 2), optional=True)
+    named = Signature(inputs=(a, b))
+    assert list(await payload_of(named, "a")) == ["a"]
+    assert list(await payload_of(named, "b", "a")) == ["a", "b"]
+    assert await payload_of(named, "b") == "input 'a' is missing; the model takes a and maybe b"
+    assert await payload_of(named, "a", "c") == "there is no input 'c'; the model takes a and maybe b"
+    assert list(await payload_of(Signature(inputs=(a, b), is_open=True), "c", "a")) == ["a", "c"]
+    c = TensorSpec("c", "float32", (-1, 2), optional=True)
+    listed = Signature(inputs=(a, b, c), takes="list")
+    assert len(await payload_of(listed, "b", "a")) == 2
+    assert await payload_of(listed, "a", "c") == "input 'b' is missing; the model takes a and maybe b, c"
+
+
 async def test_metadata_lists_what_the_signature_tells() -> None:
     told = (await Client(FakePipeline(signature=PIXELS)).get("/v2/models/echo")).json()
     assert told["inputs"] == [{"name": "pixels", "datatype": "FP32", "shape": [-1, 2]}]

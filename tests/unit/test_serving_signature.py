@@ -18,6 +18,14 @@ class Pixels(TypedDict):
     pixels: Tensor
 
 
+class Masked(Pixels, total=False):
+    mask: Tensor
+
+
+def masked(x: Masked) -> Tensor:
+    return x["pixels"]
+
+
 class Module(nn.Module):
     def forward(self, x):  # type: ignore[no-untyped-def]  # as people write them
         return x["pixels"] * 2
@@ -117,6 +125,15 @@ def test_what_a_work_takes_shows(work: Any, kind: str | None) -> None:
     assert kind_of_work(work) == kind
 
 
+def guarded(x):  # type: ignore[no-untyped-def]
+    y = x["pixels"] * x.get("scale", 1)
+    return y * x["mask"] if "mask" in x else y
+
+
+def handed_on(x):  # type: ignore[no-untyped-def]
+    return _of(x) + x["pixels"]
+
+
 def takes(stages: list[Stage]) -> str | None:
     signature = Pipeline(stages).signature
     return None if signature is None else signature.takes
@@ -136,6 +153,35 @@ def test_what_is_declared_comes_before_the_canary_and_that_before_the_code() -> 
     assert Pipeline([Stage("a", plain)]).signature is None
     with pytest.raises(TypeError, match="signature must be"):
         Stage("a", plain, signature="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("work", "needed", "is_open"),
+    [
+        (named, ["pixels"], False),
+        (guarded, ["pixels"], True),
+        (masked, ["pixels"], False),
+        (typed, ["pixels"], False),
+        (spread, [], True),
+        (takes_apart, [], True),
+        (handed_on, ["pixels"], True),
+        (plain, ["pixels", "mask"], False),
+    ],
+)
+def test_a_canary_is_an_example_of_which_a_work_may_need_a_part(work: Any, needed: list[str], is_open: bool) -> None:
+    canary = {"pixels": torch.ones(2, 3), "mask": torch.ones(2)}
+    signature = Pipeline([Stage("a", work, canary=canary)]).signature
+    assert signature is not None
+    assert [spec.name for spec in signature.inputs if not spec.optional] == needed
+    assert signature.is_open is is_open
+    assert Signature.from_json(signature.to_json()) == signature
+
+
+def test_inputs_that_are_declared_may_be_optional() -> None:
+    example = {"pixels": torch.ones(1), "mask": torch.ones(1)}
+    assert [spec.optional for spec in Signature.of(example, optional=["mask"]).inputs] == [False, True]
+    with pytest.raises(ValueError, match="only be optional ones"):
+        Signature.of([torch.ones(1), torch.ones(1)], optional=["input-0"])
 
 
 def test_a_model_that_is_cut_takes_and_gives_what_its_example_shows() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 __all__ = ["KINDS", "Signature", "TensorSpec", "named_tensors"]
@@ -14,11 +14,15 @@ KINDS: tuple[Kind, ...] = ("tensor", "list", "dict")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor. ``dtype``: as torch calls it, without ``torch.``; ``shape``: -1 for a dimension of any size."""
+    """One tensor. ``dtype``: as torch calls it, without ``torch.``; ``shape``: -1 for a dimension of any size.
+
+    ``optional``: of an input, whether a request may leave it out.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    optional: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -35,12 +39,14 @@ class Signature:
     """The tensors that go in and come out. ``takes``: as what they go in; None: that is not known.
 
     Empty ``inputs`` or ``outputs``: not known either. With ``takes="tensor"`` there is one input; with ``"list"`` the
-    inputs are in the order of the list.
+    inputs are in the order of the list, so that only the last ones may be optional. ``is_open``: whether the work takes
+    other inputs besides.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     takes: Kind | None = "dict"
+    is_open: bool = False
 
     def __post_init__(self) -> None:
         if self.takes is not None and self.takes not in KINDS:
@@ -54,16 +60,28 @@ class Signature:
                 raise ValueError(f"{what} must have different names, got {', '.join(spec.name for spec in specs)}")
         if self.takes == "tensor" and len(self.inputs) > 1:
             raise ValueError(f'takes="tensor" is one input, got {len(self.inputs)}')
+        optional = [spec.optional for spec in self.inputs]
+        if self.takes == "list" and optional != sorted(optional):
+            raise ValueError('takes="list": behind an input that is optional there may only be optional ones')
 
     @classmethod
-    def of(cls, example: Any, answer: Any = None, *, rows: bool = True, answer_rows: bool | None = None) -> Signature:
+    def of(
+        cls,
+        example: Any,
+        answer: Any = None,
+        *,
+        rows: bool = True,
+        answer_rows: bool | None = None,
+        optional: Collection[str] = (),
+    ) -> Signature:
         """Return that of an example of a request, and of its answer if that is known.
 
         ``rows``: whether the first dimension of all tensors is that of the requests' rows, and so of any size;
-        ``answer_rows``: the same of the answer (default: as ``rows``).
+        ``answer_rows``: the same of the answer (default: as ``rows``); ``optional``: inputs that may be left out.
         """
+        inputs = _specs(example, "input", has_rows=rows)
         return cls(
-            inputs=_specs(example, "input", has_rows=rows),
+            inputs=tuple(replace(spec, optional=spec.name in optional) for spec in inputs),
             outputs=()
             if answer is None
             else _specs(answer, "output", has_rows=rows if answer_rows is None else answer_rows),
@@ -73,9 +91,9 @@ class Signature:
     @classmethod
     def joined(cls, first: Signature | None, last: Signature | None) -> Signature | None:
         """Return that of a chain, of which the first and the last part have these; None if neither says anything."""
-        inputs, takes = ((), None) if first is None else (first.inputs, first.takes)
-        outputs = () if last is None else last.outputs
-        return cls(inputs=inputs, outputs=outputs, takes=takes) if inputs or outputs or takes else None
+        given = first or cls(takes=None)
+        joined = replace(given, outputs=() if last is None else last.outputs)
+        return joined if joined.inputs or joined.outputs or joined.takes else None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,7 +101,7 @@ class Signature:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Signature:
         """Return what ``to_json`` returned."""
-        return cls(inputs=_read(fields["inputs"]), outputs=_read(fields["outputs"]), takes=fields["takes"])
+        return cls(**{**fields, "inputs": _read(fields["inputs"]), "outputs": _read(fields["outputs"])})
 
 
 def named_tensors(payload: Any, word: str, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -115,4 +133,4 @@ def _specs(payload: Any, word: str, *, has_rows: bool) -> tuple[TensorSpec, ...]
 
 
 def _read(specs: Iterable[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(spec["name"], spec["dtype"], tuple(spec["shape"])) for spec in specs)
+    return tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in specs)

@@ -210,7 +210,7 @@ def _payload(kind: Any, named: dict[str, Tensor], signature: Signature) -> Paylo
     if kind is None or kind == "":
         kind = signature.takes or ("tensor" if len(named) == 1 else "dict")
         if kind != "tensor" and signature.inputs:
-            named = _ordered(named, [spec.name for spec in signature.inputs])
+            named = _ordered(named, signature)
         elif kind == "tensor" and len(named) > 1:
             raise _bad(f"the model takes one input, and the request has {len(named)}: {_listed(named)}")
     elif kind not in KINDS or (kind == "tensor" and len(named) > 1):
@@ -221,13 +221,27 @@ def _payload(kind: Any, named: dict[str, Tensor], signature: Signature) -> Paylo
     return tensors if kind == "list" else named
 
 
-def _ordered(named: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Return the inputs in the order of the model's; refused: others than these."""
-    missing, unknown = [name for name in names if name not in named], [name for name in named if name not in names]
-    if missing or unknown:
-        problem = f"there is no input {unknown[0]!r:.80}" if unknown else f"input {missing[0]!r:.80} is missing"
-        raise _bad(f"{problem}; the model takes {_listed(names)}")
-    return {name: named[name] for name in names}
+def _ordered(named: dict[str, Tensor], signature: Signature) -> dict[str, Tensor]:
+    """Return the inputs in the order of the model's; refused: others than these, and without those that it needs."""
+    specs = signature.inputs
+    given = [spec.name for spec in specs if spec.name in named]
+    more = [name for name in named if name not in given]
+    missing = [spec.name for spec in specs if spec.name not in named and not spec.optional]
+    if signature.takes == "list":  # the work counts them
+        missing += [spec.name for spec, name in zip(specs, given, strict=False) if spec.name != name]
+    if missing or (more and not signature.is_open):
+        has_unknown = more and not signature.is_open
+        problem = f"there is no input {more[0]!r:.80}" if has_unknown else f"input {missing[0]!r:.80} is missing"
+        raise _bad(f"{problem}; the model takes {_taken(signature)}")
+    return {name: named[name] for name in (*given, *more)}
+
+
+def _taken(signature: Signature) -> str:
+    """Return its inputs, as words."""
+    needed = [spec.name for spec in signature.inputs if not spec.optional]
+    optional = [spec.name for spec in signature.inputs if spec.optional]
+    maybe = f"maybe {_listed(optional)}" if optional else ""
+    return " and ".join(filter(None, [_listed(needed), maybe]))
 
 
 def _listed(names: Collection[str]) -> str:
