@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from multiworld.testing import Worker, WorkerGroup, wait_until
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 FORM_S = 20.0
 
 
@@ -29,13 +30,49 @@ def code_blocks(page: Path) -> Iterator[tuple[str, str]]:
         yield (title[1] if title else "", match[2])
 
 
+@dataclass(frozen=True)
+class Block:
+    """A block of code of any language: ``fence`` is what stands after the back-ticks."""
+
+    page: str
+    line: int
+    fence: str
+    code: str
+
+    @property
+    def first_line(self) -> str:
+        return self.code.partition("\n")[0]
+
+    def has(self, text: str) -> bool:
+        return text in f"{self.fence}\n{self.code}"
+
+
+def all_blocks() -> list[Block]:
+    """Return each block of code of all pages; of a page its path in the repository."""
+    return [
+        Block(str(page.relative_to(ROOT)), text[: match.start()].count("\n") + 1, match[1], match[2])
+        for page in PAGES
+        for text in [page.read_text()]
+        for match in re.finditer(r"^ *```([^\n]*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def code_block(page: str, text: str) -> str:
+    """Return the one block of that page that has the text, in its code or in its fence."""
+    (block,) = (block for block in all_blocks() if block.page == page and block.has(text))
+    return block.code
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
 def program(tmp_path: Path, page: str, title: str, *replacements: tuple[str, str]) -> Path:
     """Write one titled program to a file, on a port that is free now."""
     (code,) = (code for name, code in code_blocks(ROOT / page) if name == title)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    for old, new in (("29500", str(port)), *replacements):
+    for old, new in (("29500", str(free_port())), *replacements):
         assert old in code
         code = code.replace(old, new)
     path = tmp_path / (title or "program.py")
