@@ -137,14 +137,14 @@ async def test_the_token_of_the_tutorial() -> None:
 
 def test_the_loop_of_process_group_mode() -> None:
     """It rejoins after a loss and does the work again; ``rejoin`` itself is tested by tests/process."""
-    ends = iter([mw.WorldBrokenError("pair", 1, 1, "gone"), True])
+    ends = iter([mw.WorldBrokenError("pair", 1, 1, "gone"), None])
     waits: list[float] = []
 
     def work() -> bool:
         end = next(ends)
-        if isinstance(end, Exception):
+        if end is not None:
             raise end
-        return end
+        return True
 
     def rejoin(*, join_timeout_s: float) -> None:
         waits.append(join_timeout_s)
