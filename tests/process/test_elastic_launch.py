@@ -9,7 +9,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from multiworld.elastic.master_store import MasterStore
-from multiworld.launcher import LaunchConfig, elastic_launch
+from multiworld.launcher import LaunchConfig, ResultError, elastic_launch
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_leaks")]
 
@@ -42,6 +42,15 @@ def fail(name: str) -> None:
 
 def test_a_function_runs_in_all_workers_again_if_need_be_and_what_they_return_comes_back() -> None:
     assert elastic_launch(TWO, rank_and_sum)(10) == {0: (0, 21.0, "1"), 1: (1, 21.0, "1")}
+
+
+def leave(name: str) -> None:
+    os._exit(0)
+
+
+def test_a_function_that_ends_its_process_is_told_from_one_that_returns() -> None:
+    with pytest.raises(ResultError, match="no result of leave from rank 0"):
+        elastic_launch(LaunchConfig(1, 1, 1), leave)("data")
 
 
 def test_a_function_that_raises_fails_as_torchs_does_with_its_name_and_reason(tmp_path: Path) -> None:

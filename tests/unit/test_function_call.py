@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.spawn
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -16,7 +17,14 @@ from torch.distributed.launcher import api as torch_launcher
 
 from multiworld import launch, launcher
 from multiworld.elastic import functions
-from multiworld.elastic.function_call import keep_result, load_call, load_results, pickled_call
+from multiworld.elastic.function_call import (
+    ResultError,
+    forget_result,
+    keep_result,
+    load_call,
+    load_results,
+    pickled_call,
+)
 from multiworld.elastic.functions import LaunchConfig, elastic_launch
 from multiworld.elastic.options import EntrypointKind, JobOptions, RestartBudget
 
@@ -80,7 +88,23 @@ def test_arguments_that_cannot_be_sent_are_refused() -> None:
 def test_results_are_found_by_the_rank_that_a_worker_had_at_last(tmp_path: Path) -> None:
     for local_rank, result in ((0, "of an earlier attempt"), (0, "zero"), (1, {"one": 1})):
         keep_result(tmp_path, local_rank, "7", result)
-    assert load_results(tmp_path, {0: 4, 1: 2}) == {4: "zero", 2: {"one": 1}}
+    assert load_results(tmp_path, {0: 4, 1: 2}, function="f") == {4: "zero", 2: {"one": 1}}
+
+
+def test_a_rank_that_returned_nothing_is_named_also_if_an_earlier_attempt_did(tmp_path: Path) -> None:
+    for local_rank in (0, 1):
+        keep_result(tmp_path, local_rank, "7", "of an earlier attempt")
+    forget_result(tmp_path, 1)
+    with pytest.raises(ResultError, match=r"no result of f from rank 2: .* ended with status 0 before") as raised:
+        load_results(tmp_path, {0: 4, 1: 2}, function="f")
+    copy = pickle.loads(pickle.dumps(raised.value))
+    assert (copy.function, copy.rank) == ("f", 2)
+
+
+def test_a_result_that_cannot_be_loaded_here_is_named_with_its_rank(tmp_path: Path) -> None:
+    (tmp_path / "0").write_bytes(b"cno_such_module_here\nthing\n.")
+    with pytest.raises(ResultError, match=r"from rank 3: .* cannot be loaded .*No module named 'no_such_module_here'"):
+        load_results(tmp_path, {0: 3}, function="f")
 
 
 def test_a_result_that_cannot_be_sent_names_rank_and_type(tmp_path: Path) -> None:

@@ -11,10 +11,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["keep_result", "load_call", "load_results", "name_of", "pickled_call"]
+from ..errors import MultiworldError
+
+__all__ = ["ResultError", "forget_result", "keep_result", "load_call", "load_results", "name_of", "pickled_call"]
 
 MAIN = "__main__"
 NEEDS_CLOUDPICKLE = "install cloudpickle (pip install cloudpickle), or define it in a module that workers can import"
+
+
+class ResultError(MultiworldError):
+    """The job ended well, but what the function returned in some worker is not to be had."""
+
+    def __init__(self, function: str, rank: int, reason: str) -> None:
+        super().__init__(function, rank, reason)
+        self.function, self.rank, self.reason = function, rank, reason
+
+    def __str__(self) -> str:
+        return f"there is no result of {self.function} from rank {self.rank}: {self.reason}"
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -63,9 +76,27 @@ def keep_result(folder: Path, local_rank: int, rank: str, result: object) -> Non
     unfinished.replace(folder / str(local_rank))
 
 
-def load_results(folder: Path, ranks: dict[int, int]) -> dict[int, Any]:
-    """Return by rank what the workers have returned. ``ranks``: those of the local ranks."""
-    return {rank: pickle.loads((folder / str(local_rank)).read_bytes()) for local_rank, rank in sorted(ranks.items())}
+def forget_result(folder: Path, local_rank: int) -> None:
+    """Remove what an earlier attempt has returned."""
+    (folder / str(local_rank)).unlink(missing_ok=True)
+
+
+def load_results(folder: Path, ranks: dict[int, int], *, function: str) -> dict[int, Any]:
+    """Return by rank what the workers have returned. ``ranks``: those of the local ranks. Raises ResultError."""
+    return {rank: _load_result(folder / str(local), rank, function) for local, rank in sorted(ranks.items())}
+
+
+def _load_result(path: Path, rank: int, function: str) -> Any:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        reason = "its process ended with status 0 before the function returned, as by sys.exit(0) or os._exit(0)"
+        raise ResultError(function, rank, reason) from None
+    try:
+        return pickle.loads(content)
+    except Exception as error:
+        reason = f"what it returned cannot be loaded in this process ({type(error).__name__}: {error})"
+        raise ResultError(function, rank, reason) from error
 
 
 def _cloudpickle() -> Any:

@@ -8,16 +8,18 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from multiworld.elastic.function_call import keep_result, load_call
+from multiworld.elastic.function_call import forget_result, keep_result, load_call
 
 __all__ = ["main"]
 
 
 def main(call_file: str, results: str) -> None:
     """Call the function, and keep what it returns. What it raises goes into the error file, and ends the process."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    forget_result(Path(results), local_rank)
     function, arguments = load_call(Path(call_file).read_bytes())
     result = record(function)(*arguments)
-    keep_result(Path(results), int(os.environ["LOCAL_RANK"]), os.environ["RANK"], result)
+    keep_result(Path(results), local_rank, os.environ["RANK"], result)
 
 
 if __name__ == "__main__":

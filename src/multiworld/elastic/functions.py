@@ -18,10 +18,10 @@ from torch.distributed.launcher import api as torch_launcher
 from ..world.launched import TOKEN_VARIABLE
 from .arguments import signals_of, uninterruptible_s
 from .environment import check_visible_devices
-from .function_call import load_results, name_of, pickled_call
+from .function_call import ResultError, load_results, name_of, pickled_call
 from .options import Entrypoint, EntrypointKind, JobOptions, LogOptions, RestartBudget
 
-__all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]
+__all__ = ["LaunchConfig", "ResultError", "elastic_launch", "launch_agent"]
 
 PROGRAM = "multiworld.elastic.function_program"
 
@@ -49,7 +49,8 @@ class elastic_launch:  # noqa: N801 - PyTorch's name for it
 
     The call returns ``{rank: what the function returned}`` for the workers of this host; for a command, None for each.
     Raises what ``multiworld.run.main`` raises: ``ChildFailedError`` for workers that failed, ValueError for what cannot
-    be followed or sent to workers. ``config`` is a ``LaunchConfig``, ours or PyTorch's.
+    be followed or sent to workers. Raises ``ResultError`` for a worker that ended well and has returned nothing.
+    ``config`` is a ``LaunchConfig``, ours or PyTorch's.
     """
 
     def __init__(self, config: torch_launcher.LaunchConfig, entrypoint: Callable[..., Any] | str) -> None:
@@ -79,7 +80,7 @@ def launch_agent(
             arguments=(str(folder / "call"), name),
             named=name_of(entrypoint),
         )
-        return load_results(folder, launch(_options(config, program)))
+        return load_results(folder, launch(_options(config, program)), function=name_of(entrypoint))
 
 
 def _options(config: torch_launcher.LaunchConfig, entrypoint: Entrypoint) -> JobOptions:
