@@ -80,6 +80,17 @@ def test_an_exit_status_is_left_to_who_has_started_the_process_however_late_they
     assert own.wait() == 7
 
 
+def test_a_child_that_has_the_number_of_one_from_before_is_left_to_who_has_started_it(
+    own: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("multiworld.elastic.orphans.process_start_time", lambda pid: 1)
+        reaping = Reaping([own.pid], every_s=0.0)
+    for _ in range(3):
+        reaping.look()
+    assert own.wait() == 7
+
+
 def test_a_child_from_before_the_program_began_is_reaped(own: subprocess.Popen[bytes]) -> None:
     reaping = Reaping([own.pid], every_s=0.0)
     for _ in range(3):

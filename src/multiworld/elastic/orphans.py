@@ -38,7 +38,7 @@ class Reaping:
     """
 
     def __init__(self, inherited: Iterable[int] = (), *, every_s: float = LOOK_S, late_s: float = LATE_S) -> None:
-        self._inherited = frozenset(inherited)
+        self._inherited = {pid: process_start_time(pid) for pid in inherited}  # a number may be another process's later
         self.every_s, self._late_s = every_s, late_s
         self._looked_at = time.monotonic()
         self._ended_at: dict[int, float] = {}  # when a look found it ended
@@ -56,7 +56,8 @@ class Reaping:
 
     def _patience_s(self, pid: int) -> float:
         own = os.getsid(0)
-        if pid in self._inherited or process_session(pid) != own:
+        is_inherited = pid in self._inherited and self._inherited[pid] == process_start_time(pid)
+        if is_inherited or process_session(pid) != own:
             return self.every_s / 2  # the next look
         return self._late_s if own == 0 else float("inf")
 
