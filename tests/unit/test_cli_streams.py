@@ -6,6 +6,7 @@ import codecs
 import errno
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from typing import TextIO
@@ -42,6 +43,38 @@ def test_what_can_be_encoded_stays() -> None:
 def test_an_error_of_decoding_is_none_of_its_business() -> None:
     with own_streams(), pytest.raises(UnicodeDecodeError):
         codecs.decode(b"\xff", "utf-8", ERRORS)
+
+
+@pytest.mark.parametrize("buffering", [-1, 0])
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_what_does_not_block_and_takes_nothing_now_is_waited_for(
+    name: str, buffering: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    came: list[bytes] = []
+
+    class Reader:
+        """Reads when it is waited for."""
+
+        def register(self, descriptor: int, events: int) -> None:
+            assert events == select.POLLOUT
+
+        def poll(self) -> None:
+            came.append(os.read(read_fd, 1 << 20))
+
+    monkeypatch.setattr(select, "poll", Reader)
+    text = "".join(f"line {number}\n" for number in range(50_000))
+    binary = os.fdopen(write_fd, "wb", buffering)
+    with io.TextIOWrapper(binary, "ascii", write_through=not buffering) as stream:
+        monkeypatch.setattr(sys, name, stream)
+        with own_streams():
+            print(text, end="", file=getattr(sys, name))
+            getattr(sys, name).flush()
+    came.append(os.read(read_fd, 1 << 20))
+    os.close(read_fd)
+    assert len(came) > 1
+    assert b"".join(came).decode() == text
 
 
 @pytest.mark.parametrize("text", ["short", "x" * (1 << 20)])

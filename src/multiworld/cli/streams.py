@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import io
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -93,7 +94,7 @@ def _plain(character: str) -> bytes:
     return PLAIN.get(character, character).encode("ascii", "backslashreplace")
 
 
-def _over(stream: Any, kind: type[io.FileIO]) -> Any:
+def _over(stream: Any, kind: type[_Waiting]) -> Any:
     """Return a stream that writes to the same descriptor, or the same stream if it has none."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
@@ -102,8 +103,9 @@ def _over(stream: Any, kind: type[io.FileIO]) -> Any:
         raw = kind(stream.fileno(), "w", closefd=False)
     except (OSError, ValueError):  # it is closed, or was never open
         return stream
+    raw.is_buffered = not isinstance(stream.buffer, io.RawIOBase)
     return io.TextIOWrapper(
-        raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw),
+        io.BufferedWriter(raw) if raw.is_buffered else raw,
         stream.encoding,
         ERRORS,
         line_buffering=stream.line_buffering,
@@ -111,7 +113,34 @@ def _over(stream: Any, kind: type[io.FileIO]) -> Any:
     )
 
 
-class _Output(io.FileIO):
+class _Waiting(io.FileIO):
+    """Waits for a descriptor that does not block, and takes nothing now: a buffer would ask again at once, for ever.
+
+    Another process may have made it so: all that have a terminal share that.
+    """
+
+    is_buffered = True  # else nobody writes the rest of what was written in part
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        num_bytes = len(rest)
+        while rest:
+            written = super().write(rest)
+            if written is None:
+                self._wait_until_writable()
+                continue
+            rest = rest[written:]
+            if self.is_buffered:
+                break
+        return num_bytes - len(rest)
+
+    def _wait_until_writable(self) -> None:
+        writable = select.poll()
+        writable.register(self.fileno(), select.POLLOUT)
+        writable.poll()
+
+
+class _Output(_Waiting):
     error: OutputError | None = None
     is_over = False
 
@@ -119,15 +148,15 @@ class _Output(io.FileIO):
         if self.is_over:  # what is left in a buffer after an error: that was told
             return len(data)
         try:
-            return super().write(data) or 0
+            return super().write(data)
         except OSError as error:
             self.error = OutputError(error.errno, error.strerror)
             raise self.error from None
 
 
-class _Unread(io.FileIO):
+class _Unread(_Waiting):
     def write(self, data: Any) -> int:
         try:
-            return super().write(data) or 0
+            return super().write(data)
         except OSError:
             return len(data)
