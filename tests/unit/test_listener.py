@@ -14,7 +14,7 @@ from multiworld.wire import dialer
 from multiworld.wire.admission import MAX_UNPROVEN
 from multiworld.wire.dialer import dial
 from multiworld.wire.frames import Kind, pack_frame
-from multiworld.wire.handshake import encode_fields
+from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, encode_fields
 from multiworld.wire.listener import Listener
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.seldom import Seldom
@@ -79,6 +79,20 @@ def test_silent_strangers_keep_nobody_out(loop: ProgressThread, listener: Listen
         connection = wait_blocking(dial(loop, "127.0.0.1", listener.port, fields, b"secret", sink, timeout_s=limit_s))
         connection.abort()
         assert all(is_thrown_out(stranger) for stranger in crowd[:20])
+
+
+def test_one_that_awaits_the_answer_to_its_hello_outlasts_those_that_are_silent(
+    loop: ProgressThread, listener: Listener
+) -> None:
+    hello = pack_frame(Kind.HELLO, encode_fields({"version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES}))
+    with ExitStack() as stack:
+        first = stack.enter_context(come(listener, hello))
+        assert len(first.recv(4096)) > NONCE_BYTES  # it is challenged
+        crowd = [stack.enter_context(come(listener)) for _ in range(MAX_UNPROVEN)]
+        assert is_thrown_out(crowd[0])
+        first.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            first.recv(1)
 
 
 def test_another_service_at_an_address_that_is_dialed_again_and_again_is_one_line_of_log(
