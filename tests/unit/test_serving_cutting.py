@@ -1008,12 +1008,105 @@ class Weighted(nn.Module):
         return self.last(self.first(x) * self.scale.exp())  # type: ignore[no-any-return]
 
 
-def test_what_is_computed_of_buffers_follows_new_weights() -> None:
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_what_is_computed_of_buffers_follows_new_weights(is_sent: bool) -> None:
     model, changed, payload = Weighted(), Weighted(), torch.randn(3, 8)
     changed.scale.mul_(3)
     parts = cut(model, payload, 3, repeats=1)
-    for part in parts:
-        state = part.state_dict()
-        part.load_state_dict({name: changed.state_dict()[name] for name in state})
+    if is_sent:  # to the process that runs it
+        parts = pickle.loads(pickle.dumps(parts))
+    load(parts, changed)
     with torch.no_grad():
         assert torch.equal(run(parts, payload), changed(payload))
+
+
+def load(parts: list[nn.Module], model: nn.Module) -> None:
+    for part in parts:
+        part.load_state_dict({name: model.state_dict()[name] for name in part.state_dict()})
+
+
+class Steered(Weighted):
+    """Constant buffers choose what it computes of others."""
+
+    on: torch.Tensor
+    times: torch.Tensor
+    wide: torch.Tensor
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.register_buffer("on", torch.tensor(True))
+        self.register_buffer("times", torch.tensor([1, 2]))
+        self.register_buffer("wide", torch.ones(2, 8), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        if self.kind == "if" and self.on:
+            x = x * self.scale.exp()
+        if self.kind == "compared" and self.times.max().item() + self.wide.shape[0] > 3:
+            x = x * self.scale.exp()
+        if self.kind == "loop":
+            for _ in range(int(self.times[1])):
+                x = x * self.scale.exp()
+        if self.kind == "written":
+            chosen = torch.zeros_like(self.times)
+            chosen.add_(self.times)
+            x = x * self.scale.exp() if chosen[1] else x
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["if", "compared", "loop", "written"])
+def test_a_model_that_branches_on_a_constant_buffer_is_cut_for_its_value(kind: str) -> None:
+    """The rest follows new weights; those that would choose another way are refused."""
+    model, payload = Steered(kind), torch.randn(3, 8)
+    parts = pickle.loads(pickle.dumps(cut(model, payload, 2, repeats=1)))
+    with torch.no_grad():
+        assert torch.equal(run(parts, payload), model(payload))
+        model.scale.mul_(3)
+        model.wide.mul_(3)
+        load(parts, model)
+        assert torch.equal(run(parts, payload), model(payload))
+        chooser = model.on if kind == "if" else model.times
+        chooser.zero_()
+        load(parts, model)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"(on|times) chose what the model computes when it was cut"):
+                run(parts, payload)
+        chooser.copy_(torch.tensor(True) if kind == "if" else torch.tensor([1, 2]))
+        load(parts, model)
+        assert torch.equal(run(parts, payload), model(payload))
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.chosen = Steered("if")
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.chosen(x))  # type: ignore[no-any-return]
+
+
+def test_a_module_that_branches_on_a_buffer_stays_whole_where_that_is_enough() -> None:
+    """Then nothing is pinned: it branches anew with each request."""
+    model, payload = Inner(), torch.randn(3, 8)
+    parts = cut(model, payload, 2, repeats=1)
+    model.chosen.on.fill_(False)
+    load(parts, model)
+    with torch.no_grad():
+        assert torch.equal(run(parts, payload), model(payload))
+    assert len(cut(model, payload, 3, repeats=1)) == 3
+
+
+class Deciding(Weighted):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if (x * self.scale).sum() > 0:
+            x = -x
+        return self.last(self.first(x))  # type: ignore[no-any-return]
+
+
+def test_a_model_that_branches_on_a_request_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"trace_by_fx: TraceError.*trace_by_fx_and_pin: TraceError: what depends on a"
+    ):
+        cut(Deciding(), torch.randn(3, 8), 2, repeats=1)

@@ -13,6 +13,7 @@ from torch.fx.node import map_aggregate
 from ..errors import BadRequestError
 from . import guards
 from .boundaries import Boundary, Layout
+from .pinning import is_same
 from .tracing import Key, Traced, fixed_sizes
 
 __all__ = ["build"]
@@ -104,6 +105,33 @@ class _Guards(nn.Module):
         return tensors[0]
 
 
+class _Pinned(nn.Module):
+    """Refuses weights with which the model would go another way than the one that was followed."""
+
+    def __init__(self, names: list[str], values: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.names, self.values = names, [value.detach().clone() for value in values]
+        self.seen: list[tuple[int, int]] = []  # the weights that were found to be the same
+
+    def forward(self, tensor: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        present = [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights]
+        if present != self.seen or any(version < 0 for _, version in present):  # loading weights counts up
+            for name, value, is_one in zip(self.names, self.values, is_same(weights, self.values), strict=True):
+                if not is_one:
+                    raise RuntimeError(
+                        f"{name} chose what the model computes when it was cut, and has another value now (it was "
+                        f"{value!r:.100}): cut the model anew with these weights"
+                    )
+            self.seen = present
+        return tensor
+
+
+class PartTracer(fx.Tracer):
+    """Follows a part when it is unpickled. What is computed of buffers stays computed: it follows new weights."""
+
+    proxy_buffer_attributes = True
+
+
 class _Part:
     def __init__(
         self,
@@ -116,7 +144,7 @@ class _Part:
     ) -> None:
         self._traced, self._layout, self._state, self._before, self._after = traced, layout, state, before, after
         self._num_rows = num_rows
-        self._graph = fx.Graph()
+        self._graph = fx.Graph(tracer_cls=PartTracer)
         self._made: dict[fx.Node, fx.Node] = {}
         self._device: fx.Node | None = None
 
@@ -146,6 +174,7 @@ class _Part:
                         tensor = self._checked([tensor], f"sizes_{node.name}", sizes)
                     self._made[node] = tensor
             self._check_guards()
+            self._check_pinned()
             return
         several = len(self._before.tensors) > 1
         for node in self._before.tensors:
@@ -160,6 +189,14 @@ class _Part:
             names = ["" if keys[str(node.target)] is None else str(node.target) for node in inputs]
             tensors = [self._made[node] for node in inputs]
             self._made[inputs[0]] = self._checked(tensors, "guards", _Guards(names, self._traced.guards))
+
+    def _check_pinned(self) -> None:
+        names = [name for name in self._traced.pinned if name in self._state]  # nobody loads others
+        if names:
+            first = next(node for node in self._layout.nodes if node.op == "placeholder")
+            check = _Pinned(names, [_attribute(self._traced.module, name) for name in names])
+            weights = [self._graph.get_attr(name) for name in names]
+            self._made[first] = self._checked([self._made[first], *weights], "weights", check)
 
     def _pack(self) -> Any:
         if self._after is None:

@@ -23,7 +23,7 @@ from .fast_path import packing_noted, without_fast_path
 from .measuring import Measured, measure
 from .partition import LayerCost, partition
 from .rows import find_rows, other_values
-from .tracing import Example, Traced, trace_by_export, trace_by_fx
+from .tracing import Example, NothingPinnedError, Traced, trace_by_export, trace_by_fx, trace_by_fx_and_pin
 
 __all__ = ["Part", "cut", "cut_parts", "profile", "stages_of"]
 
@@ -180,9 +180,11 @@ def _tried(module: nn.Module, example: Any, num_stages: int, attempt: Callable[[
         own = private_copy(module)
         _check_behaviour(name, private_copy(own), bound)
         problems: list[str] = []
-        for trace in (trace_by_fx, trace_by_export):
+        for trace in (trace_by_fx, trace_by_fx_and_pin, trace_by_export):
             try:
                 return attempt(own, trace(private_copy(own), bound))
+            except NothingPinnedError:
+                continue
             except _UnsuitableError as error:
                 problems.append(f"{trace.__name__}: {error}")
             except Exception as error:  # this runs the model's own code, which may raise anything

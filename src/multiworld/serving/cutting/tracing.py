@@ -18,9 +18,18 @@ from torch.utils import _pytree as pytree
 from . import guards
 from .copying import private_copy
 from .fast_path import LayerByLayer, is_encoder, layer_by_layer, without_fast_path
+from .pinning import WeightProxy, WeightValues
 from .regions import as_modules
 
-__all__ = ["Example", "Traced", "fixed_sizes", "trace_by_export", "trace_by_fx"]
+__all__ = [
+    "Example",
+    "NothingPinnedError",
+    "Traced",
+    "fixed_sizes",
+    "trace_by_export",
+    "trace_by_fx",
+    "trace_by_fx_and_pin",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -74,26 +83,46 @@ class Example:
 class Traced:
     """``module.graph`` takes the tensors of ``example`` and returns a tensor, or a list or dict of tensors.
 
-    ``guards``: what must hold of the sizes of a request's tensors, besides those that are fixed.
+    ``guards``: what must hold of the sizes of a request's tensors, besides those that are fixed. ``pinned``: the
+    parameters and buffers whose values chose the way that was followed, so that it does not hold for others.
     """
 
     module: fx.GraphModule
     example: Example
     guards: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
+
+
+class NothingPinnedError(Exception):
+    """No weight chooses what a model computes, so that there is nothing more to find than without pins."""
 
 
 class _Tracer(fx.Tracer):
     """Leaves those modules whole whose code fx cannot follow, and remembers where it failed.
 
-    What is computed of buffers is followed too: as constants, it would not change when they get new weights.
+    What is computed of buffers is followed too: as constants, it would not change when they get new weights. With
+    ``weights``, code may ask for the values of weights, to branch on them, and they are pinned then.
     """
 
     proxy_buffer_attributes = True
 
-    def __init__(self, opaque: set[type[nn.Module]]) -> None:
+    def __init__(self, opaque: set[type[nn.Module]], weights: WeightValues | None) -> None:
         super().__init__()
         self._opaque = opaque
+        self._weights = weights
         self.failed: type[nn.Module] | None = None
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        if self._weights is not None and self._weights.holds(node):
+            return WeightProxy(node, self)
+        return super().proxy(node)
+
+    def value_of(self, obj: fx.Proxy) -> Any:
+        assert self._weights is not None, "there are no proxies of weights without it"
+        return self._weights.value_of(obj.node)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        return super().to_bool(obj) if self._weights is None else bool(self.value_of(obj))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if type(m) in self._opaque:
@@ -123,6 +152,18 @@ def _is_alone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def trace_by_fx(module: nn.Module, example: Example) -> Traced:
     """Trace symbolically: shapes stay free, names stay as they are. Raises whatever ``forward`` does with a proxy."""
+    return _trace(module, example, pins=False)
+
+
+def trace_by_fx_and_pin(module: nn.Module, example: Example) -> Traced:
+    """As ``trace_by_fx``, for models that branch on the values of weights: the way that it goes with those it has.
+
+    Raises NothingPinnedError for others.
+    """
+    return _trace(module, example, pins=True)
+
+
+def _trace(module: nn.Module, example: Example, *, pins: bool) -> Traced:
     opaque: set[type[nn.Module]] = set()
     original = module
     while True:
@@ -131,7 +172,8 @@ def trace_by_fx(module: nn.Module, example: Example) -> Traced:
             raise NotImplementedError("it has hooks of its own, which fx does not follow")
         if is_encoder(module):
             module.__class__ = LayerByLayer
-        tracer = _Tracer(opaque)
+        weights = WeightValues(module) if pins else None
+        tracer = _Tracer(opaque, weights)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a default that cannot be asserted is no concern: it is never given
@@ -146,7 +188,10 @@ def trace_by_fx(module: nn.Module, example: Example) -> Traced:
                 _erase(graph, node)
         output = _output(graph)
         output.args = (_plain(output.args[0]),)
-        return Traced(fx.GraphModule(module, graph), example)
+        if weights is not None and not weights.was_asked:
+            raise NothingPinnedError
+        pinned = () if weights is None else tuple(weights.pinned)
+        return Traced(fx.GraphModule(module, graph), example, pinned=pinned)
 
 
 def trace_by_export(module: nn.Module, example: Example) -> Traced:
