@@ -80,7 +80,17 @@ def test_interrupt_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -> N
     assert main(["bench"]) == 130
 
 
-@pytest.mark.parametrize("line", [["--help"], ["--version"], ["xyzzy"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--help"],
+        ["--version"],
+        ["xyzzy"],
+        ["doctor", "--help"],
+        ["serve", "join", "--nope"],
+        ["serve", "join", "nowhere"],
+    ],
+)
 def test_nothing_but_a_command_imports_torch(line: list[str]) -> None:
     program = (
         "import sys\n"

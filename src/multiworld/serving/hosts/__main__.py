@@ -11,7 +11,6 @@ from ...command_parser import CommandParser
 from ...process.interruption import end_on_signals
 from ...wire.token import TOKEN_VARIABLE, check_token, weakness_of
 from .options import HostOptions
-from .program import run_host
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m multiworld.serving.hosts") -> int:
@@ -35,6 +34,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m multiwor
         parser.error(str(error))
     if warning := weakness_of(token):
         sys.stderr.write(f"{parser.prog}: {warning}\n")
+    from .program import run_host  # what makes no sense is told without PyTorch, which takes seconds
+
     return run_host(host)
 
 
