@@ -653,6 +653,54 @@ async def test_others_have_their_turn_while_a_large_body_is_read(text: bytes) ->
     assert num_turns >= len(body) // json_reading.SLICE_BYTES
 
 
+@pytest.mark.parametrize("begin", ["[", "[[", "[[[", "[\n  ", "[ [ [\t"])
+@pytest.mark.parametrize("number", [1000, 1600, 5000])
+def test_many_short_numbers_behind_brackets_or_blanks_are_read(begin: str, number: int) -> None:
+    for blanks in ("", "\n  "):
+        text = f'{blanks}{{{blanks}"inputs":{begin}{"0," * number}1{"]" * begin.count("[")}}}'
+        tensor = read_json(text)
+        assert isinstance(tensor, Tensor)
+        assert (tensor.shape[-1], tensor.sum().item()) == (number + 1, 1)
+
+
+@pytest.mark.parametrize("text", [b'[1,"a"],', b'[[1],"a"],', b'{"a":[1]},', b'[1,{"a":2}],', b'["a"],'])
+async def test_short_lists_of_other_things_take_no_turn_each(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr(json_reading, "MAX_VALUES", 1 << 30)
+    num_turns = 0
+
+    class Counting(Turns):
+        async def wait_next(self) -> None:
+            nonlocal num_turns
+            num_turns += 1
+
+    num_lists = (1 << 18) // len(text)
+    body = bytearray(b'{"x":[' + (text * num_lists)[:-1] + b"]}")
+    found = await load(body, Budget(HeldBytes(1 << 30), Counting()))
+    assert found == orjson.loads(body)
+    assert 16 <= num_turns <= num_lists // 20
+
+
+@pytest.mark.parametrize(
+    "integers", [[-1, 1 << 63], [0] * 3000 + [1 << 63] + [5] * 3000 + [-1], [(1 << 64) - 1, -5] * 900]
+)
+def test_integers_that_no_type_holds_together_are_not_rounded_silently(integers: list[int]) -> None:
+    for inputs in (integers, [integers]):
+        text = orjson.dumps(inputs).decode()
+        assert "no type of integers holds" in refusal_of_json(f'{{"inputs": {text}}}')
+        assert refusal_of_json(f'{{"inputs": {text}, "dtype": "int64"}}')
+        rounded = read_json(f'{{"inputs": {text}, "dtype": "float64"}}')
+        assert isinstance(rounded, Tensor)
+        assert rounded.tolist() == torch.tensor(inputs, dtype=torch.float64).tolist()
+
+
+@pytest.mark.parametrize("numbers_", [[-1, 1 << 63, 0.5], ["NaN", -1, 1 << 63], [-1.5, 1e19]])
+def test_fractions_among_integers_make_all_of_them_floats(numbers_: list[Any]) -> None:
+    for number in (1, 2000):
+        tensor = read_json(f'{{"inputs": {orjson.dumps(numbers_ * number).decode()}}}')
+        assert isinstance(tensor, Tensor)
+        assert tensor.dtype == torch.float32
+
+
 @pytest.mark.parametrize("tensor", [torch.ones(3, 0), torch.ones(2, 5000), torch.full((9, 900, 2), math.nan)])
 def test_a_large_answer_in_json_is_the_same_in_slices(tensor: Tensor) -> None:
     answer = orjson.loads(joined(encode(JSON, [tensor, tensor + 1, torch.ones(2)]))[0])

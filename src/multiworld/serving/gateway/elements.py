@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .dtypes import dtype_name
-from .json_reading import MAX_DIMS, Numbers, as_array, check_rows
+from .json_reading import MAX_DIMS, Numbers, as_array, check_rows, is_rounded
 from .refusal import Refusal
 from .served import Payload
 
@@ -89,6 +89,11 @@ def from_json(data: Any, dtype: torch.dtype | None, shape: Any, *, name: str) ->
     """
     array, has_words = as_array(data, name)
     if dtype is None:
+        if is_rounded(data, array):
+            what = "integers below 0 and others from 2^63, which no type of integers holds together"
+            raise Refusal(
+                400, "BadRequestError", f"{name} has {what}; name a dtype, such as float64, to have them rounded"
+            )
         dtype = {"b": torch.bool, "i": torch.int64, "u": torch.uint64}.get(array.dtype.kind, torch.float32)
         if array.size == 0:
             dtype = torch.float32

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import orjson
 from .budget import Budget
 from .refusal import Refusal
 
-__all__ = ["MAX_DIMS", "WORDS", "Numbers", "as_array", "check_rows", "load", "num_bytes_read"]
+__all__ = ["MAX_DIMS", "WORDS", "Numbers", "as_array", "check_rows", "is_rounded", "load", "num_bytes_read", "parsed"]
 
 SMALL_BYTES = 1 << 12
 """What is parsed at once. Its worst lists take a millisecond or two."""
@@ -29,6 +30,7 @@ SLICE_BYTES = 1 << 13
 SCAN_BYTES = 1 << 15
 """Of text that is looked at between two turns."""
 TOKEN_COST = 64  # a token costs as much as looking at so many bytes
+DEPTHS_COST = 512  # numpy's calls for one piece, however short
 NUMBERS_COST = 4  # parsing numbers costs so much more than looking at their text
 MAX_VALUES = 1 << 17
 """Of what is in no list of numbers: names, texts, objects."""
@@ -46,6 +48,7 @@ WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """What JSON has no numbers for, as protobuf writes it."""
 
 QUOTE, OPEN, CLOSE = b'"[]'
+INDENTED = re.compile(rb"[ \t\r\n]*([\[{])[ \t\r\n]{2,}")
 NEITHER = re.compile(rb'[^"\[]+')
 TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 SHORT = re.compile(rb'\[[^\[\]"{}]{0,256}\]')
@@ -60,13 +63,29 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Numbers:
-    """Nested lists of numbers, as numpy's array of them. ``has_words``: some were written as words."""
+    """Nested lists of numbers, as numpy's array of them. ``has_words``: some were written as words.
+
+    ``is_rounded``: all were integers, and no type of integers holds them together.
+    """
 
     array: Array
     has_words: bool
+    is_rounded: bool = False
 
     def __repr__(self) -> str:
         return f"<lists of {self.array.size} numbers>"
+
+
+def parsed(text: bytes | bytearray | memoryview) -> Any:
+    """Return what JSON means, as orjson does; raises orjson.JSONDecodeError.
+
+    Where two blanks follow the first bracket orjson takes the whole for indented text, reserves memory for the few
+    values of such a text, and fails if there are more of them: "failed to allocate memory".
+    """
+    begin = INDENTED.match(text)
+    if begin is not None:
+        text = begin[1] + bytes(memoryview(text)[begin.end() :])
+    return orjson.loads(text)
 
 
 async def load(body: bytearray | memoryview, budget: Budget) -> Any:
@@ -75,12 +94,12 @@ async def load(body: bytearray | memoryview, budget: Budget) -> Any:
     Raises orjson.JSONDecodeError for what is no JSON, and a Refusal for what is ragged, too deep, or too much.
     """
     if len(body) <= SMALL_BYTES:
-        return orjson.loads(body)
+        return parsed(body)
     with budget.lent(3 * len(body)):
         scanner = _Scanner(memoryview(body), budget)
         await scanner.scan()
         await budget.wait_turn()
-        value = orjson.loads(scanner.rest)
+        value = parsed(scanner.rest)
         return await _filled(value, scanner.found, budget)
 
 
@@ -97,6 +116,15 @@ def as_array(data: Any, name: str) -> tuple[Array, bool]:
         raise _bad(f"{name} must be numbers, or lists of numbers of one shape")
     check_rows(array.shape)
     return array, has_words
+
+
+def is_rounded(data: Any, array: Array) -> bool:
+    """Whether integers became an array of floating-point numbers: some are below 0, and others from 2^63."""
+    if isinstance(data, Numbers):
+        return data.is_rounded
+    if array.dtype.kind != "f" or not array.size or not (array.min() < 0 and array.max() >= 1 << 63):
+        return False
+    return _are_integers(np.array(data, dtype=object).flat)
 
 
 def num_bytes_read(data: Any) -> int:
@@ -196,6 +224,10 @@ class _Scanner:
             return short.end()
         at, depth = begin, 0
         while match := NUMBERS.match(self._body, at, at + SCAN_BYTES):
+            if CLOSE not in match[0] and depth + match[0].count(b"[") <= MAX_DIMS:  # there may be thousands of them
+                at, depth = match.end(), depth + match[0].count(b"[")
+                await self._spend(len(match[0]))
+                continue
             depths = _depths(match[0], depth)
             is_closed = depths == 0
             first = int(is_closed.argmax())
@@ -212,11 +244,12 @@ class _Scanner:
             if int(depths.max()) > MAX_DIMS:
                 raise _bad(f"lists are nested too deeply: a tensor has at most {MAX_DIMS} dimensions")
             at, depth = match.end(), int(depths[-1])
-            await self._spend(SCAN_BYTES)
+            await self._spend(len(match[0]) + DEPTHS_COST)
         while begin < at:  # a list of other things: its numbers are values as others are
-            self._keep(bytes(self._body[begin : min(at, begin + SCAN_BYTES)]))
+            piece = bytes(self._body[begin : min(at, begin + SCAN_BYTES)])
+            self._keep(piece)
             begin += SCAN_BYTES
-            await self._spend(SCAN_BYTES)
+            await self._spend(len(piece))
         return at
 
     async def _numbers(self, begin: int, end: int) -> Numbers:
@@ -233,8 +266,8 @@ class _Scanner:
         if not size:
             await self._check_empty(begin, end)
             return Numbers(np.empty(shape), has_words=False)
-        array, has_words = await self._flat(begin, end, size)
-        return Numbers(array.reshape(shape), has_words)
+        numbers = await self._flat(begin, end, size)
+        return replace(numbers, array=numbers.array.reshape(shape))
 
     async def _shape_of(self, structure: bytearray, *, is_empty: bool) -> tuple[int, ...]:
         """Return the shape of nested lists of which only brackets and commas are left.
@@ -272,9 +305,9 @@ class _Scanner:
             await self._spend(SCAN_BYTES)
         return found + depth
 
-    async def _flat(self, begin: int, end: int, size: int) -> tuple[Array, bool]:
+    async def _flat(self, begin: int, end: int, size: int) -> Numbers:
         whole: Array | None = None
-        has_words, filled, at = False, 0, begin
+        has_words, has_fractions, filled, at = False, False, 0, begin
         while at < end:
             piece = bytes(self._body[at : min(at + SLICE_BYTES, end)])
             if at + len(piece) < end:
@@ -284,11 +317,12 @@ class _Scanner:
                 piece = piece[:cut]
             at += len(piece) + 1
             try:
-                values = orjson.loads(b"[" + piece.translate(FLAT) + b"]")
+                values = parsed(b"[" + piece.translate(FLAT) + b"]")
             except orjson.JSONDecodeError as error:
                 raise _bad(f"the body has lists that are no JSON, or ragged: {error.msg:.200}") from None
             array, is_worded = as_array(values, "a list of the body")
             has_words |= is_worded
+            has_fractions = has_fractions or (array.dtype.kind == "f" and not _are_integers(values))
             if filled + len(array) > size:
                 raise _ragged()
             whole = np.empty(size, array.dtype) if whole is None else _holding(whole, filled, array)
@@ -297,7 +331,7 @@ class _Scanner:
             await self._spend(NUMBERS_COST * (len(piece) + TOKEN_COST))
         if whole is None or filled != size:
             raise _ragged()
-        return whole, has_words
+        return Numbers(whole, has_words, is_rounded=whole.dtype.kind == "f" and not has_fractions)
 
     async def _check_empty(self, begin: int, end: int) -> None:
         for at in range(begin, end, SCAN_BYTES):
@@ -352,6 +386,10 @@ async def _filled(value: Any, found: dict[str, Numbers], budget: Budget) -> Any:
             spent = 0
             await budget.wait_turn()
     return whole[0]
+
+
+def _are_integers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 def _has_words(data: Any) -> bool:

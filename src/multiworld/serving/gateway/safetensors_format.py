@@ -12,6 +12,7 @@ from torch import Tensor
 from .budget import Budget
 from .dtypes import DTYPES, dtype_name
 from .elements import Buffer, as_bytes, check_count, checked_shape, from_bytes
+from .json_reading import parsed
 from .refusal import Refusal
 from .served import Payload
 
@@ -58,7 +59,7 @@ async def decode(body: bytearray, headers: Mapping[str, str], budget: Budget) ->
     check_count(max(0, num_objects - 2))  # two are not tensors: the header itself, and the metadata
     if num_objects and bytes(header).count(b",") > VALUES_EACH * num_objects:
         raise _bad("its header has more values than tensors need")
-    entries = orjson.loads(header)
+    entries = parsed(header)
     if not isinstance(entries, dict):
         raise _bad("its header is no object")
     metadata = entries.pop(METADATA, None) or {}
