@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -213,3 +214,26 @@ async def test_a_process_that_no_launcher_has_started_says_so(monkeypatch: pytes
     async with mw.WorldManager() as manager:
         with pytest.raises(mw.ChannelUnavailableError, match="not started by an MPI launcher"):
             await manager.join("w", 0, 1, manager.serve_store("tcp://127.0.0.1:0"), backend="mpi")
+
+
+SPINS = """
+import sys
+from multiworld.testing import mpi_process
+
+mpi_process._initialize_mpi = lambda: [None for _ in iter(int, 1)]  # as MPI_Init does while others are missing
+mpi_process.main(sys.argv[1])
+"""
+
+
+def test_a_process_that_initializes_mpi_ends_with_its_launcher(tmp_path: Path) -> None:
+    place = str(tmp_path / "launcher")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(place)
+        listener.listen(1)
+        listener.settimeout(scaled(RUN_S))
+        with subprocess.Popen([sys.executable, "-c", SPINS, place]) as process:
+            try:
+                listener.accept()[0].close()
+                assert process.wait(scaled(RUN_S)) == -signal.SIGKILL
+            finally:
+                process.kill()
