@@ -72,7 +72,7 @@ WRAPPED: dict[str, tuple[Callable[[nn.Module], nn.Module], str, str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:`torch.jit:FutureWarning")
 @pytest.mark.parametrize("kind", WRAPPED)
 def test_what_is_wrapped_is_refused_with_what_to_give_instead(kind: str) -> None:
     wrap, reason, advice = WRAPPED[kind]
