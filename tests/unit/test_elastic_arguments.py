@@ -60,13 +60,19 @@ VALUES: dict[str, str | None] = {
     "signals_to_handle": "SIGTERM,SIGUSR1",
     "shutdown_timeout": "7",
     "virtual_local_rank": None,
+    "log_line_prefix_template": "${hostname}:${rank} ",
 }
+COMPLETION = "print_completion"  # since 2.14, as the template; it is the only one that we do not take
 NO_VARIABLE = {"logs_specs", "numa_binding"}  # torchrun reads no PET_ variable for these
 BASE = ["--nnodes=2"]
+NOT_IN_THIS_TORCH = (
+    set() if hasattr(torchrun, "_PrintCompletionAction") else {"log_line_prefix_template"}
+)  # torchrun has it since 2.14
 
 
 def _torchrun_actions() -> list[Action]:
-    return [each for each in torchrun.get_args_parser()._actions if each.option_strings and each.dest != "help"]
+    actions = torchrun.get_args_parser()._actions
+    return [each for each in actions if each.option_strings and each.dest not in ("help", COMPLETION)]
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +179,7 @@ def assert_same(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch, *, ol
 
 
 def test_every_option_of_torchrun_is_compared_below() -> None:
-    assert {each.dest for each in _torchrun_actions()} == set(VALUES)
+    assert {each.dest for each in _torchrun_actions()} == set(VALUES) - NOT_IN_THIS_TORCH
 
 
 @pytest.mark.parametrize(
@@ -187,7 +193,7 @@ def test_every_spelling_of_an_option_means_what_it_means_to_torchrun(
     assert_same([*BASE, text, *([] if value is None else [value]), "/bin/sh", "-x", "--nnodes=9"], monkeypatch)
 
 
-@pytest.mark.parametrize("dest", sorted(set(VALUES) - NO_VARIABLE))
+@pytest.mark.parametrize("dest", sorted(set(VALUES) - NO_VARIABLE - NOT_IN_THIS_TORCH))
 def test_every_variable_of_an_option_means_what_it_means_to_torchrun(
     dest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +245,23 @@ def test_a_line_means_what_it_means_to_the_old_launcher(line: str, monkeypatch: 
 def test_the_variables_that_torchrun_reads_mean_the_same(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*variable.split("=", 1))
     assert_same(["--nproc-per-node=4", SCRIPT], monkeypatch)
+
+
+def test_the_prefix_of_lines_is_an_option_with_every_torch_and_comes_before_the_variable() -> None:
+    variable = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "v"}
+    assert options("--log-line-prefix-template", "[${rank}] ", environ=variable).logs.prefix_template == "[${rank}] "
+    assert options("--log_line_prefix_template=x").logs.prefix_template == "x"
+    assert options(environ=variable).logs.prefix_template == "v"
+    assert options(environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": ""}).logs.prefix_template == ""
+    assert options().logs.prefix_template is None
+
+
+@pytest.mark.skipif(bool(NOT_IN_THIS_TORCH), reason="torchrun has --print-completion since 2.14")
+def test_torchruns_script_of_completion_is_refused_with_the_name_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options("--print-completion", "zsh")
+    assert ended.value.code == 2
+    assert "multiworld completion zsh prints a script for all commands" in capsys.readouterr().err
 
 
 def test_an_abbreviation_that_torchrun_takes_means_the_same() -> None:

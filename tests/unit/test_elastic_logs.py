@@ -143,6 +143,7 @@ def test_the_only_worker_has_no_prefix() -> None:
 def test_a_template_is_used_as_torchrun_does_even_for_one_worker() -> None:
     template = "[${role_name}/${rank}/${local_rank}/${generation}/${other}]:"
     assert prefix(assignment(num_workers=1), role="a", template=template) == "[a/0/0/1/${other}]:"
+    assert prefix(assignment(), role="a", template="${hostname}: ", hostname="h") == "h: "
 
 
 def test_an_empty_template_means_no_prefix() -> None:

@@ -196,7 +196,7 @@ def _logs(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LogOptio
         duplicate_stdout_filters=tuple(getattr(namespace, "duplicate_stdout_filters", ())),
         duplicate_stderr_filters=tuple(getattr(namespace, "duplicate_stderr_filters", ())),
         logs_specs=_logs_specs(namespace.logs_specs),
-        prefix_template=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        prefix_template=namespace.log_line_prefix_template or environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
     )
 
 

@@ -87,6 +87,15 @@ class _Switch(check_env):
         setattr(namespace, self.dest, not (option or "").startswith("--no"))
 
 
+class _NoCompletion(argparse.Action):
+    """``--print-completion SHELL`` of torchrun since PyTorch 2.14, whose script completes torchrun alone."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        parser.error(f"{option} is not taken here: multiworld completion {values} prints a script for all commands")
+
+
 def _parser(prog: str, description: str) -> argparse.ArgumentParser:
     try:
         torchruns = get_args_parser()
@@ -100,10 +109,28 @@ def _parser(prog: str, description: str) -> argparse.ArgumentParser:
             conflict_handler="resolve",  # two options are given a wider meaning by ours
         )
         parser.preferred = frozenset(torchruns._option_string_actions)
+        _add_newer(parser, is_known="--print-completion" in torchruns._option_string_actions)
         _add_ours(parser)
     except ValueError as error:
         raise ValueError(f"a PET_ variable that stands for a switch must be 0 or 1: {error}") from error
     return parser
+
+
+def _add_newer(parser: argparse.ArgumentParser, *, is_known: bool) -> None:
+    """Add what torchrun takes since PyTorch 2.14, for every release. ``is_known``: it is one of those."""
+    parser.add_argument(
+        "--log-line-prefix-template",
+        "--log_line_prefix_template",
+        action=env,
+        default="",
+        metavar="TEXT",
+        help="What stands before each line of a worker on the console, with ${role_name}, ${local_rank}, ${rank} and "
+        "${hostname}; default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or [role rank generation].",
+    )
+    if is_known:
+        parser.add_argument(
+            "--print-completion", "--print_completion", action=_NoCompletion, metavar="SHELL", help=argparse.SUPPRESS
+        )
 
 
 def _add_ours(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from ..assignment import Assignment
 __all__ = ["prefix"]
 
 
-def prefix(assignment: Assignment, *, role: str, template: str | None = None) -> str:
+def prefix(assignment: Assignment, *, role: str, template: str | None = None, hostname: str = "") -> str:
     """Return ``"[role rank generation] "``, or what the template says; nothing for the only worker of a job.
 
     An empty template stands for no prefix.
@@ -17,5 +17,9 @@ def prefix(assignment: Assignment, *, role: str, template: str | None = None) ->
     if template is None:
         return f"[{role} {assignment.rank} g{assignment.generation}] " if assignment.world_size > 1 else ""
     return string.Template(template).safe_substitute(
-        role_name=role, rank=assignment.rank, local_rank=assignment.local_rank, generation=assignment.generation
+        role_name=role,
+        rank=assignment.rank,
+        local_rank=assignment.local_rank,
+        generation=assignment.generation,
+        hostname=hostname,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -132,7 +133,7 @@ class LogPump:
         console_out: TextIO | None = None,
         console_err: TextIO | None = None,
     ) -> None:
-        self._template, self._role = options.prefix_template, role
+        self._template, self._role, self._hostname = options.prefix_template, role, socket.gethostname()
         self._places = Places(options, role=role, run_id=run_id, num_workers=num_workers)
         self.thread = ProgressThread("multiworld-logs")
         self.out, self.err = open_consoles(self.thread, console_out or sys.stdout, console_err or sys.stderr, Console)
@@ -189,7 +190,7 @@ class LogPump:
         self._places.discard_empty()
 
     def prefix(self, assignment: Assignment) -> bytes:
-        return prefix(assignment, role=self._role, template=self._template).encode()
+        return prefix(assignment, role=self._role, template=self._template, hostname=self._hostname).encode()
 
     def is_exact(self, assignment: Assignment) -> bool:
         """Whether this worker's output is all there is, and goes through as it is."""
