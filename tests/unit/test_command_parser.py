@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -86,29 +89,114 @@ def test_what_torchrun_does_not_have_comes_first() -> None:
 
 
 def test_completion_knows_every_command_and_verb() -> None:
-    known = completion.words()
+    known = completion.places()
     assert {"", *COMMANDS, *(f"serve {verb}" for verb in VERBS), "serve watch", "serve join"} <= set(known)
-    assert "--force" in known["serve scale"]
-    assert "--nproc-per-node" in known["run"]
-    assert known["completion"][:3] == ["bash", "zsh", "fish"]
+    assert "--force" in known["serve scale"].words
+    assert "--nproc-per-node" in known["run"].words
+    assert known["completion"].words[:3] == ("bash", "zsh", "fish")
+    assert known["run"].values["--restart"] == ("worker", "world", "all", "auto")
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [("multiworld sta", "status"), ("multiworld serve sc", "scale"), ("multiworld serve scale --no-w", "--no-wait"),
-     ("multiworld help man", "manifest"), ("multiworld run --nproc", "--nproc-per-node")],
-)  # fmt: skip
-def test_bash_completes(typed: str, expected: str) -> None:
+TYPED = [
+    ("multiworld sta", ["status"]),
+    ("multiworld serve sc", ["scale"]),
+    ("multiworld serve scale --no-w", ["--no-wait"]),
+    ("multiworld serve scale --por", []),  # an option of serve, not of its verbs
+    ("multiworld help man", ["manifest"]),
+    ("multiworld help serve wat", ["watch"]),
+    ("multiworld run --nproc", ["--nproc-per-node"]),
+    ("multiworld run --restart wor", ["worker", "world"]),
+    ("multiworld run --rdzv-backend c1", ["c10d"]),
+    ("multiworld run --log-dir a_f", ["a_file", "a_folder"]),
+    ("multiworld run a_f", ["a_file", "a_folder"]),
+    ("multiworld status a_f", []),
+    ("multiworld serve scale status a_f", []),
+    ("multiworld completion fi", ["fish"]),
+    ("multiworld bench chan", ["channels"]),
+    ("m8d bench --reco", ["--record"]),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a_file").touch()
+    (tmp_path / "a_folder").mkdir()
+    return tmp_path
+
+
+def needs(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+
+
+@pytest.mark.parametrize(("typed", "expected"), [*TYPED, ("multiworld run --restart = wor", ["worker", "world"])])
+def test_bash_completes(typed: str, expected: list[str], folder: Path) -> None:
     words = typed.split()
     ask = f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _multiworld; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     done = subprocess.run(
-        ["bash", "-c", f"{completion.script('bash')}\n{ask}"], capture_output=True, text=True, check=True
+        ["bash", "-c", f"{completion.script('bash')}\n{ask}"], cwd=folder, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == [expected]
+    assert sorted(done.stdout.split()) == expected
+
+
+def test_fish_completes(folder: Path) -> None:
+    needs("fish")
+    lines = [*TYPED, ("multiworld run --restart=wor", ["--restart=worker", "--restart=world"])]
+    asked = "".join(f"echo '> {typed}'; complete -C '{typed}'\n" for typed, _ in lines)
+    env = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder)}
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"{completion.script('fish')}\n{asked}"],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    answers = [each.splitlines() for each in done.stdout.split("> ")[1:]]
+    found = {typed: sorted(line.split("\t")[0].rstrip("/") for line in answer) for typed, *answer in answers}
+    assert found == dict(lines)
+
+
+def test_zsh_completes_at_a_terminal(folder: Path) -> None:
+    needs("zsh")
+    (folder / "script").write_text(completion.script("zsh"))
+    lines = [
+        ("multiworld sta", "multiworld status"),
+        ("multiworld serve scale --no-w", "multiworld serve scale --no-wait"),
+        ("multiworld run --rdzv-backend c1", "multiworld run --rdzv-backend c10d"),
+        ("multiworld run --rdzv-backend=c1", "multiworld run --rdzv-backend=c10d"),
+        ("multiworld run a_fo", "multiworld run a_folder"),
+        ("multiworld status a_fo", "multiworld status a_fo"),
+        ("m8d help serve wat", "m8d help serve watch"),
+    ]
+    typed = "".join(f"{line}\t\x01echo '<\x05>'\r" for line, _ in lines)  # to the line's begin, and to its end
+    terminal, ours = pty.openpty()
+    env = {"PATH": os.environ["PATH"], "TERM": "dumb", "HOME": str(folder)}
+    with subprocess.Popen(
+        ["zsh", "-f", "-i"], cwd=folder, env=env, stdin=ours, stdout=ours, stderr=ours, start_new_session=True
+    ):
+        os.close(ours)
+        os.write(terminal, b"PS1=; unsetopt zle_bracketed_paste; source ./script\r")
+        os.write(terminal, f"echo READY-$((1 + 1))\r{typed}exit\r".encode())
+        shown = b""
+        while chunk := _read(terminal):
+            shown += chunk
+    os.close(terminal)
+    printed = [line.strip() for line in shown.decode().split("READY-2")[-1].split("\n")]
+    assert [line[1:-1].rstrip() for line in printed if line[:1] == "<" and line[-1:] == ">"] == [
+        expected for _, expected in lines
+    ]
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # the shell has ended
+        return b""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_is_one_that_its_shell_can_read(shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    needs(shell)
     subprocess.run([shell, "-n"], input=completion.script(shell), text=True, check=True)
