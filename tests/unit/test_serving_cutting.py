@@ -1,9 +1,12 @@
 """A model that is cut into stages returns bitwise what it returned as a whole."""
 
-import multiprocessing
 import pickle
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from itertools import cycle
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
@@ -639,16 +642,65 @@ class Choosing(nn.Module):
 
 
 def cut_that_chooses() -> None:
-    with pytest.raises(ValueError, match="Choosing cannot be cut into 2 stages"):
+    with pytest.raises(ValueError, match=r"Choosing cannot be cut into 2 stages.*cond has operations of its own"):
         cut(Choosing(), torch.randn(2, 8), 2, repeats=1)
 
 
+def references(value: object) -> int:
+    return sys.getrefcount(value)
+
+
 def test_a_model_whose_values_choose_among_graphs_is_not_cut() -> None:
-    """In a process of its own: the compiler that PyTorch runs such a graph with stays hooked into the interpreter."""
-    process = multiprocessing.get_context("spawn").Process(target=cut_that_chooses)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    """PyTorch's compiler, with which such a graph is run, is not left hooked into the interpreter.
+
+    It counts references otherwise then. In a process of its own, or a failure would spoil the tests after this one.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        before = process.submit(references_of_one).result()
+        process.submit(cut_that_chooses).result()
+        assert process.submit(references_of_one).result() == before
+
+
+def references_of_one() -> int:
+    return references(torch.empty(1))
+
+
+class Compiled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(doubled(x))  # type: ignore[no-any-return]
+
+
+num_compiled = 0
+
+
+def counting(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+    global num_compiled
+    num_compiled += 1
+    return graph.forward
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def times_compiled_after_a_cut() -> int:
+    global doubled
+    doubled = torch.compile(doubled, backend=counting)
+    with suppress(ValueError):
+        cut(Compiled(), torch.randn(2, 8), 2, repeats=1)
+    with torch.no_grad():
+        Compiled()(torch.randn(2, 8))
+    return num_compiled
+
+
+def test_what_the_caller_has_compiled_is_compiled_after_a_cut_as_before() -> None:
+    """Run under observation, PyTorch would mark it as not to be compiled, for good."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        assert process.submit(times_compiled_after_a_cut).result() > 0
 
 
 class Summed(nn.Module):

@@ -179,19 +179,19 @@ def _tried(module: nn.Module, example: Any, num_stages: int, attempt: Callable[[
     with random_states_kept([*module.parameters(), *module.buffers(), *bound.values.values()]):
         own = private_copy(module)
         _check_behaviour(name, private_copy(own), bound)
-        problems: list[str] = []
+        problems: dict[str, str] = {}  # each once, with the first way that has met it
         for trace in (trace_by_fx, trace_by_fx_and_pin, trace_by_export):
             try:
                 return attempt(own, trace(private_copy(own), bound))
             except NothingPinnedError:
                 continue
             except _UnsuitableError as error:
-                problems.append(f"{trace.__name__}: {error}")
+                problems.setdefault(str(error), trace.__name__)
             except Exception as error:  # this runs the model's own code, which may raise anything
-                problems.append(f"{trace.__name__}: {type(error).__name__}: {_first_line(error)}")
+                problems.setdefault(f"{type(error).__name__}: {_first_line(error)}", trace.__name__)
+    reasons = "; ".join(f"{way}: {problem}" for problem, way in problems.items())
     raise ValueError(
-        f"{name} cannot be cut into {num_stages} stages ({'; '.join(problems)}). "
-        "Write the stages yourself, or ask for fewer."
+        f"{name} cannot be cut into {num_stages} stages ({reasons}). Write the stages yourself, or ask for fewer."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,14 @@ FILLS = 0.0, 1.0
 
 class WriteRefusedError(Exception):
     """A model was about to write into what lives on after the call. The text says what, and by which operation."""
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Run what the caller has compiled as it was written, which can be watched.
+
+    Importing the compiler takes seconds: where it is not loaded, nothing was compiled.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -49,6 +58,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.drawing: str | None = None
 
     @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch compile what it does not run otherwise, as ``torch.cond``, and watch that.
+
+        Else it is marked as not to be compiled, for good, torch.export fails at it later, and torch's compiler stays
+        hooked into the interpreter then, which counts references otherwise.
+        """
+        return True
+
+    @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nothing of this is compiled; to say so to torch would import its compiler, which takes seconds."""
         return False
@@ -60,7 +78,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._own = dict(_by_memory((value, name) for name, value in tensors_of(self._module)))
         self._made = {memory for memory, _ in _by_memory((value, "") for value in given.values())}
         try:
-            with torch.no_grad(), self:
+            with torch.no_grad(), _uncompiled(), self:
                 answer = self._module(**given)
         finally:
             self._end_call(parameters)
