@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import WorkerGroup, wait_until
-from tests.examples.test_docs import ROOT, code_blocks
+from tests.examples.test_docs import ROOT, code_block, code_blocks
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120), pytest.mark.usefixtures("no_leaks")]
 
 PAGE = ROOT / "docs/serving.md"
 COMMAND_S = 45.0
+SAVE_BAD = 'import torch; torch.save({"factor": torch.tensor(float("nan"))}, "bad.pt")'
 
 
 def test_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
@@ -35,11 +36,53 @@ def test_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
         (answers,) = re.findall(r"^.* answers at .*$", served.stderr, re.MULTILINE)
         assert words(answers) == words(shown["multiworld serve app.py:pipeline"])
         (port,) = re.findall(r"127\.0\.0\.1:(\d+)", answers)
+        printed: dict[str, str] = {}
+
+        def execute(command: str, *, status: int = 0) -> str:
+            line = command.replace("localhost:8000", f"127.0.0.1:{port}")
+            printed[command] = run(line, tmp_path, environment, status=status)
+            return printed[command]
+
         for command, expected in shown.items():
-            if command.startswith(("curl", "python -c", "multiworld serve")) and "app.py" not in command:
-                printed = run(command.replace("localhost:8000", f"127.0.0.1:{port}"), tmp_path, environment)
-                assert not expected or words(printed) == words(expected), command
+            if command.startswith("kill"):
+                (pid,) = re.findall(r"^scale-1 .*? (\d+) ", printed["multiworld serve status"], re.MULTILINE)
+                execute(f"kill -9 {pid}")
+            elif command == "multiworld serve stop":
+                assert re.search(r"\bscale-3\b", execute("multiworld serve events")), "it took the place of scale-1"
+                execute(next(command for command in shown if command.startswith("curl")))
+                execute(f"python -c '{SAVE_BAD}'")
+                refused = execute("multiworld serve update scale bad.pt", status=1)
+                assert plain(code_block("docs/serving.md", "was rolled back: ")) in plain(refused)
+                execute(command)
+            elif command.startswith(("curl", "python -c", "multiworld serve")) and "app.py" not in command:
+                execute(command)
+            if expected and command in printed:
+                assert words(printed[command]) == words(expected), command
         assert served.wait(COMMAND_S) == 0
+        assert "rejoin" not in served.stderr, "advice for programs is nothing to an operator"
+
+
+def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(code_block("docs/serving.md", 'name="calc"'))
+    (tmp_path / "deploy.py").write_text(code_block("docs/serving.md", "from app import pipeline"))
+    (tmp_path / "generate.py").write_text(code_block("docs/serving.md", "Generator(served)"))
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
+    programs = [
+        subprocess.Popen([sys.executable, name], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+        for name in ("deploy.py", "generate.py")
+    ]
+    try:
+        deployed, generated = (each.communicate(timeout=COMMAND_S)[0].decode() for each in programs)
+    finally:
+        for each in programs:
+            each.kill()
+            each.communicate()
+    assert [each.returncode for each in programs] == [0, 0]
+    answer, *replicas = deployed.splitlines()
+    assert answer == "tensor([4., 6., 8.])"
+    assert sorted(line.split()[0] for line in replicas) == ["add-1", "scale-1", "scale-2", "scale-3"]
+    assert {line.split()[2] for line in replicas} == {"ready"}
+    assert len(generated) == 100
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -59,7 +102,12 @@ def words(text: str) -> list[list[str]]:
     return [line for _, alike in groupby(lines, key=lambda line: line[0]) for line in sorted(alike)]
 
 
-def run(command: str, folder: Path, environment: dict[str, str]) -> str:
+def plain(text: str) -> str:
+    """Return a text without its line breaks and numbers."""
+    return re.sub(r"\d+(\.\d+)?", "N", " ".join(text.split()))
+
+
+def run(command: str, folder: Path, environment: dict[str, str], *, status: int = 0) -> str:
     line = re.sub(r"^multiworld ", f"{sys.executable} -m multiworld ", command)
     line = re.sub(r"^python ", f"{sys.executable} ", line)
     ran = subprocess.run(
@@ -72,5 +120,5 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> str:
         timeout=COMMAND_S,
         check=False,
     )
-    assert ran.returncode == 0, f"{command}: {ran.stdout}"
+    assert ran.returncode == status, f"{command}: {ran.stdout}"
     return ran.stdout

@@ -17,7 +17,7 @@ from ..channel.base import Payload
 from .batching import BatchQueue
 from .black_box import BlackBox
 from .call_thread import CallThread
-from .errors import what_happened
+from .errors import CanaryFailedError, what_happened
 from .graph import Batch
 from .ownership import is_nobodys_else
 from .packets import Item
@@ -515,7 +515,7 @@ def is_async(work: Callable[..., Any]) -> bool:
 
 def describe_error(error: BaseException) -> str:
     """Return class, message and place, in one line of bounded length."""
-    place = place_of_error(error)
+    place = "" if isinstance(error, CanaryFailedError) else place_of_error(error)  # that is raised by us, and says why
     where = f" ({place})" if place else ""
     try:
         text = what_happened(error)

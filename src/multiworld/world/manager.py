@@ -322,7 +322,11 @@ class WorldManager(ForerunnerManager):
         self._loop.call_soon(lambda: self._switchboard.forget_world(entry.uid, error))
 
     def world_broke(self, world: World, error: WorldBrokenError) -> None:
-        logger.log(logging.INFO if isinstance(error, PeerLeftError) else logging.WARNING, "%s", error)
+        level = logging.INFO if isinstance(error, PeerLeftError) else logging.WARNING
+        what = error.summary()  # the error itself advises the program to rejoin; who reads a log cannot
+        logger.log(
+            level, "world %r (generation %d) %s. Other worlds are unaffected.", error.world, error.generation, what
+        )
         self._publish_broken(world, error)
 
     def _revoke(self, entry: Entry, error: WorldBrokenError) -> None:

@@ -235,9 +235,10 @@ class Controller:
             raise DeploymentError(f"the update of stage {stage!r} is not over after {timeout_s:g} s; it goes on")
         for event in reversed(list(self.history)):
             if isinstance(event, UpdateRolledBack) and (event.stage, event.version) == (stage, version):
+                traceback = plan.last_error.partition("\n")[2]  # its first line says what the reason says
                 raise DeploymentError(
                     f"the update of stage {stage!r} was rolled back: {event.reason}. "
-                    f"Version {event.previous} serves on.\n{plan.last_error}".rstrip()
+                    f"Version {event.previous} serves on.\n{traceback}".rstrip()
                 )
         return version
 
