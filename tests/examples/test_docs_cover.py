@@ -1,0 +1,144 @@
+"""Every block of code on every page is run by a test, or says why it cannot be; a new block has to say it too."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from tests.examples.test_docs import PAGES, ROOT, Block, all_blocks
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+DOCS, FRAGMENTS, SERVING = (f"tests/examples/test_docs{name}.py" for name in ("", "_fragments", "_serving"))
+LAUNCHER, KIT = "tests/examples/test_docs_launcher.py", "tests/examples/test_docs_testing.py"
+LINES = "tests/examples/test_docs_commands.py::test_the_parsers_take_every_line_of_a_page"
+TARGETS = "tests/examples/test_docs_cover.py::test_make_has_every_target_that_a_page_names"
+COMMANDS = f"{SERVING}::test_commands_of_the_page_print_what_it_shows"
+PROGRAMS = f"{SERVING}::test_the_programs_of_the_page_run"
+FILES = f"{FRAGMENTS}::test_the_files_of_the_page_about_serving"
+DECLARED = f"{FRAGMENTS}::test_the_stages_that_the_page_about_serving_declares"
+EXAMPLE = "tests/examples/test_examples.py::test_the_example_for_the_launcher_loses_no_step_when_a_worker_is_killed"
+WORKER = f"{LAUNCHER}::test_a_worker_that_is_killed_gets_its_rank_and_world_back"
+CHANNEL = "tests/process/test_channel_conformance.py::install_documented_channel"
+EXEC = "tests/process/test_exec.py"
+SLURM = "tests/process/test_elastic_slurm.py"
+
+COVER: dict[tuple[str, str], tuple[str, ...]] = {
+    ("README.md", "make demo"): (TARGETS, "tests/process/test_demo.py"),
+    ("README.md", "WorldManager() as manager"): (
+        f"{DOCS}::test_the_twenty_lines_of_the_readme_go_on_with_a_replacement",
+    ),
+    ("README.md", "multiworld run --nproc"): (LINES, EXAMPLE),
+    ("README.md", "serve_rhombus.py:pipeline"): (LINES, "tests/process/test_serve_command.py"),
+    ("CONTRIBUTING.md", "git clone"): (TARGETS,),
+    ("docs/channels.md", "mpiexec -n 4"): ("tests/process/test_mpi_jobs.py",),
+    ("docs/channels.md", 'title="unix_channel.py"'): (CHANNEL,),
+    ("docs/channels.md", "[project.entry-points"): (
+        f"{FRAGMENTS}::test_the_entry_point_names_the_channel_of_the_page",
+    ),
+    ("docs/channels.md", 'title="test_unix_channel.py"'): (
+        "tests/examples/test_docs_testing.py::test_the_conformance_test_of_a_channel_of_ones_own",
+    ),
+    ("docs/index.md", "pip install"): ("tests/unit/test_extras.py", LINES),
+    ("docs/index.md", "cli          the commands"): (
+        f"{FRAGMENTS}::test_the_layers_of_the_overview_are_those_that_are_checked",
+    ),
+    ("docs/launcher.md", "multiworld run --nproc"): (LINES, EXAMPLE),
+    ("docs/launcher.md", 'manager.join("trainers")'): (WORKER,),
+    ("docs/launcher.md", "FileTimerClient"): (WORKER,),
+    ("docs/launcher.md", "export MULTIWORLD_TOKEN"): (LINES, "tests/process/test_elastic_launch.py"),
+    ("docs/migrating-from-torchrun.md", "torchrun       --nnodes"): (LINES, "tests/process/test_run_as_torchrun.py"),
+    ("docs/migrating-from-torchrun.md", 'title="functions.py"'): (
+        f"{DOCS}::test_a_function_is_launched_as_the_page_on_torchrun_says",
+    ),
+    ("docs/migrating-from-torchrun.md", "--rdzv-backend multiworld "): ("tests/process/test_torchrun_handlers.py",),
+    ("docs/migrating-from-torchrun.md", "pip install expecttest"): (),
+    ("docs/migrating.md", "initialize_world"): (f"{DOCS}::test_the_program_for_multiworld_0_2_in_the_migration_guide",),
+    ("docs/process-group-mode.md", 'title="ring.py"'): (f"{DOCS}::test_the_ring_of_process_group_mode",),
+    ("docs/process-group-mode.md", "while not finished"): (f"{FRAGMENTS}::test_the_loop_of_process_group_mode",),
+    ("docs/process-groups.md", "manager.blocking.join"): (f"{FRAGMENTS}::test_the_training_loop_of_process_groups",),
+    ("docs/process-groups.md", "HashStore()"): (f"{FRAGMENTS}::test_the_default_group_of_one_process",),
+    ("docs/schedulers.md", "SBATCH --nodes=4"): (LINES, SLURM),
+    ("docs/schedulers.md", "SBATCH --signal"): (LINES, SLURM),
+    ("docs/schedulers.md", "kubectl create secret"): (LINES, "tests/unit/test_kubernetes_manifest.py"),
+    ("docs/schedulers.md", "torchx run"): ("tests/unit/test_torchx_component.py",),
+    ("docs/schedulers.md", "multiworld exec -n 4"): (LINES, EXEC),
+    ("docs/serving.md", "python3 -m venv"): (),
+    ("docs/serving.md", 'name="calc"'): (COMMANDS, PROGRAMS),
+    ("docs/serving.md", "answers at http"): (COMMANDS,),
+    ("docs/serving.md", "curl -s"): (COMMANDS,),
+    ("docs/serving.md", "multiworld serve status"): (COMMANDS,),
+    ("docs/serving.md", "multiworld serve drain"): (COMMANDS,),
+    ("docs/serving.md", "from app import pipeline"): (PROGRAMS,),
+    ("docs/serving.md", "was rolled back: "): (COMMANDS,),
+    ("docs/serving.md", "signature=Signature("): (DECLARED,),
+    ("docs/serving.md", "--trace-ratio"): (LINES, "tests/unit/test_serving_tracing.py"),
+    ("docs/serving.md", "Generator(served)"): (PROGRAMS,),
+    ("docs/serving.md", "class Blocks"): (DECLARED,),
+    ("docs/serving.md", "multiworld serve join"): (LINES, "tests/process/test_serving_hosts.py"),
+    ("docs/serving.md", "name: calc"): (FILES,),
+    ("docs/serving.md", "name: job"): (FILES,),
+    ("docs/testing.md", 'title="adder.py"'): (f"{KIT}::test_a_worker_and_its_test",),
+    ("docs/testing.md", 'title="break_it.py"'): (f"{KIT}::test_a_worker_and_its_test",),
+    ("docs/testing.md", 'title="crew.py"'): (f"{KIT}::test_members_without_a_program",),
+    ("docs/tutorial.md", 'title="pair.py"'): (f"{DOCS}::test_the_first_program_of_the_tutorial",),
+    ("docs/tutorial.md", "send_tensors"): (f"{FRAGMENTS}::test_a_payload_of_the_tutorial",),
+    ("docs/tutorial.md", "world.barrier()"): (f"{FRAGMENTS}::test_the_collectives_of_the_tutorial",),
+    ("docs/tutorial.md", 'title="leader.py"'): (
+        f"{DOCS}::test_the_leader_of_the_tutorial_ends_when_a_worker_is_killed",
+    ),
+    ("docs/tutorial.md", "multiworld.errors.PeerDiedError"): (
+        f"{DOCS}::test_the_leader_of_the_tutorial_ends_when_a_worker_is_killed",
+    ),
+    ("docs/tutorial.md", 'hl_lines="8 9 10"'): (
+        f"{DOCS}::test_the_leader_of_the_tutorial_goes_on_in_the_next_generation",
+    ),
+    ("docs/tutorial.md", "timeout_s=5)\nexcept"): (
+        f"{FRAGMENTS}::test_a_deadline_of_the_tutorial_leaves_the_world_standing",
+    ),
+    ("docs/tutorial.md", "async def watch"): (f"{FRAGMENTS}::test_the_watcher_of_the_tutorial",),
+    ("docs/tutorial.md", "manager.blocking.join"): (f"{FRAGMENTS}::test_the_blocking_twins_of_the_tutorial",),
+    ("docs/tutorial.md", "WorldManager(host="): (f"{FRAGMENTS}::test_the_token_of_the_tutorial",),
+}
+"""What runs a block that has that text: tests that run it as it stands, or, for command lines that need other hosts,
+a cluster or minutes, the test of their options and the file that tests the same command.
+"""
+NOT_RUN = {
+    ("docs/migrating-from-torchrun.md", "pip install expecttest"): "it needs a checkout of PyTorch and takes minutes",
+    ("docs/serving.md", "python3 -m venv"): "it downloads PyTorch once more",
+}
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    """Return what a file of tests defines at its top level."""
+    tree = ast.parse((ROOT / path).read_text())
+    defined = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(node.name for node in defined)
+
+
+@pytest.mark.parametrize("block", all_blocks(), ids=lambda block: f"{block.page}:{block.first_line[:40]}")
+def test_each_block_has_one_cover(block: Block) -> None:
+    found = [key for key in COVER if key[0] == block.page and block.has(key[1])]
+    assert len(found) == 1, f"{block.page}:{block.line}: name in COVER what runs this block; it has {found}"
+
+
+@pytest.mark.parametrize("key", COVER, ids=": ".join)
+def test_each_cover_stands_for_one_block_and_exists(key: tuple[str, str]) -> None:
+    page, text = key
+    assert len([block for block in all_blocks() if block.page == page and block.has(text)]) == 1
+    assert COVER[key] or NOT_RUN[key]
+    for test in COVER[key]:
+        path, _, name = test.partition("::")
+        assert (ROOT / path).is_file(), f"no {path}"
+        assert not name or name in names_in(path), f"{path} has no {name}"
+
+
+def test_make_has_every_target_that_a_page_names() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        for named in re.findall(r"(?:`|^\$ )make ([^`#\n]*)", page.read_text(), re.MULTILINE):
+            assert {word for word in named.split() if "=" not in word} <= targets, named
