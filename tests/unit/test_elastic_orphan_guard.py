@@ -1,11 +1,17 @@
-"""A guard that is replaced, while this process goes on, kills nothing."""
+"""A guard that is replaced kills nothing; one that is short of descriptors guards all the same."""
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from multiworld.elastic import orphan_guard_program
 from multiworld.elastic.forking import WAITED_FOR
 from multiworld.elastic.orphan_guard import OrphanGuard
 from multiworld.testing import wait_until
@@ -44,3 +50,43 @@ def test_a_guard_that_is_replaced_does_not_see_the_end_of_its_input() -> None:
     finally:
         loop.stop()
         guard.close()
+
+
+LEADER = ["sh", "-c", "sleep 100 & echo $!; wait"]
+
+
+def test_a_guard_without_descriptors_for_all_watches_the_rest_when_it_can() -> None:
+    few = 16  # for eight of them, and eight in reserve
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", orphan_guard_program.__file__, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)),
+    )
+    assert guard.stdin is not None
+    leaders = [subprocess.Popen(LEADER, stdout=subprocess.PIPE, start_new_session=True, text=True) for _ in range(20)]
+    try:
+        children = [int(leader.stdout.readline()) for leader in leaders if leader.stdout is not None]
+        guard.stdin.write("".join(f"{leader.pid}\n" for leader in leaders).encode())
+        guard.stdin.flush()
+        assert wait_until(lambda: len(os.listdir(f"/proc/{guard.pid}/fd")) >= few // 2, 10.0)
+        for leader in reversed(leaders):
+            leader.kill()
+            leader.wait()
+        assert wait_until(lambda: not any(map(runs, children)), 10.0)
+        assert guard.poll() is None
+    finally:
+        guard.stdin.close()
+        guard.wait()
+        for leader in leaders:
+            with suppress(ProcessLookupError):  # none is left, as it should be
+                os.killpg(leader.pid, signal.SIGKILL)
+            leader.wait()
+            assert leader.stdout is not None
+            leader.stdout.close()
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

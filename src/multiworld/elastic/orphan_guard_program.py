@@ -10,6 +10,7 @@ As long as anything is left of a session, the kernel gives its number to no othe
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import sys
@@ -19,9 +20,9 @@ from contextlib import suppress
 if __name__ == "__main__":
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path.append(os.path.join(os.path.dirname(folder), "world"))  # -I leaves it out, and the package is not loaded
-    from procfs import process_session, process_sessions  # type: ignore[import-not-found]
+    from procfs import process_session, process_sessions, process_start_time  # type: ignore[import-not-found]
 else:
-    from ..world.procfs import process_session, process_sessions
+    from ..world.procfs import process_session, process_sessions, process_start_time
 
 __all__ = ["END", "kill_sessions"]
 
@@ -29,6 +30,8 @@ END = "end"
 CHUNK_BYTES = 65536
 END_MS = 2000  # for killed processes to end, all in all
 LOOK_MS = 20
+AGAIN_MS = 500
+RESERVE = 8  # descriptors for looking at processes, and for killing them
 
 
 def kill_sessions(leaders: Iterable[int]) -> list[int]:
@@ -72,6 +75,9 @@ class Guard:
     def __init__(self, owner_pidfd: int) -> None:
         self._owner_pidfd = owner_pidfd
         self._leaders: dict[int, int] = {}  # by pidfd: pid
+        self._unwatched: dict[int, int | None] = {}  # by pid: its start time; there is no descriptor at the moment
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._end_fd = sys.maxsize if limit == resource.RLIM_INFINITY else limit - RESERVE
         self._text = b""
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
@@ -80,11 +86,12 @@ class Guard:
     def run(self) -> None:
         """Return when the owner is gone, and nothing is left of the sessions that can be killed."""
         while True:
-            ready = [fd for fd, _ in self._poll.poll()]
+            ready = [fd for fd, _ in self._poll.poll(AGAIN_MS if self._unwatched else None)]
             if 0 in ready and not self._read():
                 break
             ended = [self._forget(fd) for fd in ready if fd in self._leaders]
             kill_sessions(ended)
+            self._watch_rest()
             if self._owner_pidfd in ready:
                 while self._read():  # whom it had started at last
                     pass
@@ -110,8 +117,24 @@ class Guard:
         except ProcessLookupError:
             kill_sessions([pid])
             return
+        except OSError:  # the host has no descriptors left
+            self._unwatched[pid] = process_start_time(pid)
+            return
+        if pidfd >= self._end_fd:
+            os.close(pidfd)
+            self._unwatched[pid] = process_start_time(pid)
+            return
         self._leaders[pidfd] = pid
         self._poll.register(pidfd, select.POLLIN)
+
+    def _watch_rest(self) -> None:
+        """Look after those for which there was no descriptor: it may be there now, or they may have ended."""
+        unwatched, self._unwatched = self._unwatched, {}
+        for pid, start_time in unwatched.items():
+            if process_start_time(pid) == start_time:
+                self._watch(pid)
+            else:  # it has ended, and the number may be another's
+                kill_sessions([pid])
 
     def _forget(self, pidfd: int) -> int:
         self._poll.unregister(pidfd)
@@ -131,7 +154,8 @@ class Guard:
                 ending.unregister(pidfd)
             kill_sessions([self._forget(pidfd) for pidfd in ended])
             if not self._leaders:
-                return
+                break
+        kill_sessions(self._unwatched)  # of those that have ended
 
 
 def main(owner: int) -> None:
@@ -143,6 +167,8 @@ def main(owner: int) -> None:
     if pidfd is None or os.getppid() != owner:  # checked last: while it is our parent, its pid is no one else's
         return  # it could not tell us of anybody
     os.set_blocking(0, False)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one descriptor for each process to guard
     Guard(pidfd).run()
 
 
