@@ -11,9 +11,11 @@ import orjson
 import pytest
 import torch
 
-from multiworld.serving.gateway import GatewayOptions
+from multiworld.serving.gateway import GatewayOptions, inflating
 from multiworld.serving.gateway.compression import accepted_coding
+from multiworld.serving.gateway.inflating import Inflater
 from multiworld.serving.gateway.kserve import HEADER_LENGTH
+from multiworld.serving.gateway.refusal import Refusal
 
 from .serving_gateway_client import Client
 
@@ -28,6 +30,7 @@ def raw_deflate(body: bytes) -> bytes:
 WAYS = {
     "gzip": gzip.compress(PLAIN, mtime=0),
     "X-GZip": gzip.compress(PLAIN[:1000], mtime=0) + gzip.compress(PLAIN[1000:], mtime=0),
+    "GZIP": gzip.compress(PLAIN[:1000], mtime=0) + bytes(700) + gzip.compress(PLAIN[1000:], mtime=0) + bytes(20),
     "deflate": zlib.compress(PLAIN),
     "Deflate": raw_deflate(PLAIN),
 }
@@ -53,6 +56,10 @@ async def test_a_compressed_body_is_read_however_it_comes(coding: str, step: int
         (WAYS["gzip"][:5], "gzip", "truncated"),
         (WAYS["gzip"] + b"more", "gzip", "inflated"),
         (WAYS["deflate"] + b"more", "deflate", "follows its end"),
+        (WAYS["gzip"] + bytes(9) + b"more", "gzip", "inflated"),
+        (WAYS["gzip"] + bytes(9) + WAYS["gzip"][:9], "gzip", "truncated"),
+        (bytes(9) + WAYS["gzip"], "gzip", "inflated"),
+        (WAYS["deflate"] + bytes(9), "deflate", "follows its end"),
         (b"{}", "gzip", "inflated"),
         (b"\xff" * 9, "deflate", "inflated"),
         (gzip.compress(b"", mtime=0) * 2000, "gzip", "follows its end"),
@@ -62,6 +69,14 @@ async def test_what_cannot_be_inflated_is_refused(body: bytes, coding: str, said
     reply = await sent(Client(), body, coding)
     assert reply.status == 400
     assert said in reply.json()["error"]["message"]
+
+
+def test_what_is_found_broken_only_after_all_was_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflating, "PIECE_BYTES", 1)
+    broken = bytes.fromhex("789c3d8a0112000004c2ecff9f461477520dacdd993d76dc93f24315883653075a09ed58a6010ac10033")
+    inflater = Inflater("deflate")
+    with pytest.raises(Refusal, match="cannot be inflated as deflate"):
+        [list(inflater.inflate(broken[at : at + 1])) for at in range(len(broken))]
 
 
 @pytest.mark.parametrize("coding", ["br", "gzip, gzip", "zstd"])

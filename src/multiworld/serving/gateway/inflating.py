@@ -50,18 +50,18 @@ class Inflater:
         rest = chunk
         while rest:
             if self._zlib.eof:
+                rest = self._without_padding(rest)
+                if not rest:
+                    return
                 self._begin_member()
-            try:
-                piece = self._zlib.decompress(rest, PIECE_BYTES)
-            except zlib.error as error:
-                raise self._broken(str(error)) from None
+            piece = self._decompressed(rest)
             if self._zlib.eof:
                 rest = self._zlib.unused_data
             else:
                 rest = self._zlib.unconsumed_tail
             yield piece
         while not self._zlib.eof:  # it may hold some more of what it has taken
-            piece = self._zlib.decompress(b"", PIECE_BYTES)
+            piece = self._decompressed(b"")
             if not piece:
                 return
             yield piece
@@ -70,6 +70,16 @@ class Inflater:
         """All has come. Refused: a body that ends in the middle."""
         if self._is_begun and not self._zlib.eof:
             raise self._broken("it is truncated")
+
+    def _decompressed(self, data: bytes) -> bytes:
+        try:
+            return self._zlib.decompress(data, PIECE_BYTES)
+        except zlib.error as error:
+            raise self._broken(str(error)) from None
+
+    def _without_padding(self, rest: bytes) -> bytes:
+        """Return what follows a part of a gzip without zeros, with which tapes and some tools fill the last block."""
+        return rest.lstrip(b"\0") if self._coding == "gzip" else rest
 
     def _begin_member(self) -> None:
         """A gzip may have several parts, one after the other; what follows a deflate is no part of it."""
