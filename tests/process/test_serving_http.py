@@ -566,6 +566,38 @@ async def test_a_stop_answers_what_is_open_and_accepts_nothing_new() -> None:
         assert echo.num_cancelled == 0
 
 
+async def test_a_stop_answers_those_whose_connections_wait_to_be_accepted_or_read() -> None:
+    async with served() as (gateway, _), connected(gateway) as known:
+        assert (await known.ask(post()))[0] == 200
+        assert gateway.address is not None
+        waiting = [socket.create_connection(gateway.address) for _ in range(100)]  # the loop sees none of them before
+        try:
+            for each in waiting:
+                each.sendall(post())
+            known.writer.write(post())
+            await gateway.stop(5.0)
+            assert (await known.answer())[0] == 200
+            for each in waiting:
+                each.settimeout(5)
+                assert each.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        finally:
+            for each in waiting:
+                each.close()
+
+
+async def test_a_stop_lets_a_client_read_the_rest_of_its_answer() -> None:
+    size = 32 << 20
+    async with served() as (gateway, _), connected(gateway) as client:
+        client.writer.write(post(bytes(size), kind="application/octet-stream", X_Dtype="uint8"))
+        read = len(await client.reader.readexactly(1 << 16))
+        while "requests=0" not in repr(gateway):  # the answer is complete, and the client has not read it yet
+            read += len(await client.reader.readexactly(1 << 16))
+        stopping = asyncio.create_task(gateway.stop(5.0))
+        read += len(await client.reader.read())
+        await stopping
+        assert read > size
+
+
 async def test_what_is_not_answered_within_the_grace_is_answered_503() -> None:
     async with served(Echo(is_slow=True)) as (gateway, echo), connected(gateway) as client:
         client.writer.write(post())

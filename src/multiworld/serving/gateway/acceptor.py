@@ -52,30 +52,48 @@ class Acceptor:
         bound: tuple[str, int] = self._sockets[0].getsockname()[:2]
         return bound
 
+    async def aclose(self) -> None:
+        """Listen no more, but take in those who wait already: with the listener the kernel would reset them."""
+        for sock in self._sockets:
+            while self._accept(sock):
+                pass
+        tasks = list(self._tasks)
+        try:
+            self._close_listeners()
+            if tasks:
+                await asyncio.wait(tasks)
+        finally:
+            self.close()
+
     def close(self) -> None:
-        """Listen no more. Idempotent."""
+        """Listen no more, and take in nobody. Idempotent."""
+        self._close_listeners()
+        for task in self._tasks:
+            task.cancel()
+
+    def _close_listeners(self) -> None:
         for sock in self._sockets:
             self._loop.remove_reader(sock)
             sock.close()
         self._sockets.clear()
-        for task in self._tasks:
-            task.cancel()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> bool:
+        """Return whether more may wait."""
         for _ in range(AT_ONCE):
             try:
                 sock, _ = listener.accept()
             except BlockingIOError:
-                return
+                return False
             except OSError as error:
                 if is_out_of_descriptors(error):
                     self._pause(listener, error)
-                    return
+                    return False
                 continue  # it has gone before it was accepted
             sock.setblocking(False)
             task = self._loop.create_task(self._loop.connect_accepted_socket(self._factory, sock))
             self._tasks.add(task)
             task.add_done_callback(self._accepted)
+        return True
 
     def _accepted(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)

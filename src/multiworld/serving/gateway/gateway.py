@@ -23,7 +23,8 @@ from .served import Served
 __all__ = ["Gateway"]
 
 BACKLOG = 1024
-LAST_S = 1.0  # for what was interrupted to be answered
+LAST_S = 1.0  # for what was interrupted to be answered, and for the last answers to be read
+READING_TURNS = 8  # of the loop, in which what has come is read
 
 
 class Gateway:
@@ -101,26 +102,38 @@ class Gateway:
         """Accept no connection any more, answer what is open within ``grace_s``, and close. Idempotent.
 
         Meanwhile it is not ready. A request that comes on an open connection is still answered, and told that the
-        connection ends. What is not answered in time is answered 503, and interrupted. When cancelled, it closes all at
-        once.
+        connection ends; so is one whose connection waited to be accepted. What is not answered in time is answered 503,
+        and interrupted. When cancelled, it closes all at once.
         """
         self._app.is_stopping = True
         if self._acceptor is None:
             return
-        self._acceptor.close()
         try:
-            await self._answered(grace_s)
+            await self._acceptor.aclose()
+            await self._all_answered(grace_s)
             self._app.interrupt_all()
             await self._answered(LAST_S)
             for connection in self._connections():
                 connection.shutdown()
             await self._answered(LAST_S)
+            await self._lost()  # what is left of the last answers goes out
         finally:
             for connection in self._connections():
                 connection.abort()
             for task in self._state.tasks:
                 task.cancel()
         await self._ended()
+
+    async def _all_answered(self, timeout_s: float) -> None:
+        """Wait also for what has come and was not read yet: it would be lost with its connection, without an answer."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            for _ in range(READING_TURNS):
+                await asyncio.sleep(0)
+            left_s = deadline - asyncio.get_running_loop().time()
+            if not self._state.tasks or left_s <= 0:
+                return
+            await self._answered(left_s)
 
     async def _answered(self, timeout_s: float) -> None:
         """Wait until nothing is under way, or the time is over."""
@@ -134,6 +147,10 @@ class Gateway:
     async def _ended(self) -> None:
         if self._state.tasks:
             await asyncio.wait(set(self._state.tasks), timeout=LAST_S)
+        await self._lost()
+
+    async def _lost(self) -> None:
+        """Wait until all connections have ended, a moment at most."""
         lost = [connection.lost for connection in self._connections()]
         if lost:
             await asyncio.wait(lost, timeout=LAST_S)
