@@ -276,6 +276,46 @@ def test_file_of_a_process_that_is_gone_is_replaced(folder: Path, stale: dict[st
     DeploymentFile.claim("one", AT, "secret", folder=folder).remove()
 
 
+def rewritten(file: DeploymentFile, *without: str, **more: Any) -> None:
+    """Change what it says, as another version would have written it; its process holds it on."""
+    written = json.loads(file.path.read_text(encoding="utf-8")) | more
+    file.path.write_text(json.dumps({name: written[name] for name in written.keys() - set(without)}), encoding="utf-8")
+
+
+def test_a_deployment_of_another_version_is_found_if_it_can_be_read(folder: Path) -> None:
+    file = DeploymentFile.claim("one", AT, "secret", folder=folder)
+    rewritten(file, "http", "works", "process_space", "network_space")  # as of an older one
+    found = find_deployment("one", folder=folder)
+    assert (found.address, found.token, found.is_running) == (AT, "secret", True)
+    with pytest.raises(DeploymentError, match="'one' runs already, as process"):
+        DeploymentFile.claim("one", AT, "secret", folder=folder)
+    rewritten(file, of_a_later_version=[1])
+    assert find_deployment(folder=folder).token == "secret"
+    os.close(file._descriptor)
+
+
+@pytest.mark.parametrize(
+    ("without", "more"),
+    [("token", {}), ("address", {}), ("started", {}), ("", {"pid": "x"}), ("", {"address": ["x", 1]})],
+)
+def test_a_deployment_of_another_version_that_cannot_be_read_is_named(
+    folder: Path, without: str, more: dict[str, Any]
+) -> None:
+    file = DeploymentFile.claim("one", AT, "secret", folder=folder)
+    rewritten(file, without, **more)
+    for name in (None, "one"):
+        with pytest.raises(
+            DeploymentError, match=r"another version of multiworld .*one\.json\. Use that version, or end"
+        ):
+            find_deployment(name, folder=folder)
+    with pytest.raises(DeploymentError, match=r"no deployment of this user runs .*\)$"):
+        find_deployment("two", folder=folder)
+    with pytest.raises(DeploymentError, match="'one' of another version of multiworld runs already"):
+        DeploymentFile.claim("one", AT, "secret", folder=folder)
+    os.close(file._descriptor)  # it ends
+    DeploymentFile.claim("one", AT, "secret", folder=folder).remove()
+
+
 def test_a_deployment_of_another_container_keeps_its_name_as_long_as_it_lives(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

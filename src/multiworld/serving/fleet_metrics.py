@@ -29,7 +29,7 @@ class FleetMetrics:
 
         Of several gateways all are as the controller knows them, the scraped one included: else its counters would run
         backwards when the next scrape leads to another one. If the controller does not answer in time, its own are
-        left.
+        left, as they are now: after that the controller may know older ones for a moment.
         """
         mine = [family.labelled("gateway", self._gateway) for family in own]
         try:

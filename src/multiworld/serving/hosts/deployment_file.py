@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ __all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deploy
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOCK = ".lock"
 EVERYWHERE = {"0.0.0.0", "::"}
+UNKNOWN = ""
+"""The space of those that were written by a version that knew of none: they are of this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +60,15 @@ class DeploymentRecord:
 
     @property
     def is_of_this_space(self) -> bool:
-        return self.process_space == process_space()
+        return self.process_space in (UNKNOWN, process_space())
 
     @property
     def is_reachable(self) -> bool:
         """Whether its addresses mean something here: one of another container may be out of reach."""
-        return self.network_space == network_space() or not ipaddress.ip_address(self.address[0]).is_loopback
+        return self.network_space in (UNKNOWN, network_space()) or not ipaddress.ip_address(self.address[0]).is_loopback
+
+
+FIELDS = {each.name for each in fields(DeploymentRecord)} - {"path"}
 
 
 class DeploymentFile:
@@ -111,6 +116,11 @@ class DeploymentFile:
         path = folder / f"{name}.json"
         with _usable(folder), _locked(folder):
             before = _read(path)
+            if before is None and path.exists() and _is_held(path):
+                raise DeploymentError(
+                    f"a deployment {name!r} of another version of multiworld runs already, and holds {path}. "
+                    "Stop it with that version, or give this one another name."
+                )
             if before is not None and before.is_running:
                 where = "" if before.is_of_this_space else " of another container"
                 raise DeploymentError(
@@ -169,13 +179,26 @@ def find_deployment(name: str | None = None, *, folder: Path | None = None) -> D
     if len(matching) == 1:
         return matching[0]
     names = ", ".join(record.name for record in running)
-    if not running:
-        raise DeploymentError(
-            f"no deployment of this user runs on this machine (none is in {folder or deployments_dir()})"
-        )
+    folder = folder or deployments_dir()
     if matching:
         raise DeploymentError(f"several deployments run: {names}. Name one of them.")
-    raise DeploymentError(f"no deployment {name!r} runs on this machine; there are: {names}")
+    foreign = _foreign(folder, name)
+    if not running:
+        nowhere = f"no deployment of this user runs on this machine (none is in {folder})"
+        raise DeploymentError(f"{nowhere}{foreign}")
+    raise DeploymentError(f"no deployment {name!r} runs on this machine; there are: {names}{foreign}")
+
+
+def _foreign(folder: Path, name: str | None) -> str:
+    """Return what to do about files that cannot be read here, behind another sentence; nothing if there are none."""
+    paths = [path for path in sorted(folder.glob("*.json")) if name in (None, path.stem) and _read(path) is None]
+    if not paths:
+        return ""
+    shown = ", ".join(map(str, paths))
+    return (
+        f". What another version of multiworld wrote, or what is damaged, cannot be read: {shown}. Use that version, "
+        "or end the processes of the deployment yourself and remove the file"
+    )
 
 
 def _check_free(http: tuple[str, int], others: list[DeploymentRecord]) -> None:
@@ -246,12 +269,15 @@ def _locked(folder: Path) -> Iterator[None]:
 def _read(path: Path) -> DeploymentRecord | None:
     """Return None for what is not there, or was not written here."""
     try:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        host, port = fields.pop("address")
-        http = fields.pop("http", None)
+        written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        known = {name: written[name] for name in FIELDS if name in written}  # a later version may write more of them
+        host, port = known.pop("address")
+        http = known.pop("http", None)
         at = None if http is None else (str(http[0]), int(http[1]))
-        check_token(fields["token"])
-        return DeploymentRecord(address=(str(host), int(port)), http=at, path=path, **fields)
+        check_token(known["token"])
+        ipaddress.ip_address(host)
+        known |= {name: int(known[name]) for name in ("pid", "start_time")}
+        return DeploymentRecord(address=(str(host), int(port)), http=at, path=path, **known)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -262,10 +288,10 @@ def _write(path: Path, record: DeploymentRecord) -> int:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # it is nobody else's yet
-        fields = asdict(record)
-        del fields["path"]
+        written = asdict(record)
+        del written["path"]
         with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
-            json.dump(fields, file)
+            json.dump(written, file)
         os.replace(new, path)
     except BaseException:
         os.close(descriptor)
