@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 PARKED_S = 30.0
 MAX_PARKED = 4096
 LINK, DATA = "link", "data"
+ONE_SIDED = "of the two ends of that data connection only one authenticates what goes over it"
 
 
 class LinkError(MultiworldError):
@@ -289,7 +290,8 @@ class Switchboard:
             pending.refuse("this generation of the world is over")
             return
         if pending.fields.get("authenticated") is not authenticated:
-            pending.refuse("of the two ends of that data connection only one authenticates what goes over it")
+            operation.fail(LinkError(f"the data connection of rank {key[1]} was refused: {ONE_SIDED}"))
+            pending.refuse(ONE_SIDED)
             return
         pending.accept(sink, authenticated=authenticated)  # before anybody can send on it
         if not operation.succeed(pending.connection):
