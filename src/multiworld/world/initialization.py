@@ -30,13 +30,12 @@ class Initialization(Coroutine[Any, Any, None]):
         self._waiting: Generator[Any, Any, None] | None = None
 
     def __await__(self) -> Generator[Any, Any, None]:
+        """Wait anew, each time."""
         self._waiting = self._task.__await__()
         return self._waiting
 
     def send(self, value: Any) -> Any:
-        if self._waiting is None:
-            self._waiting = self._task.__await__()
-        return self._waiting.send(value)
+        return self._present_waiting().send(value)
 
     def throw(
         self,
@@ -44,16 +43,17 @@ class Initialization(Coroutine[Any, Any, None]):
         value: object = None,
         traceback: TracebackType | None = None,
     ) -> Any:
-        if self._waiting is None:
-            self._waiting = self._task.__await__()
         error = kind if isinstance(kind, BaseException) else kind() if value is None else value
         assert isinstance(error, BaseException)
-        return self._waiting.throw(error)
+        return self._present_waiting().throw(error)
 
     def close(self) -> None:
         """End the waiting; the initialization goes on."""
         if self._waiting is not None:
             self._waiting.close()
+
+    def _present_waiting(self) -> Generator[Any, Any, None]:
+        return self.__await__() if self._waiting is None else self._waiting
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._when_over()
