@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from multiworld.errors import InvalidTypeError, MissingTensorError
+from multiworld.errors import InvalidTypeError, MissingTensorError, UnsupportedTensorError
 from multiworld.world.group_tensors import alike, only, only_list, overlap, pairs, parts_of, split
 
 
@@ -90,3 +90,22 @@ def test_what_a_functional_collective_returned_stands_for_its_result() -> None:
     assert [tensor.data_ptr() for tensor in only_list([[pending, result]], "outputs")] == [result.data_ptr()] * 2
     assert [part.data_ptr() for part in split(pending, [], 2, "input")] == [result.data_ptr(), result.data_ptr() + 8]
     assert parts_of(pending, 2, torch.Size([2]), "input")[0].data_ptr() == result.data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:.*(beta|prototype)")
+@pytest.mark.parametrize("kind", ["sparse", "csr", "nested", "mkldnn"])
+def test_tensors_that_are_not_dense_are_refused_by_name(kind: str) -> None:
+    tensor = {
+        "sparse": lambda: torch.eye(4).to_sparse(),
+        "csr": lambda: torch.eye(4).to_sparse_csr(),
+        "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "mkldnn": lambda: torch.eye(4).to_mkldnn(),  # type: ignore[no-untyped-call]
+    }[kind]()
+    for call in (
+        lambda: alike([torch.ones(1), tensor]),
+        lambda: alike([tensor, tensor]),
+        lambda: parts_of(tensor, 2, torch.Size([2, 4]), "tensors[1]"),
+        lambda: split(tensor, [], 2, "tensors[1]"),
+    ):
+        with pytest.raises(UnsupportedTensorError, match=r"tensors\[.\] is a (nested|torch\.\w+) tensor"):
+            call()

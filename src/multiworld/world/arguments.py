@@ -28,6 +28,20 @@ def check_seconds(seconds: float, name: str, of_what: str = "of seconds") -> Non
         raise InvalidValueError(f"{name} must be a positive number {of_what}, got {seconds!r}")
 
 
+def check_dense(tensor: Tensor, name: str) -> None:
+    """Raise UnsupportedTensorError for a tensor that is not one piece of memory with strides."""
+    if tensor.is_nested:
+        raise UnsupportedTensorError(f"{name} is a nested tensor; send its .unbind(), or its .to_padded_tensor(0)")
+    if tensor.is_quantized:
+        raise UnsupportedTensorError(
+            f"{name} is quantized ({tensor.dtype}); send its .int_repr(), or its .dequantize()"
+        )
+    if tensor.layout != torch.strided:
+        raise UnsupportedTensorError(
+            f"{name} is a {tensor.layout} tensor; only dense (strided) tensors can be sent: use .to_dense()"
+        )
+
+
 class Arguments:
     """The checks of one world. All raise InvalidValueError or a TypeError at once; nothing has been sent then."""
 
@@ -173,16 +187,7 @@ class Arguments:
     def _check_tensor(self, tensor: Tensor, name: str) -> None:
         if not isinstance(tensor, Tensor):
             raise InvalidTypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if tensor.is_nested:
-            raise UnsupportedTensorError(f"{name} is a nested tensor; send its .unbind(), or its .to_padded_tensor(0)")
-        if tensor.is_quantized:
-            raise UnsupportedTensorError(
-                f"{name} is quantized ({tensor.dtype}); send its .int_repr(), or its .dequantize()"
-            )
-        if tensor.layout != torch.strided:
-            raise UnsupportedTensorError(
-                f"{name} is a {tensor.layout} tensor; only dense (strided) tensors can be sent: use .to_dense()"
-            )
+        check_dense(tensor, name)
         if tensor.dtype not in CODES:
             raise UnsupportedTensorError(f"{name} has dtype {tensor.dtype}, which cannot be sent")
         device = tensor.device

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidTypeError, InvalidValueError, MissingTensorError
+from .arguments import check_dense
 
 __all__ = ["alike", "only", "only_list", "overlap", "pairs", "parts_of", "ready", "split"]
 
@@ -37,10 +38,11 @@ def only_list(lists: Any, name: str) -> list[Tensor]:
 
 
 def alike(tensors: Any) -> list[Tensor]:
-    """Return the tensors of a coalesced operation, which must be of one dtype and on one device."""
+    """Return the tensors of a coalesced operation, which must be dense, of one dtype and on one device."""
     _check_list(tensors, "tensors")
     own = [_ready(tensor, f"tensors[{index}]") for index, tensor in enumerate(tensors)]
     for index, tensor in enumerate(own):
+        check_dense(tensor, f"tensors[{index}]")
         if (tensor.dtype, tensor.device) != (own[0].dtype, own[0].device):
             raise InvalidValueError(
                 f"tensors[{index}] is {tensor.dtype} on {tensor.device}, but tensors[0] is {own[0].dtype} on "
@@ -59,7 +61,7 @@ def pairs(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> list[tuple[Any, T
 
 
 def overlap(tensors: Sequence[Tensor]) -> bool:
-    """Whether two of them may share memory: certainly not if this is False."""
+    """Whether two dense tensors among them may share memory: certainly not if this is False."""
     spans = sorted((tensor.data_ptr(), tensor.data_ptr() + _extent(tensor)) for tensor in tensors if tensor.numel())
     return any(before[1] > after[0] for before, after in itertools.pairwise(spans))
 
@@ -96,7 +98,7 @@ def parts_of(tensor: Tensor, num_ranks: int, shape: torch.Size, name: str) -> li
 
     The tensor may be flat, ``[num_ranks, *shape]``, or ``[num_ranks * shape[0], ...]``.
     """
-    own = ready(tensor).detach()
+    own = _dense(tensor, name)
     numel = math.prod(shape)
     if own.numel() != num_ranks * numel:
         raise InvalidValueError(
@@ -113,9 +115,15 @@ def parts_of(tensor: Tensor, num_ranks: int, shape: torch.Size, name: str) -> li
     )
 
 
+def _dense(tensor: Tensor, name: str) -> Tensor:
+    own = ready(tensor).detach()
+    check_dense(own, name)
+    return own
+
+
 def split(tensor: Tensor, sizes: Sequence[int], num_ranks: int, name: str) -> list[Tensor]:
     """Cut a tensor along its first dimension: into ``sizes``, or evenly if there are none. Outside of autograd."""
-    own = ready(tensor).detach()
+    own = _dense(tensor, name)
     length = own.shape[0] if own.dim() else 0
     if not sizes:
         if not own.dim() or length % num_ranks:
