@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -95,17 +98,19 @@ def test_what_a_functional_collective_returned_stands_for_its_result() -> None:
 @pytest.mark.filterwarnings("ignore:.*(beta|prototype)")
 @pytest.mark.parametrize("kind", ["sparse", "csr", "nested", "mkldnn"])
 def test_tensors_that_are_not_dense_are_refused_by_name(kind: str) -> None:
-    tensor = {
+    kinds: dict[str, Any] = {
         "sparse": lambda: torch.eye(4).to_sparse(),
         "csr": lambda: torch.eye(4).to_sparse_csr(),
         "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
-        "mkldnn": lambda: torch.eye(4).to_mkldnn(),  # type: ignore[no-untyped-call]
-    }[kind]()
-    for call in (
+        "mkldnn": lambda: torch.eye(4).to_mkldnn(),
+    }
+    tensor: torch.Tensor = kinds[kind]()
+    calls: list[Callable[[], object]] = [
         lambda: alike([torch.ones(1), tensor]),
         lambda: alike([tensor, tensor]),
         lambda: parts_of(tensor, 2, torch.Size([2, 4]), "tensors[1]"),
         lambda: split(tensor, [], 2, "tensors[1]"),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(UnsupportedTensorError, match=r"tensors\[.\] is a (nested|torch\.\w+) tensor"):
             call()
