@@ -47,6 +47,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
         f"{FRAGMENTS}::test_the_layers_of_the_overview_are_those_that_are_checked",
     ),
     ("docs/launcher.md", "multiworld run --nproc"): (LINES, EXAMPLE),
+    ("docs/launcher.md", "shows how it is"): (WORKER,),
     ("docs/launcher.md", 'manager.join("trainers")'): (WORKER,),
     ("docs/launcher.md", "FileTimerClient"): (WORKER,),
     ("docs/launcher.md", "export MULTIWORLD_TOKEN"): (LINES, "tests/process/test_elastic_launch.py"),

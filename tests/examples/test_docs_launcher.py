@@ -35,7 +35,12 @@ def test_a_worker_that_is_killed_gets_its_rank_and_world_back(tmp_path: Path) ->
         environment = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
         launcher = workers.start(ROOT / "src/multiworld/__main__.py", *arguments, name="run", env=environment)
         assert wait_until(lambda: "--job " in launcher.stderr, FORM_S), launcher.describe()
-        (job,) = re.findall(r"--job (\S+)'", launcher.stderr)
+        shown = (
+            re.escape(code_block(PAGE, "shows how it is").strip())
+            .replace("3f0c…", r"([0-9a-f-]+)")
+            .replace("39079", r"\d+")
+        )
+        (job,) = {*re.search(shown, launcher.stderr).groups()}  # type: ignore[union-attr]
         assert wait_until(lambda: len(workers_of(job)) == 2, FORM_S, poll_s=0.05), launcher.describe()
         first = re.findall(r"timed (\d+)", launcher.stdout)
         assert multiworld("kill", "1", "--job", job).status == 0

@@ -228,6 +228,12 @@ def test_a_line_means_what_it_means_to_torchrun(line: str, monkeypatch: pytest.M
     assert_same([*line.split(), SCRIPT, "--rank=${local_rank}", "$$5", "--", "-m"], monkeypatch)
 
 
+def test_a_job_of_one_host_keeps_the_name_that_it_is_given() -> None:
+    """torchrun draws an id in its place; by the name ``multiworld status --job`` finds it."""
+    assert options_from(run_parser().parse_args(["--rdzv-id", "job7", SCRIPT])).run_id == "job7"
+    assert UUID.fullmatch(options_from(run_parser().parse_args([SCRIPT])).run_id)
+
+
 @pytest.mark.parametrize("line", ["", "--use-env", "--use_env --no-python", "--module", "--run-path"])
 def test_a_line_means_what_it_means_to_the_old_launcher(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same([*line.split(), "--nproc-per-node=4", "/bin/sh", "-x"], monkeypatch, old=True)

@@ -102,7 +102,8 @@ def _rendezvous(namespace: argparse.Namespace, max_nodes: int, spare_nodes: int)
         raise ValueError(f"--rdzv-backend {STANDALONE} is for one host, but --nnodes is {namespace.nnodes}")
     is_alone = namespace.rdzv_backend == "static" and not endpoint_given and max_nodes == 1 and not spare_nodes
     if namespace.standalone or namespace.rdzv_backend == STANDALONE or is_alone:
-        run_id = str(uuid.uuid4())
+        is_named = is_alone and namespace.rdzv_id not in ("", "none")  # which is torchrun's default
+        run_id = namespace.rdzv_id if is_named else str(uuid.uuid4())
         return {"run_id": run_id, "rdzv_backend": "c10d", "rdzv_endpoint": ANY_PORT_HERE, "rdzv_config": config}
     place = {"run_id": namespace.rdzv_id, "rdzv_backend": namespace.rdzv_backend, "rdzv_config": config}
     if namespace.rdzv_backend != "static":
