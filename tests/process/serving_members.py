@@ -72,7 +72,7 @@ class FakeMember:
         donor, path = order["donor"], order["weights"]
         try:
             if donor is not None:
-                weights = await take_weights(self.manager, donor, self.member, self.store)
+                weights = await take_weights(self.manager, donor, self.member, self.store, "auto")
             else:
                 weights = torch.load(path, weights_only=True) if path else {"w": torch.zeros(2)}
         except mw.MultiworldError as error:
@@ -90,7 +90,7 @@ class FakeMember:
         if (self.folder / f"{self.member}.dies").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         weights = {"w": torch.full((2,), float(self.version))}
-        await donate_weights(self.manager, self.member, order["to"], weights, self.store)
+        await donate_weights(self.manager, self.member, order["to"], weights, self.store, "auto")
 
     async def _connect(self, order: Message) -> None:
         peer, role = order["peer"], order["as"]

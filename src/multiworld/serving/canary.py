@@ -13,6 +13,7 @@ from torch import Tensor
 from ..channel.base import Payload
 from ..errors import ProtocolError
 from ..world.manager import WorldManager
+from ..world.world import World
 from .errors import CanaryFailedError
 from .executor import describe_error, is_async
 from .graph import Stage
@@ -21,6 +22,7 @@ from .packets import Item
 from .payloads import map_tensors, tensors_of
 from .results import checked_result
 from .user_code import OverdueError, contained, result_of
+from .weights import hand_over_backend
 
 __all__ = ["Canary", "CanaryKeeper", "answer_canary", "difference", "give_canary", "given_inputs", "take_canary"]
 
@@ -158,9 +160,14 @@ def _tensor_difference(name: str, expected: Tensor, got: Tensor) -> str:
     return ""
 
 
-async def give_canary(manager: WorldManager, giver: str, taker: str, canary: Canary | None, store: str) -> None:
-    """Send what is known to a new replica. Raises MultiworldError if it goes, or does not come."""
-    world = await manager.join(_world(giver, taker), rank=DONOR_RANK, world_size=2, store=store, timeout_s=HAND_OVER_S)
+async def give_canary(
+    manager: WorldManager, giver: str, taker: str, canary: Canary | None, store: str, backend: str
+) -> None:
+    """Send what is known to a new replica. Raises MultiworldError if it goes, or does not come.
+
+    ``backend``: of the requests; both ends give the same.
+    """
+    world = await _join(manager, giver, taker, DONOR_RANK, store, backend)
     try:
         payloads = () if canary is None else (*canary.inputs, canary.output)
         await world.send_tensors(encode({"payloads": len(payloads)}), TAKER_RANK, timeout_s=HAND_OVER_S)
@@ -171,9 +178,9 @@ async def give_canary(manager: WorldManager, giver: str, taker: str, canary: Can
         await world.leave()
 
 
-async def take_canary(manager: WorldManager, giver: str, taker: str, store: str) -> Canary | None:
+async def take_canary(manager: WorldManager, giver: str, taker: str, store: str, backend: str) -> Canary | None:
     """Return what ``give_canary`` sends; None if it knows of none. Raises MultiworldError."""
-    world = await manager.join(_world(giver, taker), rank=TAKER_RANK, world_size=2, store=store, timeout_s=HAND_OVER_S)
+    world = await _join(manager, giver, taker, TAKER_RANK, store, backend)
     try:
         number = decode(await world.recv_tensors(DONOR_RANK, timeout_s=HAND_OVER_S)).get("payloads")
         if not isinstance(number, int) or number == 1:
@@ -185,5 +192,12 @@ async def take_canary(manager: WorldManager, giver: str, taker: str, store: str)
         await world.leave()
 
 
-def _world(giver: str, taker: str) -> str:
-    return f"canary:{giver}:{taker}"
+async def _join(manager: WorldManager, giver: str, taker: str, rank: int, store: str, backend: str) -> World:
+    return await manager.join(
+        f"canary:{giver}:{taker}",
+        rank=rank,
+        world_size=2,
+        store=store,
+        backend=hand_over_backend(backend),
+        timeout_s=HAND_OVER_S,
+    )

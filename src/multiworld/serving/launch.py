@@ -242,6 +242,7 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
         hosts=options.hosts,
         gateway={"http": http, **_tracing(options)},
         scaling=pipeline.autoscaling,
+        backend=pipeline.backend,
     )
     paths = [entry for entry in sys.path if isinstance(entry, str)]  # Python looks at no others
     content = {"deployment": spec.to_json(), "preload": list(pipeline.preload), "paths": paths}

@@ -233,7 +233,7 @@ class ReplicaMember(Member):
         try:
             canary = None
             if giver is not None:
-                canary = await take_canary(self.manager, giver, self.place.member, self.place.store)
+                canary = await take_canary(self.manager, giver, self.place.member, self.place.store, self.place.backend)
         except MultiworldError as error:
             self.tell({"event": "canary_missed", "giver": giver, "error": what_happened(error)})
             return
@@ -289,7 +289,9 @@ class ReplicaMember(Member):
         if replica is None:
             return
         try:
-            await give_canary(self.manager, self.place.member, to, replica.canary.kept, self.place.store)
+            await give_canary(
+                self.manager, self.place.member, to, replica.canary.kept, self.place.store, self.place.backend
+            )
         except MultiworldError as error:
             logger.warning("%s could not give a canary to %s: %s", self.place.member, to, what_happened(error))
 
@@ -297,7 +299,7 @@ class ReplicaMember(Member):
         """Return the weights, None for those that the work begins with, and where they are from."""
         donor, path = order.get("donor"), order.get("weights")
         if donor is not None:
-            weights = await take_weights(self.manager, donor, self.place.member, self.place.store)
+            weights = await take_weights(self.manager, donor, self.place.member, self.place.store, self.place.backend)
             return weights or None, "donor"
         if path:
             return torch.load(path, weights_only=True, map_location="cpu"), "file"
@@ -309,7 +311,7 @@ class ReplicaMember(Member):
             return
         try:
             weights = weights_of(replica.executor.work) if has_weights(replica.executor.work) else {}
-            await donate_weights(self.manager, self.place.member, to, weights, self.place.store)
+            await donate_weights(self.manager, self.place.member, to, weights, self.place.store, self.place.backend)
         except MultiworldError as error:
             logger.warning("%s could not give its weights to %s: %s", self.place.member, to, what_happened(error))
 

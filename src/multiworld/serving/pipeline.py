@@ -260,6 +260,7 @@ class Pipeline:
             lease_s=self.lease_s,
             hosts=cluster.num_hosts,
             scaling=self.autoscaling,
+            backend=self.backend,
         )
 
     @asynccontextmanager

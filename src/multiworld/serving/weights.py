@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from ..channel.authenticated import AuthenticatedChannel
 from ..errors import ProtocolError
 from ..world.manager import WorldManager
 from .messages import DONOR_RANK, TAKER_RANK, weights_world
 
-__all__ = ["donate_weights", "has_weights", "put_weights", "take_weights", "weights_of"]
+__all__ = ["donate_weights", "hand_over_backend", "has_weights", "put_weights", "take_weights", "weights_of"]
 
 CHUNK_BYTES = 64 << 20
 HAND_OVER_S = 60.0
@@ -41,12 +42,28 @@ def put_weights(work: Any, weights: Mapping[str, Tensor]) -> None:
     work.load_state_dict(state)
 
 
+def hand_over_backend(backend: str) -> str:
+    """Return the channel for what replicas hand to each other, where ``backend`` is that of the requests.
+
+    All of it is on the CPU; where requests are authenticated, so is it.
+    """
+    return backend if backend == AuthenticatedChannel.name else "auto"
+
+
 async def donate_weights(
-    manager: WorldManager, donor: str, member: str, weights: Mapping[str, Tensor], store: str
+    manager: WorldManager, donor: str, member: str, weights: Mapping[str, Tensor], store: str, backend: str
 ) -> None:
-    """Send weights to ``member``, in chunks. Raises MultiworldError if it goes, or does not come."""
+    """Send weights to ``member``, in chunks. Raises MultiworldError if it goes, or does not come.
+
+    ``backend``: of the requests; both ends give the same.
+    """
     world = await manager.join(
-        weights_world(donor, member), rank=DONOR_RANK, world_size=2, store=store, timeout_s=HAND_OVER_S
+        weights_world(donor, member),
+        rank=DONOR_RANK,
+        world_size=2,
+        store=store,
+        backend=hand_over_backend(backend),
+        timeout_s=HAND_OVER_S,
     )
     try:
         for chunk in _chunks(weights):
@@ -57,10 +74,15 @@ async def donate_weights(
         await world.leave()
 
 
-async def take_weights(manager: WorldManager, donor: str, member: str, store: str) -> dict[str, Tensor]:
+async def take_weights(manager: WorldManager, donor: str, member: str, store: str, backend: str) -> dict[str, Tensor]:
     """Return what ``donate_weights`` sends. Raises MultiworldError."""
     world = await manager.join(
-        weights_world(donor, member), rank=TAKER_RANK, world_size=2, store=store, timeout_s=HAND_OVER_S
+        weights_world(donor, member),
+        rank=TAKER_RANK,
+        world_size=2,
+        store=store,
+        backend=hand_over_backend(backend),
+        timeout_s=HAND_OVER_S,
     )
     weights: dict[str, Tensor] = {}
     try:

@@ -480,7 +480,7 @@ class Controller:
     async def _donate(self, action: Donate) -> None:
         try:
             weights = await self._weights.get(action.path)
-            await donate_weights(self._manager, CONTROLLER, action.member, weights, self.store)
+            await donate_weights(self._manager, CONTROLLER, action.member, weights, self.store, self.spec.backend)
         except MultiworldError as error:  # the member says so too, and another way is found
             logger.warning("%s could not be given its weights: %s", action.member, what_happened(error))
 

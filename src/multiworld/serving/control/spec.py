@@ -25,6 +25,7 @@ class DeploymentSpec:
     0 picks a free one; a controller that is to be started again needs both fixed. ``gateways``: how many are started on
     the hosts, with ``gateway`` as further arguments; ``hosts``: how many are waited for at first. ``threads`` and
     ``env``: of each member's process. ``scaling``: how the number of replicas follows the load; None: it does not.
+    ``backend``: of the requests' worlds.
     """
 
     name: str
@@ -43,10 +44,11 @@ class DeploymentSpec:
     gateway_program: str = GATEWAY_PROGRAM
     gateway: Mapping[str, Any] = field(default_factory=dict)
     scaling: ScalingPolicy | None = None
+    backend: str = "auto"
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``from_json`` reads. Of the stages only what the controller decides by is kept."""
-        plain = ("name", "job", "token", "store", "lease_s", "gateways", "hosts", "threads")
+        plain = ("name", "job", "token", "store", "lease_s", "gateways", "hosts", "threads", "backend")
         fields: dict[str, Any] = {name: getattr(self, name) for name in plain}
         return fields | {
             "folder": str(self.folder),
