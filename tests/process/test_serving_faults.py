@@ -29,6 +29,7 @@ from multiworld.serving import (
     StageFailedError,
     StageUnavailableError,
 )
+from multiworld.serving.control.actions import LoadFailed
 from multiworld.testing import scaled
 from tests.process import serving_programs as works
 
@@ -279,6 +280,18 @@ PAYLOADS: list[Any] = [
     torch.arange(16 << 20, dtype=torch.float32),
     torch.ones(3).expand(1000, 3),
 ]
+
+
+async def test_weights_are_handed_over_where_requests_are_authenticated() -> None:
+    """By the controller to those that are updated, and by a replica to one more: all of them agree on the channel."""
+    pipeline = Pipeline([Stage("m", torch.nn.Linear(1, 1, bias=False))], lease_s=LEASE_S, backend="authenticated")
+    async with pipeline.deploy() as served:
+        await served.infer(torch.ones(1, 1))  # so that there is a canary to hand over, too
+        await served.update("m", {"weight": torch.full((1, 1), 3.0)})
+        await served.scale("m", 2)
+        assert [event for event in served.events if isinstance(event, LoadFailed)] == []
+        answers = [await served.infer(torch.ones(1, 1)) for _ in range(8)]
+        assert [float(answer) for answer in answers] == [3.0] * 8  # type: ignore[arg-type]
 
 
 async def test_a_host_process_that_is_killed_is_started_again_and_no_request_is_lost() -> None:
