@@ -283,7 +283,7 @@ PAYLOADS: list[Any] = [
 
 
 async def test_weights_are_handed_over_where_requests_are_authenticated() -> None:
-    """By the controller to those that are updated, and by a replica to one more: all of them agree on the channel."""
+    """By a replica to one more: both ends agree on the channel."""
     pipeline = Pipeline([Stage("m", torch.nn.Linear(1, 1, bias=False))], lease_s=LEASE_S, backend="authenticated")
     async with pipeline.deploy() as served:
         await served.infer(torch.ones(1, 1))  # so that there is a canary to hand over, too
