@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -156,11 +157,13 @@ class _Job:
         self._idle.clear()
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
-            try:
-                launcher.wait(scaled(END_S))  # it removes what MPI has left
-            except subprocess.TimeoutExpired:
-                launcher.kill()
-                launcher.wait()
+            for signum in (0, signal.SIGTERM, signal.SIGKILL):
+                launcher.send_signal(signum)  # told to end, it ends its processes; killed, it leaves them behind
+                try:
+                    launcher.wait(scaled(END_S))  # it removes what MPI has left
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
         self._folder.cleanup()
 
     @property

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import socket
 import sys
 import threading
 
-from ..channel.mpi_job import open_job
 from . import worker
 
 __all__ = ["main"]
@@ -20,27 +20,22 @@ __all__ = ["main"]
 def main(place: str) -> None:
     with socket.socket(socket.AF_UNIX) as launcher:
         launcher.connect(place)
-        threading.Thread(target=_end_with, args=(launcher,), daemon=True).start()
+        hired: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        threading.Thread(target=_await_hire, args=(launcher, hired), daemon=True).start()
         _initialize_mpi()
-        _, ends, _, _ = socket.recv_fds(launcher, 1, 4)
-    if not ends:
-        _end()
-    report_fd, command_fd, *outputs = ends
+        report_fd, command_fd, *outputs = hired.get()
     for fd, output in enumerate(outputs, start=1):
         os.dup2(output, fd)
         os.close(output)
     worker.main(report_fd, command_fd)
 
 
-def _end_with(launcher: socket.socket) -> None:
-    """End with the launcher until it says something: without the others, MPI_Init would use a processor for ever."""
-    if not launcher.recv(1, socket.MSG_PEEK):
-        _end()
-
-
-def _end() -> None:
-    """Nobody needs this process, or nobody is left. MPI_Finalize would wait for the others."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def _await_hire(launcher: socket.socket, hired: queue.SimpleQueue[list[int]]) -> None:
+    """Take the worker's ends from the launcher. End with it, also amid MPI_Init, which waits for others for ever."""
+    _, ends, _, _ = socket.recv_fds(launcher, 1, 4)
+    if not ends:  # nobody needs this process, or nobody is left; MPI_Finalize would wait for the others
+        os.kill(os.getpid(), signal.SIGKILL)
+    hired.put(ends)
 
 
 def _initialize_mpi() -> None:
@@ -48,6 +43,8 @@ def _initialize_mpi() -> None:
 
     Why it could not, a join will say.
     """
+    from ..channel.mpi_job import open_job  # with it comes torch: the launcher is not kept waiting for that
+
     opened = threading.Event()
     open_job().add_callback(lambda _: opened.set())
     opened.wait()
