@@ -15,7 +15,7 @@ from multiworld.channel.tensors import DTYPES, describe_text, parse_layout, payl
 from multiworld.errors import ProtocolError
 from tests.unit.test_tensors import same, tensor_of, travel
 
-pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf")
+pytestmark = pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32)")
 
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 TENSORS = st.builds(tensor_of, st.sampled_from(DTYPES), SHAPES, st.integers(0, 250))

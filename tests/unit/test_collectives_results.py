@@ -186,7 +186,7 @@ OTHER_DTYPES = (torch.uint16, torch.uint32, torch.uint64, torch.complex32, torch
 
 
 @pytest.mark.parametrize("dtype", OTHER_DTYPES, ids=str)
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32) support is experimental")
 def test_dtypes_that_cannot_be_reduced_can_be_moved(dtype: torch.dtype, tuning: Tuning) -> None:
     raw = [torch.randint(0, 256, (64,), dtype=torch.uint8) for _ in range(4)]
     tensors = [row.view(dtype) for row in raw]

@@ -9,7 +9,7 @@ from multiworld.testing.channel_conformance.arithmetic import FACTOR, Reduction,
 from multiworld.testing.samples import MOVABLE, PERIOD, any_tensor, bits, difference, repeated
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32) support is experimental")
 @pytest.mark.parametrize("dtype", MOVABLE, ids=str)
 def test_any_bits_are_the_same_for_one_seed_and_others_for_another(dtype: torch.dtype) -> None:
     first = any_tensor((40,), dtype, 1)

@@ -25,7 +25,7 @@ from multiworld.channel.tensors import (
 from multiworld.errors import ProtocolError
 from multiworld.wire.copying import ALIGNMENT
 
-pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf")
+pytestmark = pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32)")
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (0,), (3,), (2, 3), (0, 5), (5, 0, 2), (1,) * 9, (7, 1, 3, 2)]
 

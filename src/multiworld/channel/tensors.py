@@ -51,7 +51,7 @@ DTYPES: tuple[torch.dtype, ...] = (
     torch.float8_e5m2,
     torch.float8_e4m3fnuz,
     torch.float8_e5m2fnuz,
-    *(getattr(torch, name) for name in ("float8_e8m0fnu",) if hasattr(torch, name)),  # from torch 2.7
+    *(getattr(torch, name) for name in ("float8_e8m0fnu", "bcomplex32") if hasattr(torch, name)),  # from 2.7 and 2.14
 )
 CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
 SINGLE: Final = 0
