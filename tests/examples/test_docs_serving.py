@@ -38,6 +38,10 @@ def test_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
         (port,) = re.findall(r"127\.0\.0\.1:(\d+)", answers)
         printed: dict[str, str] = {}
 
+        def has_settled() -> bool:
+            """Replicas tell a moment later what they have done."""
+            return words(execute("multiworld serve status")) == words(shown["multiworld serve status"])
+
         def execute(command: str, *, status: int = 0) -> str:
             line = command.replace("localhost:8000", f"127.0.0.1:{port}")
             printed[command] = run(line, tmp_path, environment, status=status)
@@ -57,6 +61,8 @@ def test_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
             elif command.startswith(("curl", "python -c", "multiworld serve")) and "app.py" not in command:
                 execute(command)
             if expected and command in printed:
+                if command == "multiworld serve status":
+                    wait_until(has_settled, COMMAND_S)
                 assert words(printed[command]) == words(expected), command
         assert served.wait(COMMAND_S) == 0
         assert "rejoin" not in served.stderr, "advice for programs is nothing to an operator"
