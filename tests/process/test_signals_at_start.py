@@ -21,6 +21,8 @@ END_S = 40.0
 AT_IMPORT = """
 import os, signal, sys
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which the tests may have been started to ignore, by nohup
+
 class Finder:
     def find_spec(name, path=None, target=None):
         if name == os.environ["AT"] and Finder in sys.meta_path and callable(signal.getsignal(signal.SIGTERM)):
