@@ -13,7 +13,6 @@ from torch import Tensor
 from ..channel.base import Payload
 from ..errors import ProtocolError
 from ..world.manager import WorldManager
-from ..world.world import World
 from .errors import CanaryFailedError
 from .executor import describe_error, is_async
 from .graph import Stage
@@ -22,7 +21,7 @@ from .packets import Item
 from .payloads import map_tensors, tensors_of
 from .results import checked_result
 from .user_code import OverdueError, contained, result_of
-from .weights import hand_over_backend
+from .weights import join_hand_over
 
 __all__ = ["Canary", "CanaryKeeper", "answer_canary", "difference", "give_canary", "given_inputs", "take_canary"]
 
@@ -167,7 +166,7 @@ async def give_canary(
 
     ``backend``: of the requests; both ends give the same.
     """
-    world = await _join(manager, giver, taker, DONOR_RANK, store, backend)
+    world = await join_hand_over(manager, _world(giver, taker), DONOR_RANK, store, backend, HAND_OVER_S)
     try:
         payloads = () if canary is None else (*canary.inputs, canary.output)
         await world.send_tensors(encode({"payloads": len(payloads)}), TAKER_RANK, timeout_s=HAND_OVER_S)
@@ -180,7 +179,7 @@ async def give_canary(
 
 async def take_canary(manager: WorldManager, giver: str, taker: str, store: str, backend: str) -> Canary | None:
     """Return what ``give_canary`` sends; None if it knows of none. Raises MultiworldError."""
-    world = await _join(manager, giver, taker, TAKER_RANK, store, backend)
+    world = await join_hand_over(manager, _world(giver, taker), TAKER_RANK, store, backend, HAND_OVER_S)
     try:
         number = decode(await world.recv_tensors(DONOR_RANK, timeout_s=HAND_OVER_S)).get("payloads")
         if not isinstance(number, int) or number == 1:
@@ -192,12 +191,5 @@ async def take_canary(manager: WorldManager, giver: str, taker: str, store: str,
         await world.leave()
 
 
-async def _join(manager: WorldManager, giver: str, taker: str, rank: int, store: str, backend: str) -> World:
-    return await manager.join(
-        f"canary:{giver}:{taker}",
-        rank=rank,
-        world_size=2,
-        store=store,
-        backend=hand_over_backend(backend),
-        timeout_s=HAND_OVER_S,
-    )
+def _world(giver: str, taker: str) -> str:
+    return f"canary:{giver}:{taker}"

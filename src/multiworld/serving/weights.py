@@ -11,9 +11,18 @@ from torch import Tensor
 from ..channel.authenticated import AuthenticatedChannel
 from ..errors import ProtocolError
 from ..world.manager import WorldManager
+from ..world.world import World
 from .messages import DONOR_RANK, TAKER_RANK, weights_world
 
-__all__ = ["donate_weights", "hand_over_backend", "has_weights", "put_weights", "take_weights", "weights_of"]
+__all__ = [
+    "donate_weights",
+    "hand_over_backend",
+    "has_weights",
+    "join_hand_over",
+    "put_weights",
+    "take_weights",
+    "weights_of",
+]
 
 CHUNK_BYTES = 64 << 20
 HAND_OVER_S = 60.0
@@ -50,6 +59,15 @@ def hand_over_backend(backend: str) -> str:
     return backend if backend == AuthenticatedChannel.name else "auto"
 
 
+async def join_hand_over(
+    manager: WorldManager, name: str, rank: int, store: str, backend: str, timeout_s: float
+) -> World:
+    """Join the world of one that gives and one that takes. Raises MultiworldError if the other does not come."""
+    return await manager.join(
+        name, rank=rank, world_size=2, store=store, backend=hand_over_backend(backend), timeout_s=timeout_s
+    )
+
+
 async def donate_weights(
     manager: WorldManager, donor: str, member: str, weights: Mapping[str, Tensor], store: str, backend: str
 ) -> None:
@@ -57,14 +75,7 @@ async def donate_weights(
 
     ``backend``: of the requests; both ends give the same.
     """
-    world = await manager.join(
-        weights_world(donor, member),
-        rank=DONOR_RANK,
-        world_size=2,
-        store=store,
-        backend=hand_over_backend(backend),
-        timeout_s=HAND_OVER_S,
-    )
+    world = await join_hand_over(manager, weights_world(donor, member), DONOR_RANK, store, backend, HAND_OVER_S)
     try:
         for chunk in _chunks(weights):
             await world.send_tensors(chunk, TAKER_RANK, timeout_s=HAND_OVER_S)
@@ -76,14 +87,7 @@ async def donate_weights(
 
 async def take_weights(manager: WorldManager, donor: str, member: str, store: str, backend: str) -> dict[str, Tensor]:
     """Return what ``donate_weights`` sends. Raises MultiworldError."""
-    world = await manager.join(
-        weights_world(donor, member),
-        rank=TAKER_RANK,
-        world_size=2,
-        store=store,
-        backend=hand_over_backend(backend),
-        timeout_s=HAND_OVER_S,
-    )
+    world = await join_hand_over(manager, weights_world(donor, member), TAKER_RANK, store, backend, HAND_OVER_S)
     weights: dict[str, Tensor] = {}
     try:
         while True:
