@@ -29,8 +29,8 @@ Send = Callable[[Any], Awaitable[None]]
 class PageApp:
     """``/page``, ``/page/data`` (JSON) and ``/page/events`` (server-sent events) of one deployment.
 
-    ``sites``: what browsers may ask, and whether others than this host reach it. Whoever asks from elsewhere, or
-    through a proxy, must show ``token``; without one only readers on this host are answered.
+    ``sites``: what browsers may ask, and whether others than this host reach it. Readers elsewhere,
+    or behind a proxy, must show ``token``; without one only readers on this host are answered.
     """
 
     def __init__(self, recorder: Recorder, *, token: str = "", sites: SiteRule | None = None) -> None:
