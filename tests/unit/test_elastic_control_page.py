@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from multiworld.elastic.options import JobOptions
-from multiworld.elastic.page.access import is_loopback, may_read
 from multiworld.elastic.page.document import document
 from multiworld.elastic.page.metrics import metrics_text
 from multiworld.elastic.page.snapshots import Snapshot
 from multiworld.elastic.parser import run_parser
+from multiworld.observe.access import is_loopback, may_read
 from tests.unit.exposition import check_with_promtool, checked_samples
 from tests.unit.test_elastic_arguments import options
 from tests.unit.test_elastic_control import status, three

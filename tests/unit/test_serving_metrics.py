@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
+from multiworld.observe.prometheus import families_text, from_json, joined, to_json
 from multiworld.serving import fleet_metrics
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.fleet_metrics import FleetMetrics
 from multiworld.serving.gateway import Metric
-from multiworld.serving.gateway.families import families_text, from_json, joined, to_json
-from multiworld.serving.gateway.prometheus import HttpCounts, families_of
+from multiworld.serving.gateway.http_counts import HttpCounts, families_of
 from multiworld.serving.metrics import request_metrics
 
 from .exposition import check_with_promtool, checked_samples

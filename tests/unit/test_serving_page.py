@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from multiworld.elastic.page.sites import SiteRule, site_rule
 from multiworld.errors import MultiworldError
+from multiworld.observe.sites import SiteRule, site_rule
 from multiworld.serving.control import actions
 from multiworld.serving.control.actions import FleetEvent
 from multiworld.serving.page import PageApp, Recorder

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..errors import MultiworldError
-from .gateway.families import Family, from_json, joined
+from ..observe.prometheus import Family, from_json, joined
 
 __all__ = ["FleetMetrics"]
 

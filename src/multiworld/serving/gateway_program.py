@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..channel.base import Payload
+from ..observe.prometheus import to_json
 from ..world.manager import WorldManager
 from .admission import Admission
 from .answers import Asked
@@ -24,7 +25,6 @@ from .fleet_metrics import FleetMetrics
 from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric, Served
 from .gateway.ending import Ending
-from .gateway.families import to_json
 from .generation import Generator
 from .member import GatewayMember, place_of
 from .metrics import request_metrics

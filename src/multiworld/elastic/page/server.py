@@ -12,14 +12,14 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from ...observe.access import may_read
+from ...observe.sites import site_rule
 from ...wire.addresses import listen_at, show
 from ...wire.admission import MAX_IN_RESERVE
 from ...wire.descriptors import is_reserved
 from ...wire.seldom import Seldom
-from .access import may_read
 from .document import document
 from .metrics import CONTENT_TYPE, metrics_text
-from .sites import site_rule
 from .snapshots import Snapshots
 
 __all__ = ["PageServer"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
+from ...observe.access import is_loopback
 from ...wire.addresses import family_of
 from ...wire.names import is_address
-from ..page.access import is_loopback
 
 __all__ = ["STATIC_PORT", "Endpoint", "find_endpoints", "local_address", "split_endpoint"]
 

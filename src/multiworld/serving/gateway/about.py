@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ...observe.prometheus import CONTENT_TYPE, Family, families_text
 from .answers import html_answer, json_answer, json_list, text_answer
 from .docs_page import page
 from .exchange import Answer
-from .families import CONTENT_TYPE, Family, families_text
+from .http_counts import families_of
 from .kserve import model_metadata
 from .openapi import describe
 from .options import GatewayOptions
-from .prometheus import families_of
 from .refusal import Refusal
 from .served import Metric, Served, can_stream, signature_of
 

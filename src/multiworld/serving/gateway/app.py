@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...observe.prometheus import Family
 from ..errors import ServingError
 from .about import About, Gather
 from .answers import error_answer
@@ -15,11 +16,10 @@ from .budget import HeldBytes, Turns
 from .compression import compressed
 from .ending import Ending, Outcome
 from .exchange import Answer, Exchange, headers_of, with_shared
-from .families import Family
+from .http_counts import HttpCounts
 from .inference import Inference
 from .interruption import ClientGoneError
 from .options import GatewayOptions
-from .prometheus import HttpCounts
 from .refusal import Refusal, refusal_of
 from .routes import Routes
 from .served import Served

@@ -9,13 +9,13 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from ...observe.prometheus import Family
 from .about import Gather
 from .acceptor import Acceptor
 from .app import Application
 from .asgi import App
 from .connection import HttpConnection
 from .ending import Ending
-from .families import Family
 from .options import GatewayOptions
 from .room import Room
 from .served import Served

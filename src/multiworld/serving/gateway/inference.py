@@ -13,10 +13,10 @@ from .asking import Asking, asking
 from .elements import check_finite, num_bytes_of
 from .exchange import Answer, Exchange
 from .formats import Format, accepted_format, decode, encode, reading, sent_format
+from .http_counts import HttpCounts
 from .json_writing import TensorWriter
 from .kserve import HEADER_LENGTH, answer_question, parse_question
 from .options import GatewayOptions
-from .prometheus import HttpCounts
 from .refusal import Refusal
 from .served import Payload, Report, Served, can_report, can_stream, signature_of
 from .sse import CONTENT_TYPE, close, first_event, remaining_events

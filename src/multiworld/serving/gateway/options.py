@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ...elastic.page.sites import SiteRule, check_host_name, check_origin, site_rule
+from ...observe.sites import SiteRule, check_host_name, check_origin, site_rule
 
 __all__ = ["DEFAULT_PORT", "GatewayOptions"]
 

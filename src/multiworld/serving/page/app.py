@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs
 
-from ...elastic.page.access import may_read
-from ...elastic.page.sites import SiteRule
+from ...observe.access import may_read
+from ...observe.sites import SiteRule
 from .document import POLICY, document
 from .recorder import Recorder
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from ...elastic.page.sites import site_rule
+from ...observe.sites import site_rule
 from ..gateway.acceptor import Acceptor
 from ..gateway.connection import HttpConnection
 from ..gateway.options import GatewayOptions

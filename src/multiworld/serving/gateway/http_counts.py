@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from .families import Family, Row
+from ...observe.prometheus import Family, Row
 from .served import Metric
 
 __all__ = ["HttpCounts", "families_of"]

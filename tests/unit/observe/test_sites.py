@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.elastic.page.sites import SiteRule, check_host_name, check_origin, site_rule
+from multiworld.observe.sites import SiteRule, check_host_name, check_origin, site_rule
 
 HERE = SiteRule()
 

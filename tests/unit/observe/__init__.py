@@ -1,0 +1,1 @@
+"""What an operator sees, below the workloads."""
