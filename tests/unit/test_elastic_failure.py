@@ -20,9 +20,9 @@ from multiworld.elastic.autopsy import Remains, examine
 from multiworld.elastic.child_failed import to_child_failed_error
 from multiworld.elastic.failure import FailureCause, WorkerFailure, first_failure, in_causal_order
 from multiworld.elastic.failure_report import describe, report
-from multiworld.elastic.memory_kills import MemoryKills
 from multiworld.elastic.tracebacks import UNKNOWN_RANK, Cause, exception_line, find_cause, last_traceback
 from multiworld.errors import BrokenWorldException, PeerDiedError, PeerLeftError, StaleGenerationError
+from multiworld.process.memory_kills import MemoryKills
 
 ASSIGNMENT = Assignment(
     generation=3,

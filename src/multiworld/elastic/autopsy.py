@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..process.memory_kills import MemoryKills
 from .assignment import Assignment
 from .failure import FailureCause, WorkerFailure
-from .memory_kills import MemoryKills
 from .tracebacks import exception_line, fatal_line, find_cause, last_traceback
 
 __all__ = ["Remains", "dump_stacks", "examine"]

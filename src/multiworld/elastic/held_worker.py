@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..process.memory_kills import MemoryKills
 from ..wire.descriptors import is_scarcity
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread, Timer
@@ -30,7 +31,6 @@ from .fork_server_keeper import ForkServerKeeper
 from .forking import WAITED_FOR
 from .launch_order import Launch
 from .logs.pump import LogPump, WorkerStreams
-from .memory_kills import MemoryKills
 from .options import JobOptions
 from .orphan_guard import OrphanGuard
 from .worker_process import WorkerProcess

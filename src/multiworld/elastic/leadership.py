@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import MultiworldError
+from ..process.listening_process import find_listener
 from ..store.tcp import TCPStoreServer
 from ..wire.operation import Operation, StepsCancelled, drive
 from ..wire.progress import ProgressThread
@@ -28,7 +29,6 @@ from .enlistment import WELCOME_S, Enlistment, Welcome
 from .followers import FENCE_S, Followers
 from .job import Job, JobPlan, Phase
 from .layout import AgentInfo
-from .listening_process import find_listener
 from .meeting import Call, Place, Reminder, Strangers
 from .notes import (
     agent_from_fields,

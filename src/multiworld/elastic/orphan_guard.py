@@ -9,8 +9,8 @@ import os
 import subprocess
 from contextlib import suppress
 
+from ..process import orphan_guard_program
 from ..world.kept_process import KeptProcess, Loop, start_program
-from . import orphan_guard_program
 from .forking import WAITED_FOR
 
 __all__ = ["OrphanGuard"]

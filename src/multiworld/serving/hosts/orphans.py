@@ -11,7 +11,7 @@ import select
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...elastic.orphan_guard_program import kill_sessions
+from ...process.orphan_guard_program import kill_sessions
 
 __all__ = ["end_orphans", "network_space", "process_space"]
 
