@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from multiworld.elastic.forking import adopt_orphans, fork, is_adopting_orphans
+from multiworld.process.spawn.forking import adopt_orphans, fork, is_adopting_orphans
 from multiworld.testing.hosts import NAMESPACES
 from multiworld.testing.worker_process import ChildProcess, Ends
 

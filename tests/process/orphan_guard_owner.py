@@ -10,8 +10,8 @@ import os
 import signal
 import time
 
-from multiworld.elastic.forking import WAITED_FOR
 from multiworld.elastic.orphan_guard import OrphanGuard
+from multiworld.process.spawn.forking import WAITED_FOR
 from multiworld.wire.progress import ProgressThread
 
 NUM_CHILDREN = 2

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from multiworld.elastic.worker_program import Inheritance
+from multiworld.process.spawn.worker_program import Inheritance
 from multiworld.serving.hosts.loop import HostLoop
 from multiworld.serving.hosts.members import Members
 from multiworld.serving.hosts.order import Order

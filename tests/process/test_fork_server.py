@@ -17,8 +17,8 @@ from queue import Queue
 
 import pytest
 
-from multiworld.elastic.fork_server import ForkServer
 from multiworld.elastic.options import EntrypointKind
+from multiworld.process.spawn.fork_server import ForkServer
 from multiworld.testing import scaled, wait_until
 
 from .fork_server_agent import WAIT_S, Agent, Started

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.elastic.forking import WAITED_FOR, adopt_orphans
 from multiworld.elastic.orphans import OrphanReaper, Reaping
+from multiworld.process.spawn.forking import WAITED_FOR, adopt_orphans
 from multiworld.testing import wait_until
 from multiworld.wire.progress import ProgressThread
 

@@ -32,7 +32,7 @@ from multiworld.elastic.torch_timers import (
     _is_read,
     watch_timers,
 )
-from multiworld.elastic.worker_program import _bind
+from multiworld.process.spawn.worker_program import _bind
 from multiworld.testing import wait_until
 from multiworld.wire.progress import ProgressThread
 

@@ -29,8 +29,8 @@ from multiworld.channel.shelf import (
     shelf_bytes,
 )
 from multiworld.channel.tensors import memory_of
-from multiworld.elastic.forking import fork
 from multiworld.errors import ProtocolError
+from multiworld.process.spawn.forking import fork
 
 PAGES = 32
 SIZE = PAGES * PAGE_BYTES

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from multiworld.elastic.forking import fork
+from multiworld.process.spawn.forking import fork
 from multiworld.wire import watch
 from multiworld.wire.watch import forget_waker
 

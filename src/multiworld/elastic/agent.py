@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..process.spawn.fork_server import ForkServer
 from ..wire.progress import ProgressThread
 from ..world.launched import Place, job_name
 from .absence import Absence
 from .actions import WorkerReport
 from .assignment import Assignment
 from .clock import now_us
-from .fork_server import ForkServer
 from .front_door import FrontDoor
 from .held_worker import HeldWorker, Starter
 from .logs.pump import LogPump

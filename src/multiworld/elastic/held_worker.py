@@ -13,6 +13,10 @@ from functools import partial
 from typing import Any
 
 from ..process.memory_kills import MemoryKills
+from ..process.spawn.fork_server import ForkServer
+from ..process.spawn.forking import WAITED_FOR
+from ..process.spawn.keeper import ForkServerKeeper
+from ..process.spawn.launch_order import Launch
 from ..wire.descriptors import is_scarcity
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread, Timer
@@ -26,10 +30,6 @@ from .autopsy import Remains, dump_stacks, examine
 from .clock import now_us
 from .environment import local_arguments, worker_variables
 from .failure import FailureCause
-from .fork_server import ForkServer
-from .fork_server_keeper import ForkServerKeeper
-from .forking import WAITED_FOR
-from .launch_order import Launch
 from .logs.pump import LogPump, WorkerStreams
 from .options import JobOptions
 from .orphan_guard import OrphanGuard

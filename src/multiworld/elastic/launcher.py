@@ -26,6 +26,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from ..errors import MultiworldError
 from ..process.interruption import takeable
+from ..process.spawn.fork_server import ForkServer
 from ..wire.descriptors import raise_limit
 from ..wire.progress import ProgressThread
 from ..wire.token import TOKEN_VARIABLE, warn_of_weakness
@@ -42,7 +43,6 @@ from .coordinator import Coordinator
 from .devices import describe_devices
 from .failure import WorkerFailure, in_causal_order
 from .failure_report import report
-from .fork_server import ForkServer
 from .held_worker import start_fork_server
 from .layout import AgentInfo
 from .leadership import Leadership

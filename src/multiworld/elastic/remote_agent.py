@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from ..process.interruption import SIGNALLED, end_on_signals, held, takeable
-from .forking import die_with_parent
+from ..process.spawn.forking import die_with_parent
 
 __all__ = ["main"]
 

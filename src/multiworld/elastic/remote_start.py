@@ -14,9 +14,9 @@ from threading import Thread
 from types import FrameType
 
 from ..process.interruption import takeable
+from ..process.spawn.forking import WAITED_FOR
+from ..process.spawn.missing_command import start_error
 from ..world.procfs import child_pids
-from .forking import WAITED_FOR
-from .missing_command import start_error
 from .orphans import Reaping
 from .remote_hosts import RemoteJob
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ..process.spawn.forking import WAITED_FOR
 from ..wire.progress import ProgressThread, Timer
 from ..world.procfs import child_pids, process_session
-from .forking import WAITED_FOR
 
 __all__ = ["DUMP_SIGNAL", "UNKNOWN_RETURNCODE", "WorkerProcess"]
 

@@ -18,8 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..elastic.forking import die_with_parent
 from ..process.interruption import undoing
+from ..process.spawn.forking import die_with_parent
 from ..wire.addresses import family_of
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...elastic.orphans import OrphanReaper, Reaping
-from ...elastic.worker_program import Inheritance
+from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import Timer
 from ..exit_status import Ending

@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from ...elastic.forking import die_with_parent
-from ...elastic.worker_program import Inheritance, _be_fresh, _reset_signals, _take_descriptors
+from ...process.spawn.forking import die_with_parent
+from ...process.spawn.worker_program import Inheritance, _be_fresh, _reset_signals, _take_descriptors
 from .order import Order
 
 __all__ = ["become_member"]

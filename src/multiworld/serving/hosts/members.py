@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from ...elastic.forking import WAITED_FOR, fork
 from ...elastic.orphan_guard import OrphanGuard
-from ...elastic.worker_program import Inheritance
+from ...process.spawn.forking import WAITED_FOR, fork
+from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import Timer
 from ...wire.seldom import Seldom

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from ...elastic.blas_threads import get_blas_threads, set_blas_threads
-from ...elastic.forking import count_lasting_threads, die_with_parent, outlive_parent
 from ...elastic.orphans import Reaping
-from ...elastic.worker_program import Inheritance
 from ...process.interruption import takeable
+from ...process.spawn.blas_threads import get_blas_threads, set_blas_threads
+from ...process.spawn.forking import count_lasting_threads, die_with_parent, outlive_parent
+from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import raise_limit
 from ...wire.token import weakness_is_told
 from ...world.procfs import child_pids

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from ..wire.progress import ProgressThread
-from ..wire.seldom import Seldom
-from ..world.restarts import Restarts
-from ..world.stopped import StoppedTime
+from ...wire.progress import ProgressThread
+from ...wire.seldom import Seldom
+from ...world.restarts import Restarts
+from ...world.stopped import StoppedTime
 from .fork_server import ForkServer, Started
 
 __all__ = ["ForkServerKeeper"]

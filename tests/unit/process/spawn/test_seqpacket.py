@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from multiworld.elastic import parcel
+from multiworld.process.spawn import seqpacket as parcel
 
 
 def test_records_keep_their_bounds_and_bring_their_descriptors() -> None:

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from . import parcel
+from . import seqpacket as parcel
 from .blas_threads import get_blas_threads, set_blas_threads
-from .fork_server_loop import ForkLoop
 from .forking import count_lasting_threads, die_with_parent, flush_streams, outlive_parent
+from .loop import ForkLoop
 from .worker_program import Inheritance
 
 __all__ = ["ServerOptions", "main", "serve"]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .options import Entrypoint, EntrypointKind
+from ...elastic.options import Entrypoint, EntrypointKind
 
 __all__ = ["Launch", "suits_interpreter"]
 

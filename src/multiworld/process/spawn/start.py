@@ -10,9 +10,9 @@ import sys
 import threading
 from pathlib import Path
 
-from . import parcel
-from .fork_server_program import ServerOptions, serve
+from . import seqpacket as parcel
 from .forking import count_lasting_threads, flush_streams, fork
+from .program import ServerOptions, serve
 
 __all__ = ["start_process"]
 
@@ -20,7 +20,7 @@ __all__ = ["start_process"]
 # that folder, the last entry finds it.
 BOOTSTRAP = (
     "import sys; sys.path[:] = [entry for entry in sys.path if entry]; sys.path.append({root!r}); "
-    "from multiworld.elastic.fork_server_program import main; sys.path.pop(); main({fd}, {options!r})"
+    "from multiworld.process.spawn.program import main; sys.path.pop(); main({fd}, {options!r})"
 )
 
 
@@ -48,7 +48,7 @@ def _fork_server(ours: socket.socket, theirs: socket.socket, options: ServerOpti
 
 
 def _execute_server(theirs: socket.socket, options: ServerOptions) -> int:
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     bootstrap = BOOTSTRAP.format(root=root, fd=theirs.fileno(), options=options.to_text())
     process = subprocess.Popen(
         [sys.executable, "-c", bootstrap],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.elastic.missing_command import start_error
+from multiworld.process.spawn.missing_command import start_error
 
 DENIED = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/root/bin/train")
 

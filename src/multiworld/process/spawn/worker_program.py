@@ -21,14 +21,14 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn, TextIO
 
-from . import parcel
+from ...elastic.options import EntrypointKind
+from ...elastic.worker_process import DUMP_SIGNAL
+from . import seqpacket as parcel
 from .blas_threads import set_blas_threads
 from .forking import die_with_parent, fork
 from .launch_order import Launch
 from .missing_command import start_error
-from .options import EntrypointKind
 from .python_program import prepare, run_to_the_end
-from .worker_process import DUMP_SIGNAL
 
 __all__ = ["Hatchling", "Inheritance"]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from multiworld.elastic.launch_order import Launch, suits_interpreter
 from multiworld.elastic.options import Entrypoint, EntrypointKind
-from multiworld.elastic.worker_program import command_line
+from multiworld.process.spawn.launch_order import Launch, suits_interpreter
+from multiworld.process.spawn.worker_program import command_line
 
 SCRIPT = Entrypoint(kind=EntrypointKind.SCRIPT, target="train.py")
 MODULE = Entrypoint(kind=EntrypointKind.MODULE, target="package.train")

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NoReturn
 
-from ..world.procfs import STOPPED, process_start_time, process_state
-from . import parcel
+from ...world.procfs import STOPPED, process_start_time, process_state
+from . import seqpacket as parcel
 from .forking import fork
 from .worker_program import Hatchling, Inheritance
 

@@ -16,12 +16,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..wire.progress import ProgressThread
-from . import parcel
-from .fork_server_program import ServerOptions
-from .fork_server_start import start_process
+from ...wire.progress import ProgressThread
+from . import seqpacket as parcel
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
+from .program import ServerOptions
+from .start import start_process
 
 __all__ = ["ForkServer", "Launch"]
 

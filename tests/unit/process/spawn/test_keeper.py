@@ -13,8 +13,8 @@ from typing import cast
 
 import pytest
 
-from multiworld.elastic.fork_server import ForkServer, Started
-from multiworld.elastic.fork_server_keeper import MAX_LOST, ForkServerKeeper
+from multiworld.process.spawn.fork_server import ForkServer, Started
+from multiworld.process.spawn.keeper import MAX_LOST, ForkServerKeeper
 from multiworld.wire.progress import ProgressThread
 
 LOST = ConnectionResetError("the fork server was killed by SIGKILL")
