@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import Queue
 from typing import Any
 
-from multiworld.elastic.options import Entrypoint, EntrypointKind
 from multiworld.elastic.worker_process import WorkerProcess
+from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer, Launch
 from multiworld.testing import scaled
 from multiworld.wire.progress import ProgressThread

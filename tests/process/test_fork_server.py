@@ -17,7 +17,7 @@ from queue import Queue
 
 import pytest
 
-from multiworld.elastic.options import EntrypointKind
+from multiworld.process.spawn.entrypoint import EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer
 from multiworld.testing import scaled, wait_until
 
@@ -317,7 +317,7 @@ def test_workers_of_an_agent_without_standard_streams_find_their_own(tmp_path: P
     program = (
         "import os; os.closerange(0, 3)\n"
         "from tests.process.fork_server_agent import Agent\n"
-        "from multiworld.elastic.options import EntrypointKind\n"
+        "from multiworld.process.spawn.entrypoint import EntrypointKind\n"
         "agent = Agent(warm=False)\n"
         f"agent.spawn(EntrypointKind.COMMAND, {sys.executable!r}, '-c', {worker!r}, reads_stdin=True).wait()\n"
         "agent.close()\n"

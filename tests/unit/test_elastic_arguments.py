@@ -19,8 +19,9 @@ from torch.distributed.elastic.utils.api import macros
 
 from multiworld.elastic.arguments import options_from
 from multiworld.elastic.environment import local_arguments
-from multiworld.elastic.options import EntrypointKind, JobOptions, RestartBudget, RestartPolicy
+from multiworld.elastic.options import JobOptions, RestartBudget, RestartPolicy
 from multiworld.elastic.parser import launch_parser, run_parser
+from multiworld.process.spawn.entrypoint import EntrypointKind
 
 torchrun: Any = importlib.import_module("torch.distributed.run")  # half of it has no annotations
 old_torchrun: Any = importlib.import_module("torch.distributed.launch")

@@ -14,7 +14,8 @@ from torch.distributed.elastic.utils.api import macros
 
 from multiworld.elastic.assignment import Assignment
 from multiworld.elastic.environment import local_arguments, worker_variables
-from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions, RestartBudget
+from multiworld.elastic.options import JobOptions, RestartBudget
+from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.world.launched import launched
 
 PLACE = Assignment(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions
+from multiworld.elastic.options import JobOptions
 from multiworld.elastic.rendezvous.base import Address, Advice
 from multiworld.elastic.rendezvous.etcd import EtcdRendezvous, from_options
 from multiworld.elastic.rendezvous.etcd_claim import Claim, may_replace
@@ -26,6 +26,7 @@ from multiworld.elastic.rendezvous.etcd_gateway import (
     EtcdRefusedError,
 )
 from multiworld.elastic.rendezvous.registry import find_rendezvous
+from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.operation import drive
 from multiworld.wire.progress import ProgressThread

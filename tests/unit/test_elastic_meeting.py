@@ -14,13 +14,14 @@ import pytest
 from multiworld.elastic.agreement import plan_of, what_must_agree
 from multiworld.elastic.front_door import C10D, FrontDoor
 from multiworld.elastic.meeting import Call, Place, Reminder, Strangers
-from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions, RestartBudget
+from multiworld.elastic.options import JobOptions, RestartBudget
 from multiworld.elastic.rendezvous.base import Address, Advice
 from multiworld.elastic.rendezvous.embedded import PATIENT_LOOKS, EmbeddedRendezvous, from_options
 from multiworld.elastic.rendezvous.endpoint import Endpoint, find_endpoints, local_address
 from multiworld.elastic.rendezvous.registry import find_rendezvous
 from multiworld.elastic.succession import Roster, RosterEntry, has_quorum, line_of_succession
 from multiworld.process.listening_process import find_listener
+from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.testing.deadlines import wait_until
 from multiworld.wire.operation import Operation, drive
 from multiworld.wire.progress import ProgressThread

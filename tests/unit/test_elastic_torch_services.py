@@ -21,7 +21,7 @@ from torch.numa import binding
 
 from multiworld.elastic.actions import Outcome
 from multiworld.elastic.health_check import PORT_VARIABLE, TIMEOUT_S, check_health
-from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions, RestartBudget
+from multiworld.elastic.options import JobOptions, RestartBudget
 from multiworld.elastic.torch_metrics import JobMetrics, metrics_of_run
 from multiworld.elastic.torch_services import TorchServices
 from multiworld.elastic.torch_timers import (
@@ -32,6 +32,7 @@ from multiworld.elastic.torch_timers import (
     _is_read,
     watch_timers,
 )
+from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.worker_program import _bind
 from multiworld.testing import wait_until
 from multiworld.wire.progress import ProgressThread

@@ -26,7 +26,8 @@ from multiworld.elastic.function_call import (
     pickled_call,
 )
 from multiworld.elastic.functions import LaunchConfig, elastic_launch
-from multiworld.elastic.options import EntrypointKind, JobOptions, RestartBudget
+from multiworld.elastic.options import JobOptions, RestartBudget
+from multiworld.process.spawn.entrypoint import EntrypointKind
 
 
 def double(number: int) -> int:

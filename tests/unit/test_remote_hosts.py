@@ -18,10 +18,11 @@ import pytest
 from multiworld.cli.exec import PREFIX_VARIABLE
 from multiworld.cli.main import main
 from multiworld.elastic.host_file import shares_of_file
-from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions, RestartBudget, RestartPolicy
+from multiworld.elastic.options import JobOptions, RestartBudget, RestartPolicy
 from multiworld.elastic.own_host import is_this_host
 from multiworld.elastic.parser import run_parser
 from multiworld.elastic.remote_hosts import HostShare, RemoteJob, allot
+from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 
 JOB = RemoteJob(
     shares=allot("me@a,[::1]:3"),

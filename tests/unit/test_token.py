@@ -10,7 +10,8 @@ import pytest
 
 import multiworld as mw
 from multiworld.cli.main import main
-from multiworld.elastic.options import Entrypoint, EntrypointKind, JobOptions
+from multiworld.elastic.options import JobOptions
+from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.serving.hosts import DeploymentFile, HostOptions, Reception, ask, find_deployment
 from multiworld.serving.pipeline import Cluster
 from multiworld.wire import token as token_module

@@ -16,9 +16,10 @@ from typing import Any
 
 from torch.distributed import run as torchrun
 
+from ..process.spawn.entrypoint import Entrypoint, EntrypointKind
 from ..world.launched import TOKEN_VARIABLE
 from .environment import check_visible_devices
-from .options import ANY_PORT_HERE, Entrypoint, EntrypointKind, JobOptions, LogOptions
+from .options import ANY_PORT_HERE, JobOptions, LogOptions
 from .rendezvous.endpoint import STATIC_PORT
 from .schedulers.slurm import with_slurm_defaults
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 
+from ..process.spawn.entrypoint import Entrypoint
 from ..world.launched import AGENT_VARIABLE, GENERATION_VARIABLE, JOB_VARIABLE, TOKEN_VARIABLE, WORKER_VARIABLE
 from .assignment import Assignment
-from .options import Entrypoint, JobOptions
+from .options import JobOptions
 
 __all__ = ["check_visible_devices", "local_arguments", "worker_variables"]
 

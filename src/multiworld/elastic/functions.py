@@ -15,11 +15,12 @@ from torch.distributed.elastic.metrics.api import MetricsConfig
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher import api as torch_launcher
 
+from ..process.spawn.entrypoint import Entrypoint, EntrypointKind
 from ..world.launched import TOKEN_VARIABLE
 from .arguments import signals_of, uninterruptible_s
 from .environment import check_visible_devices
 from .function_call import ResultError, load_results, name_of, pickled_call
-from .options import Entrypoint, EntrypointKind, JobOptions, LogOptions, RestartBudget
+from .options import JobOptions, LogOptions, RestartBudget
 
 __all__ = ["LaunchConfig", "ResultError", "elastic_launch", "launch_agent"]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..observe.access import is_loopback
+from ..process.spawn.entrypoint import Entrypoint
 from ..wire.token import check_token
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ __all__ = [
     "ANY_PORT_HERE",
     "DEFAULT_PAGE",
     "MORE_RESTARTS",
-    "Entrypoint",
-    "EntrypointKind",
     "JobOptions",
     "LogOptions",
     "RestartBudget",
@@ -30,32 +29,6 @@ ANY_PORT_HERE = "localhost:0"
 DEFAULT_PAGE = ("127.0.0.1", 0)
 EMBEDDED = ("c10d", "embedded")
 MORE_RESTARTS = "--max-restarts N allows N"
-
-
-class EntrypointKind(enum.Enum):
-    """How ``Entrypoint.target`` is started."""
-
-    SCRIPT = "script"  # a Python file
-    MODULE = "module"  # as ``python -m`` does
-    COMMAND = "command"  # any executable: ``--no-python``
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entrypoint:
-    """The program that every worker runs.
-
-    ``passes_local_rank``: the old launcher's ``--local-rank=N`` goes before the arguments. ``${local_rank}`` in an
-    argument stands for the worker's local rank, as under torchrun.
-    """
-
-    kind: EntrypointKind
-    target: str
-    arguments: tuple[str, ...] = ()
-    passes_local_rank: bool = False
-    python: str | None = None
-    """Another interpreter than the launcher's own, as ``PYTHON_EXEC`` names it: such a worker starts cold."""
-    named: str | None = None
-    """What people are told to have failed, if not ``target``: the function that it calls."""
 
 
 class RestartPolicy(enum.Enum):

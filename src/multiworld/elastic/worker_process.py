@@ -12,15 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from ..process.spawn.forking import WAITED_FOR
+from ..process.spawn.worker_program import DUMP_SIGNAL
 from ..wire.progress import ProgressThread, Timer
 from ..world.procfs import child_pids, process_session
 
-__all__ = ["DUMP_SIGNAL", "UNKNOWN_RETURNCODE", "WorkerProcess"]
+__all__ = ["UNKNOWN_RETURNCODE", "WorkerProcess"]
 
 logger = logging.getLogger(__name__)
 
-DUMP_SIGNAL = signal.SIGRTMIN + 7
-"""A warm worker answers it by writing the stacks of all its threads to standard error."""
 UNKNOWN_RETURNCODE = 255
 """Of a worker whose exit status somebody else in this process took."""
 FIRST_SWEEP_S, LAST_SWEEP_S = 0.005, 30.0

@@ -13,9 +13,10 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousParameters,
 )
 
+from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
 from ...wire.token import TOKEN_VARIABLE, warn_of_weakness
 from ..agreement import plan_of
-from ..options import Entrypoint, EntrypointKind, JobOptions, RestartBudget, RestartPolicy
+from ..options import JobOptions, RestartBudget, RestartPolicy
 from ..rendezvous.registry import find_rendezvous
 from .node import Node
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ...wire.progress import ProgressThread
-from . import seqpacket as parcel
+from . import seqpacket
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
 from .program import ServerOptions
@@ -122,7 +122,7 @@ class ForkServer:
         self._pending[number] = on_started
         is_warm = self._warm and launch.can_be_warm(self._env)
         try:
-            content = parcel.sealed(replace(launch, warm=is_warm).to_bytes())
+            content = seqpacket.sealed(replace(launch, warm=is_warm).to_bytes())
             try:
                 self._send({"spawn": number}, (content, stdout_fd, stderr_fd))
             finally:
@@ -150,7 +150,7 @@ class ForkServer:
             self._send_rest()
         while self._channel.fileno() >= 0:
             try:
-                received = parcel.receive(self._channel)
+                received = seqpacket.receive(self._channel)
             except BlockingIOError:
                 return
             if received is None:
@@ -190,7 +190,7 @@ class ForkServer:
     def _send(self, record: dict[str, Any], fds: Sequence[int] = ()) -> None:
         if not self._unsent:
             try:
-                parcel.send(self._channel, record, fds)
+                seqpacket.send(self._channel, record, fds)
                 return
             except BlockingIOError:
                 pass
@@ -204,7 +204,7 @@ class ForkServer:
         while self._unsent:
             record, fds = self._unsent[0]
             try:
-                parcel.send(self._channel, record, fds)
+                seqpacket.send(self._channel, record, fds)
             except (BlockingIOError, BrokenPipeError):
                 return
             self._unsent.popleft()
@@ -268,7 +268,7 @@ class ForkServer:
     def _read_last(self) -> None:
         """What children of ours it has forked meanwhile, and which of these became workers that somebody waits for."""
         with contextlib.suppress(BlockingIOError):
-            while (received := parcel.receive(self._channel)) is not None:
+            while (received := seqpacket.receive(self._channel)) is not None:
                 self._obey(received[0])
 
     def _reap(self, pid: int) -> None:

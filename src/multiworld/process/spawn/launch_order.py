@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...elastic.options import Entrypoint, EntrypointKind
+from .entrypoint import Entrypoint, EntrypointKind
 
 __all__ = ["Launch", "suits_interpreter"]
 

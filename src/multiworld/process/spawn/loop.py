@@ -21,7 +21,7 @@ from math import inf
 from typing import Any, NoReturn
 
 from ...world.procfs import STOPPED, process_start_time, process_state
-from . import seqpacket as parcel
+from . import seqpacket
 from .forking import fork
 from .worker_program import Hatchling, Inheritance
 
@@ -70,7 +70,7 @@ class ForkLoop:
         for fd in (self._agent.fileno(), self._agent_pidfd):
             self._poll.register(fd, select.POLLIN)
         try:
-            parcel.send(self._agent, {"ready": True})
+            seqpacket.send(self._agent, {"ready": True})
             while True:
                 self._supply()
                 for fd, _ in self._poll.poll(None if self._stopped_limit_s is None else LOOK_MS):
@@ -81,7 +81,7 @@ class ForkLoop:
 
     def _handle(self, fd: int) -> None:
         if fd == self._agent.fileno():
-            received = parcel.receive(self._agent)
+            received = seqpacket.receive(self._agent)
             if received is None:
                 self._end()
             self._obey(*received)
@@ -112,13 +112,13 @@ class ForkLoop:
                 self._watch(request["watch"])
             except OSError as error:
                 text = f"not all workers are killed should this agent be killed: they cannot be watched ({error})"
-                parcel.send(self._agent, {"warning": text})
+                seqpacket.send(self._agent, {"warning": text})
         elif "prepare" in request:
             self._announced = request["prepare"]
         else:
             self._orders.append(Order(request["spawn"], fds))
             self._announced = max(0, self._announced - 1)
-            if len(fds) < parcel.MOST_DESCRIPTORS:  # there was no room for the others in this process
+            if len(fds) < seqpacket.MOST_DESCRIPTORS:  # there was no room for the others in this process
                 self._refuse(self._orders.pop(), OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
     def _supply(self) -> None:
@@ -145,7 +145,7 @@ class ForkLoop:
 
     def _give(self, order: Order, pid: int, channel: socket.socket) -> None:
         with contextlib.suppress(BrokenPipeError):  # it was killed: that shows below, as the end of its channel
-            parcel.send(channel, {}, order.fds)
+            seqpacket.send(channel, {}, order.fds)
         for fd in order.fds:
             os.close(fd)
         self._starting[channel.fileno()] = (order.number, pid, channel)
@@ -156,15 +156,15 @@ class ForkLoop:
         self._poll.unregister(fd)
         number, pid, channel = self._starting.pop(fd)
         with channel:
-            received = parcel.receive(channel)
+            received = seqpacket.receive(channel)
         if received is None:
-            parcel.send(self._agent, {"started": number, "pid": pid})
+            seqpacket.send(self._agent, {"started": number, "pid": pid})
         else:
-            parcel.send(self._agent, {"failed": number, "pid": pid, **received[0]})
+            seqpacket.send(self._agent, {"failed": number, "pid": pid, **received[0]})
 
     def _lay(self, num: int) -> int:
         """Fork a process that forks those that are meant, tells their pids and ends: the agent adopts the orphans."""
-        pairs = [parcel.connected_pair() for _ in range(num)]
+        pairs = [seqpacket.connected_pair() for _ in range(num)]
         told, tell = os.pipe()
         self._nests[told] = Nest(deque(ours for ours, _ in pairs))
         self._poll.register(told, select.POLLIN)
@@ -209,7 +209,7 @@ class ForkLoop:
             except OSError as error:  # what cannot be watched could outlive the agent
                 channel.close()
                 _kill_group(pid)
-                parcel.send(self._agent, {"died": pid})  # who kills it if it leads no group yet
+                seqpacket.send(self._agent, {"died": pid})  # who kills it if it leads no group yet
                 self._cannot_fork(error)
             else:
                 self._spares[pid] = channel
@@ -234,7 +234,7 @@ class ForkLoop:
             os.close(fd)
         text = f"no process can be forked: {error.strerror}"
         record = {"failed": order.number, "pid": None, "errno": error.errno, "text": text, "filename": None}
-        parcel.send(self._agent, record)
+        seqpacket.send(self._agent, record)
 
     def _abandon(self) -> None:
         """In a forked child: close all that is the server's."""
@@ -265,7 +265,7 @@ class ForkLoop:
         _kill_group(pid)
         if pid in self._spares:
             self._spares.pop(pid).close()
-            parcel.send(self._agent, {"died": pid})
+            seqpacket.send(self._agent, {"died": pid})
 
     def _end(self) -> NoReturn:
         """The agent has ended: so does all that was started for it. Or it wants no more: then it reaps all."""
@@ -286,7 +286,7 @@ class ForkLoop:
 
     def _tell_hatched(self, pid: int) -> None:
         """The agent reaps what has not become a worker."""
-        parcel.send(self._agent, {"hatched": pid})
+        seqpacket.send(self._agent, {"hatched": pid})
 
 
 def _fork_and_leave(num: int, tell: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from . import seqpacket as parcel
+from . import seqpacket
 from .blas_threads import get_blas_threads, set_blas_threads
 from .forking import count_lasting_threads, die_with_parent, flush_streams, outlive_parent
 from .loop import ForkLoop
@@ -69,7 +69,7 @@ def serve(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]
         ForkLoop(agent, inheritance, num_spares=options.spares, stopped_limit_s=options.stopped_limit_s).run()
     except CannotServe as error:
         with contextlib.suppress(OSError):
-            parcel.send(agent, {"lost": str(error)})
+            seqpacket.send(agent, {"lost": str(error)})
     except BaseException:
         traceback.print_exc()
     finally:
@@ -117,7 +117,7 @@ def _preload(agent: socket.socket, names: Sequence[str], base_path: Sequence[str
             raise CannotServe(f"--preload {name} failed: {type(error).__name__}: {reason}"[:2000]) from error
         if (now := count_lasting_threads()) > threads:
             text = f"--preload {name} started {now - threads} thread(s), which workers forked from it do not have"
-            parcel.send(agent, {"warning": text})
+            seqpacket.send(agent, {"warning": text})
             threads = now
     sys.path[:] = base_path
 

@@ -18,7 +18,7 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from typing import NoReturn
 
-from ...elastic.options import Entrypoint, EntrypointKind
+from .entrypoint import Entrypoint, EntrypointKind
 
 __all__ = ["prepare", "run_to_the_end"]
 

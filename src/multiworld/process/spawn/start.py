@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from . import seqpacket as parcel
+from . import seqpacket
 from .forking import count_lasting_threads, flush_streams, fork
 from .program import ServerOptions, serve
 
@@ -26,7 +26,7 @@ BOOTSTRAP = (
 
 def start_process(options: ServerOptions, *, in_place: bool) -> tuple[int, socket.socket]:
     """Return its pid and our end of what it is spoken to through. It is our child."""
-    ours, theirs = map(_beside_standard_streams, parcel.connected_pair())
+    ours, theirs = map(_beside_standard_streams, seqpacket.connected_pair())
     try:
         with theirs:
             if in_place and threading.active_count() == 1 and count_lasting_threads() == 1:

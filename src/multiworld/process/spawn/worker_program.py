@@ -21,17 +21,18 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn, TextIO
 
-from ...elastic.options import EntrypointKind
-from ...elastic.worker_process import DUMP_SIGNAL
-from . import seqpacket as parcel
+from . import seqpacket
 from .blas_threads import set_blas_threads
+from .entrypoint import EntrypointKind
 from .forking import die_with_parent, fork
 from .launch_order import Launch
 from .missing_command import start_error
 from .python_program import prepare, run_to_the_end
 
-__all__ = ["Hatchling", "Inheritance"]
+__all__ = ["DUMP_SIGNAL", "Hatchling", "Inheritance"]
 
+DUMP_SIGNAL = signal.SIGRTMIN + 7
+"""A warm worker answers it by writing the stacks of all its threads to standard error."""
 NOT_STARTED = 127
 IONBF = 2  # of the C library
 
@@ -64,7 +65,7 @@ class Hatchling:
             os.setsid()
             _reset_signals(self._inheritance.ignored)
             _await_adoption(self._parent)
-            received = parcel.receive(self._channel)
+            received = seqpacket.receive(self._channel)
             if received is None:
                 os._exit(0)  # a spare that is not needed
             _, (launch_fd, stdout_fd, stderr_fd) = received
@@ -105,7 +106,7 @@ class Hatchling:
     def _fail(self, number: int | None, text: str, filename: object) -> NoReturn:
         name = os.fsdecode(filename) if isinstance(filename, (str, bytes)) else None
         with contextlib.suppress(OSError):
-            parcel.send(self._channel, {"errno": number, "text": text[:2000], "filename": name})
+            seqpacket.send(self._channel, {"errno": number, "text": text[:2000], "filename": name})
         os._exit(NOT_STARTED)
 
 

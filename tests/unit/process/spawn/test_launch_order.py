@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from multiworld.elastic.options import Entrypoint, EntrypointKind
+from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.launch_order import Launch, suits_interpreter
 from multiworld.process.spawn.worker_program import command_line
 

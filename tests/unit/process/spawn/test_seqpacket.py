@@ -7,17 +7,17 @@ import os
 
 import pytest
 
-from multiworld.process.spawn import seqpacket as parcel
+from multiworld.process.spawn import seqpacket
 
 
 def test_records_keep_their_bounds_and_bring_their_descriptors() -> None:
-    ours, theirs = parcel.connected_pair()
+    ours, theirs = seqpacket.connected_pair()
     with ours, theirs:
-        file = parcel.sealed(b"content")
-        parcel.send(ours, {"first": 1}, (file,))
-        parcel.send(ours, {"second": [2, None]})
+        file = seqpacket.sealed(b"content")
+        seqpacket.send(ours, {"first": 1}, (file,))
+        seqpacket.send(ours, {"second": [2, None]})
         os.close(file)
-        first, second = parcel.receive(theirs), parcel.receive(theirs)
+        first, second = seqpacket.receive(theirs), seqpacket.receive(theirs)
         assert first is not None
         assert first[0] == {"first": 1}
         (copy,) = first[1]
@@ -28,33 +28,33 @@ def test_records_keep_their_bounds_and_bring_their_descriptors() -> None:
 
 
 def test_the_end_of_the_peer_is_told() -> None:
-    ours, theirs = parcel.connected_pair()
+    ours, theirs = seqpacket.connected_pair()
     with ours:
         theirs.close()
-        assert parcel.receive(ours) is None
+        assert seqpacket.receive(ours) is None
         with pytest.raises(BrokenPipeError):
-            parcel.send(ours, {})
+            seqpacket.send(ours, {})
 
 
 def test_the_end_of_a_peer_that_had_not_read_all_is_told() -> None:
-    ours, theirs = parcel.connected_pair()
+    ours, theirs = seqpacket.connected_pair()
     with ours:
-        parcel.send(ours, {"unread": True})
+        seqpacket.send(ours, {"unread": True})
         theirs.close()
-        assert parcel.receive(ours) is None
+        assert seqpacket.receive(ours) is None
 
 
 def test_a_full_socket_does_not_block() -> None:
-    ours, theirs = parcel.connected_pair()
+    ours, theirs = seqpacket.connected_pair()
     with ours, theirs:
         ours.setblocking(False)
         num_sent = 0
         with contextlib.suppress(BlockingIOError):
             while num_sent < 100_000:
-                parcel.send(ours, {"text": "x" * 1000})
+                seqpacket.send(ours, {"text": "x" * 1000})
                 num_sent += 1
         assert 10 < num_sent < 100_000
-        assert all(parcel.receive(theirs) is not None for _ in range(num_sent))
+        assert all(seqpacket.receive(theirs) is not None for _ in range(num_sent))
         theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
-            parcel.receive(theirs)
+            seqpacket.receive(theirs)

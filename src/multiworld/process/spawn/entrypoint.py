@@ -1,0 +1,34 @@
+"""Which program a worker runs. Pure: values."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+__all__ = ["Entrypoint", "EntrypointKind"]
+
+
+class EntrypointKind(enum.Enum):
+    """How ``Entrypoint.target`` is started."""
+
+    SCRIPT = "script"  # a Python file
+    MODULE = "module"  # as ``python -m`` does
+    COMMAND = "command"  # any executable: ``--no-python``
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entrypoint:
+    """The program that every worker runs.
+
+    ``passes_local_rank``: the old launcher's ``--local-rank=N`` goes before the arguments. ``${local_rank}`` in an
+    argument stands for the worker's local rank, as under torchrun.
+    """
+
+    kind: EntrypointKind
+    target: str
+    arguments: tuple[str, ...] = ()
+    passes_local_rank: bool = False
+    python: str | None = None
+    """Another interpreter than the launcher's own, as ``PYTHON_EXEC`` names it: such a worker starts cold."""
+    named: str | None = None
+    """What people are told to have failed, if not ``target``: the function that it calls."""
