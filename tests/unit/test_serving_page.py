@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from multiworld.serving.control import actions
 from multiworld.serving.control.actions import FleetEvent
 from multiworld.serving.page import PageApp, Recorder
 from multiworld.serving.page import recorder as recorder_module
-from multiworld.serving.page.document import document
+from multiworld.serving.page.document import ASSETS, POLICY, document
 from multiworld.serving.page.graph_view import graph_view
 from multiworld.serving.page.series import Point, Rates, Series
 from multiworld.serving.page.slots import FRESH_S, Slots
@@ -391,3 +395,22 @@ async def test_no_text_of_a_deployment_ends_the_document() -> None:
     source.happened = [event("HostLost", number=1, at=1.0, host="</script><script>alert(1)</script>")]
     async with Recorder(source) as recorder:
         assert "<script>alert" not in document(recorder.data())
+
+
+def test_the_policy_allows_exactly_what_the_document_holds() -> None:
+    text = document({})
+    for tag in ("script", "style"):
+        [content] = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in POLICY
+    assert not re.findall(r"@\w+@", text.replace("@media", ""))
+
+
+def test_the_document_has_a_filter_for_each_kind_of_event() -> None:
+    assert tuple(re.findall(r'type="checkbox" value="(\w+)"', document({}))) == CATEGORIES
+
+
+def test_wheels_carry_the_files_of_the_page() -> None:
+    patterns = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert '"serving/page/assets/*"' in patterns
+    assert {each.name for each in ASSETS.iterdir()} == {"page.css", "page.html", "page.js"}

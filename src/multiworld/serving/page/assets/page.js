@@ -1,8 +1,3 @@
-"""What the page does in the browser: it draws what the server has decided, and comes again when it was cut off."""
-
-__all__ = ["SCRIPT"]
-
-SCRIPT = """
 "use strict";
 const svgSpace = "http://www.w3.org/2000/svg", span = 300, kept = 500;
 const glyphs = {good: "●", calm: "◔", warn: "◑", bad: "✕"};
@@ -346,4 +341,3 @@ takeSnapshot(first.snapshot);
 takeGraph(first.graph);
 takePoints(first.series);
 connect();
-"""
