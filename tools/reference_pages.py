@@ -41,6 +41,8 @@ NOT_FOR_USERS = {
     "multiworld.WorldManager": "discard|world_aborted|world_breaks",
 }
 """What worlds and their manager call of each other."""
+WITH_INHERITED = {"multiworld.WorldManager"}
+"""Users see one class: today's manager, and what programs for multiworld 0.2.x call."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -85,6 +87,8 @@ def api_page(name: str) -> Iterator[str]:
             yield f"::: {path}"
             if path in NOT_FOR_USERS:
                 yield from ("    options:", f"      filters: ['!^_', '!^({NOT_FOR_USERS[path]})$']")
+            if path in WITH_INHERITED:
+                yield "      inherited_members: true"
             yield ""
 
 

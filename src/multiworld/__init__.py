@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from . import serving
     from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
     from .world.communicator import WorldCommunicator
+    from .world.forerunner_manager import WorldManager
     from .world.group_mesh import WorldMesh
     from .world.in_torch import install_in_torch
-    from .world.manager import WorldManager
     from .world.request import Request
     from .world.state import WorldState
     from .world.watchdog import WatchDog
@@ -113,7 +113,7 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
     "WatchDog": ".world.watchdog",
     "World": ".world.world",
     "WorldCommunicator": ".world.communicator",
-    "WorldManager": ".world.manager",
+    "WorldManager": ".world.forerunner_manager",
     "WorldMesh": ".world.group_mesh",
     "WorldState": ".world.state",
     "WorldStatistics": ".world.world",

@@ -1,5 +1,5 @@
 """Where programs for multiworld 0.2.x import ``WorldManager`` from."""
 
-from .world.manager import WorldManager
+from .world.forerunner_manager import WorldManager
 
 __all__ = ["WorldManager"]

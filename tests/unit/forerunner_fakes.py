@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from multiworld.errors import WorldBrokenError, WorldClosedError
 from multiworld.wire.operation import Operation
-from multiworld.world.forerunner import ForerunnerManager
+from multiworld.world.forerunner import NamedWorlds
+from multiworld.world.forerunner_manager import WorldManager
 from multiworld.world.state import WorldState
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class FakeWorld:
         return call
 
 
-class FakeManager(ForerunnerManager):
+class FakeManager(WorldManager):
     """Joins at once, or when ``may_join`` is set; leaves at once, or when ``finish_leaves`` is called."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._named = self.named = NamedWorlds(self)  # and nothing of today's manager: no thread, no socket
         self.leaves_at_once = True
         self.leaving: list[tuple[str, Operation[None]]] = []
         self.worlds_by_name: dict[str, World] = {}
@@ -62,21 +62,22 @@ class FakeManager(ForerunnerManager):
         self.closed = False
 
     @property
-    def worlds(self) -> Mapping[str, World]:
+    def worlds(self) -> dict[str, World]:
         return self.worlds_by_name
 
     async def join(
         self,
         name: str,
-        *,
-        rank: int,
-        world_size: int,
-        store: str,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: str | None = None,
         backend: str = "auto",
         timeout_s: float = 30.0,
         device: torch.device | str | None = None,
         serve_store: bool = False,
     ) -> World:
+        assert rank is not None
+        assert store is not None
         old = self.worlds_by_name.pop(name, None)
         assert old is None or old.state is WorldState.BROKEN
         self.joins.append(
@@ -100,19 +101,19 @@ class FakeManager(ForerunnerManager):
         self.worlds_by_name[name] = world
         return world
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 5.0) -> None:
         self.closed = True
 
     def fake(self, name: str) -> FakeWorld:
         return cast(FakeWorld, self.worlds_by_name[name])
 
-    def _serves_store(self, url: str) -> bool:
+    def serves_store(self, url: str) -> bool:
         return url in self.served
 
-    def _stop_store(self, url: str) -> None:
+    def stop_store(self, url: str) -> None:
         self.served.remove(url)
 
-    def _leave(self, world: World, timeout_s: float) -> Operation[None]:
+    def start_leave(self, world: World, timeout_s: float) -> Operation[None]:
         cast(FakeWorld, world).close()
         operation: Operation[None] = Operation()
         self.leaving.append((world.name, operation))

@@ -15,7 +15,8 @@ import torch
 import multiworld
 from multiworld.communicator import BrokenWorldException
 from multiworld.errors import JoinError, JoinTimeoutError, PeerDiedError
-from multiworld.world.forerunner import ForerunnerManager, set_log_level
+from multiworld.world.forerunner_manager import WorldManager
+from multiworld.world.log_level import set_log_level
 from multiworld.world.watchdog import WatchDog
 from tests.unit.forerunner_fakes import FakeManager
 
@@ -32,7 +33,7 @@ def package_logger() -> Iterator[logging.Logger]:
 
 
 def test_signatures_are_those_of_the_forerunner() -> None:
-    signature = inspect.signature(ForerunnerManager.initialize_world)
+    signature = inspect.signature(WorldManager.initialize_world)
     assert {name: parameter.default for name, parameter in list(signature.parameters.items())[4:]} == {
         "backend": "gloo",
         "addr": "127.0.0.1",
@@ -41,9 +42,9 @@ def test_signatures_are_those_of_the_forerunner() -> None:
         "device": torch.device("cpu"),
     }
     assert list(signature.parameters)[1:4] == ["world_name", "rank", "world_size"]
-    assert not inspect.iscoroutinefunction(ForerunnerManager.remove_world)
-    assert not inspect.iscoroutinefunction(ForerunnerManager.add_world)
-    assert not inspect.iscoroutinefunction(ForerunnerManager.cleanup)
+    assert not inspect.iscoroutinefunction(WorldManager.remove_world)
+    assert not inspect.iscoroutinefunction(WorldManager.add_world)
+    assert not inspect.iscoroutinefunction(WorldManager.cleanup)
 
 
 async def test_rank_0_hosts_the_store_at_the_address_that_all_give() -> None:
@@ -206,8 +207,8 @@ async def test_cancelling_an_initialization_before_its_first_step_leaves_no_name
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.wait_for(manager.wait_initialized("world1"), 5)
-    assert not manager.is_forming("world1")
+    await asyncio.wait_for(manager.named.wait_initialized("world1"), 5)
+    assert not manager.named.is_forming("world1")
     await manager.initialize_world("world1", 0, 2, port=29500)
     assert len(manager.joins) == 1
 

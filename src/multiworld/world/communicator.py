@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from torch.distributed import ReduceOp
 
 from ..errors import BrokenWorldException, InvalidTypeError, WorldBrokenError, WorldClosedError
+from .forerunner import NamedWorlds
 from .state import WorldState
+from .world import World
 
-if TYPE_CHECKING:
-    from .world import World
-
-__all__ = ["DEFAULT_WORLD_NAME", "WorldCommunicator", "WorldDirectory"]
+__all__ = ["DEFAULT_WORLD_NAME", "WorldCommunicator"]
 
 DEFAULT_WORLD_NAME = ""
 """What 0.2.x calls torch's default process group. It is not ours to use, so an operation has to name its world."""
-
-
-class WorldDirectory(Protocol):
-    """Where a communicator looks names up: the manager."""
-
-    def find_world(self, world_name: str) -> World | None:
-        """Return the world of that name, broken or not; None if there is none or it was removed."""
-
-    def is_forming(self, world_name: str) -> bool:
-        """Whether the name was added, or is being initialized, and has no world yet."""
-
-    async def wait_initialized(self, world_name: str) -> None:
-        """Return when no initialization of that name is under way."""
-
-    def why_failed(self, world_name: str) -> BaseException | None:
-        """Return why the last initialization of that name failed, if it did."""
 
 
 class WorldCommunicator:
@@ -44,14 +27,14 @@ class WorldCommunicator:
     no deadline; ``asyncio.wait_for`` sets one, and nothing is written into the tensor after it.
     """
 
-    def __init__(self, world_manager: WorldDirectory) -> None:
-        self._directory = world_manager
+    def __init__(self, worlds: NamedWorlds) -> None:
+        self._worlds = worlds
 
     def is_broken(self, world_name: str) -> bool:
         """Return whether operations on the world must fail: it broke, was removed, or was never here."""
-        world = self._directory.find_world(world_name)
+        world = self._worlds.find_world(world_name)
         if world is None:
-            return not self._directory.is_forming(world_name)
+            return not self._worlds.is_forming(world_name)
         return world.state not in (WorldState.FORMING, WorldState.ACTIVE)
 
     async def send(
@@ -116,10 +99,10 @@ class WorldCommunicator:
         await self._run(world_name, lambda world: world.scatter(tensor, scatter_list, src))
 
     async def _run(self, world_name: str, operation: Callable[[World], Awaitable[None]]) -> None:
-        await self._directory.wait_initialized(world_name)
-        world = self._directory.find_world(world_name)
+        await self._worlds.wait_initialized(world_name)
+        world = self._worlds.find_world(world_name)
         if world is None:
-            raise self._missing(world_name) from self._directory.why_failed(world_name)
+            raise self._missing(world_name) from self._worlds.why_failed(world_name)
         try:
             await operation(world)
         except WorldBrokenError as error:
@@ -128,11 +111,11 @@ class WorldCommunicator:
             raise BrokenWorldException(world_name, "it was removed from this process while it was in use") from error
 
     def _missing(self, world_name: str) -> Exception:
-        if self._directory.is_forming(world_name):
+        if self._worlds.is_forming(world_name):
             return ValueError(f"world {world_name!r} was added, but not initialized: call initialize_world() first")
         if world_name == DEFAULT_WORLD_NAME:
             return BrokenWorldException(world_name, "no world_name was given; there is no default world")
-        failure = self._directory.why_failed(world_name)
+        failure = self._worlds.why_failed(world_name)
         if failure is not None:
             return BrokenWorldException(world_name, f"it could not be initialized: {failure}")
         return BrokenWorldException(

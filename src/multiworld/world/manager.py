@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,7 +32,6 @@ from ..wire.waiting import pause, run_in_thread, wait_async, wait_blocking, wait
 from ..wire.worker import Worker
 from .blocking import BlockingManager
 from .detector import Detector
-from .forerunner import ForerunnerManager
 from .join_request import check_request
 from .joining import Joining
 from .launch_news import left_news, news_of
@@ -48,6 +47,9 @@ from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription
 from .switchboard import Switchboard
 from .world import LEAVE_S, World
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["WorldManager"]
 
@@ -76,7 +78,7 @@ BY_CAUSE: dict[Cause, type[WorldBrokenError]] = {
 }
 
 
-class WorldManager(ForerunnerManager):
+class WorldManager:
     """All worlds of this process. Use it as ``async with`` or ``with``, or call ``aclose`` or ``close``.
 
     ``job`` separates jobs that share a store; default: the launcher's, else ``"default"``. ``token`` (default:
@@ -87,14 +89,12 @@ class WorldManager(ForerunnerManager):
 
     def __init__(
         self,
-        enable_monitor: bool = True,
         *,
         job: str | None = None,
         token: str | None = None,
         lease_s: float = 2.0,
         host: str | None = None,
     ) -> None:
-        super().__init__(enable_monitor=enable_monitor)
         launch = launched()
         if job is None:
             job = "default" if launch is None else launch.job
@@ -148,13 +148,13 @@ class WorldManager(ForerunnerManager):
     def __repr__(self) -> str:
         return f"<WorldManager job={self.job!r} worlds={list(self._worlds)}{' closed' if self._closed else ''}>"
 
-    async def __aenter__(self) -> WorldManager:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def __enter__(self) -> WorldManager:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -177,10 +177,10 @@ class WorldManager(ForerunnerManager):
         self._check_open()
         return self._stores.serve(url)
 
-    def _serves_store(self, url: str) -> bool:
+    def serves_store(self, url: str) -> bool:
         return self._stores.serves(url)
 
-    def _stop_store(self, url: str) -> None:
+    def stop_store(self, url: str) -> None:
         self._stores.stop(url)
 
     async def join(
@@ -372,10 +372,10 @@ class WorldManager(ForerunnerManager):
 
     def _leave_all(self, worlds: Sequence[World], timeout_s: float | None) -> Operation[None]:
         limit_s = LEAVE_S if timeout_s is None else timeout_s
-        leaving = [self._leave(world, limit_s) for world in worlds]
+        leaving = [self.start_leave(world, limit_s) for world in worlds]
         return leaving[0] if len(leaving) == 1 else together(leaving)
 
-    def _leave(self, world: World, timeout_s: float) -> Operation[None]:
+    def start_leave(self, world: World, timeout_s: float) -> Operation[None]:
         return drive(self._leave_steps(world, timeout_s))
 
     async def _leave_steps(self, world: World, timeout_s: float) -> None:
@@ -553,7 +553,7 @@ class WorldManager(ForerunnerManager):
     async def _close_steps(self, timeout_s: float) -> None:
         self._joins.cancel_all()
         # The latest first: the worlds of a mesh are being left already when theirs ends, and are not cut short then.
-        leaving = [self._leave(world, timeout_s) for world in reversed(list(self._worlds.values()))]
+        leaving = [self.start_leave(world, timeout_s) for world in reversed(list(self._worlds.values()))]
         try:
             for operation in leaving:
                 await operation

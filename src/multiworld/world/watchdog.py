@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
-
 from ..errors import WorldBrokenError
+from .manager import WorldManager
 from .state import WorldState
 
-if TYPE_CHECKING:
-    from .world import World
-
 __all__ = ["WatchDog"]
-
-
-class WatchedManager(Protocol):
-    """What a watchdog needs of a manager."""
-
-    @property
-    def worlds(self) -> Mapping[str, World]: ...
 
 
 class WatchDog:
@@ -28,7 +16,7 @@ class WatchDog:
     ``enable_monitor`` says: without it an operation could hang. A watchdog runs no thread and ends no process.
     """
 
-    def __init__(self, manager: WatchedManager) -> None:
+    def __init__(self, manager: WorldManager) -> None:
         self._manager = manager
 
     def __repr__(self) -> str:
