@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
     from . import serving
     from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
-    from .world.communicator import WorldCommunicator
-    from .world.forerunner_manager import WorldManager
+    from .compat.communicator import WorldCommunicator
+    from .compat.in_torch import install_in_torch
+    from .compat.manager import WorldManager
+    from .compat.watchdog import WatchDog
     from .world.group_mesh import WorldMesh
-    from .world.in_torch import install_in_torch
     from .world.request import Request
     from .world.state import WorldState
-    from .world.watchdog import WatchDog
     from .world.world import World, WorldStatistics
 
 __all__ = [
@@ -110,14 +110,14 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
     "DataChannel": ".channel.base",
     "ReduceOp": "torch.distributed",
     "Request": ".world.request",
-    "WatchDog": ".world.watchdog",
+    "WatchDog": ".compat.watchdog",
     "World": ".world.world",
-    "WorldCommunicator": ".world.communicator",
-    "WorldManager": ".world.forerunner_manager",
+    "WorldCommunicator": ".compat.communicator",
+    "WorldManager": ".compat.manager",
     "WorldMesh": ".world.group_mesh",
     "WorldState": ".world.state",
     "WorldStatistics": ".world.world",
-    "install_in_torch": ".world.in_torch",
+    "install_in_torch": ".compat.in_torch",
 }
 
 importlib.import_module(".native", __name__)  # decides whether modules are loaded compiled, before any of them is

@@ -1,5 +1,5 @@
 """Where programs for multiworld 0.2.x import ``WorldManager`` from."""
 
-from .world.forerunner_manager import WorldManager
+from .compat.manager import WorldManager
 
 __all__ = ["WorldManager"]

@@ -1,5 +1,5 @@
 """Where programs for multiworld 0.2.x import ``WatchDog`` from."""
 
-from .world.watchdog import WatchDog
+from .compat.watchdog import WatchDog
 
 __all__ = ["WatchDog"]

@@ -1,6 +1,6 @@
 """Where programs for multiworld 0.0.x import ``WorldCommunicator`` and ``BrokenWorldException`` from."""
 
+from .compat.communicator import WorldCommunicator
 from .errors import BrokenWorldException
-from .world.communicator import WorldCommunicator
 
 __all__ = ["BrokenWorldException", "WorldCommunicator"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..errors import WorldBrokenError
-from .manager import WorldManager
-from .state import WorldState
+from ..world.manager import WorldManager
+from ..world.state import WorldState
 
 __all__ = ["WatchDog"]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from multiworld.compat.manager import WorldManager
+from multiworld.compat.named_worlds import NamedWorlds
 from multiworld.errors import WorldBrokenError, WorldClosedError
 from multiworld.wire.operation import Operation
-from multiworld.world.forerunner import NamedWorlds
-from multiworld.world.forerunner_manager import WorldManager
 from multiworld.world.state import WorldState
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from multiworld.errors import (
     WorldBrokenError,
     WorldClosedError,
 )
-from tests.unit.forerunner_fakes import FakeManager
+from tests.unit.compat.fakes import FakeManager
 
 Operation = Callable[[WorldCommunicator, str], Awaitable[None]]
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from multiworld.world.initialization import Initialization
+from multiworld.compat.initialization import Initialization
 
 
 async def start(error: Exception | None = None) -> tuple[Initialization, asyncio.Event]:

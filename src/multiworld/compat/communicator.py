@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from ..errors import BrokenWorldException, InvalidTypeError, WorldBrokenError, WorldClosedError
-from .forerunner import NamedWorlds
-from .state import WorldState
-from .world import World
+from ..world.state import WorldState
+from ..world.world import World
+from .named_worlds import NamedWorlds
 
 __all__ = ["DEFAULT_WORLD_NAME", "WorldCommunicator"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from . import manager
+from ..world import manager
 from .communicator import WorldCommunicator
-from .forerunner import NamedWorlds
 from .log_level import set_log_level
+from .named_worlds import NamedWorlds
 from .watchdog import WatchDog
 
 __all__ = ["WorldManager"]

@@ -18,9 +18,9 @@ from ..errors import JoinError
 from ..store.base import StoreURL
 from ..wire.operation import Operation
 from ..wire.waiting import wait_async
+from ..world.state import WorldState
+from ..world.world import LEAVE_S, World
 from .initialization import Initialization
-from .state import WorldState
-from .world import LEAVE_S, World
 
 __all__ = ["JoiningManager", "NamedWorlds"]
 

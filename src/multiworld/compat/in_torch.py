@@ -9,7 +9,7 @@ import torch.distributed
 
 from ..errors import BrokenWorldException
 from .communicator import WorldCommunicator
-from .forerunner_manager import WorldManager
+from .manager import WorldManager
 
 __all__ = ["install_in_torch"]
 

@@ -14,11 +14,11 @@ import torch
 
 import multiworld
 from multiworld.communicator import BrokenWorldException
+from multiworld.compat.log_level import set_log_level
+from multiworld.compat.manager import WorldManager
+from multiworld.compat.watchdog import WatchDog
 from multiworld.errors import JoinError, JoinTimeoutError, PeerDiedError
-from multiworld.world.forerunner_manager import WorldManager
-from multiworld.world.log_level import set_log_level
-from multiworld.world.watchdog import WatchDog
-from tests.unit.forerunner_fakes import FakeManager
+from tests.unit.compat.fakes import FakeManager
 
 X = torch.zeros(2)
 
