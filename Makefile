@@ -15,7 +15,7 @@ COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py wir
 # What was compiled is asked of only by some: the others, such as those that cut models, would do the same again.
 COMPILED_TESTS = $(filter-out tests/unit/test_serving_cutting% tests/property/test_serving_cutting%, $(shell \
 	grep -lE 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' \
-	tests/unit/test_*.py tests/unit/*/test_*.py tests/property/test_*.py))
+	tests/unit/test_*.py tests/unit/*/test_*.py tests/unit/*/*/test_*.py tests/property/test_*.py))
 # Whoever loads a module gets what was written, not what was compiled.
 SOURCES := MULTIWORLD_NATIVE=core
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| [ $$? = 5 ]) # of what the arguments choose, one of two runs may have nothing

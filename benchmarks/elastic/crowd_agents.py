@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from multiworld.elastic.agent_links import AgentLinks
-from multiworld.elastic.job import JobPlan
-from multiworld.elastic.layout import AgentInfo
-from multiworld.elastic.leadership import Leadership
+from multiworld.elastic.job.job import JobPlan
+from multiworld.elastic.job.layout import AgentInfo
+from multiworld.elastic.leadership.leadership import Leadership
+from multiworld.elastic.leadership.links import AgentLinks
 from multiworld.elastic.rendezvous.embedded import EmbeddedRendezvous
 from multiworld.elastic.rendezvous.endpoint import Endpoint
 from multiworld.wire.progress import ProgressThread

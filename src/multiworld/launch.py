@@ -12,9 +12,9 @@ if __name__ == "__main__":  # the rest takes a second to import, in which a sign
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from .elastic.arguments import options_from
-from .elastic.functions import LaunchConfig, elastic_launch
-from .elastic.parser import launch_parser
+from .elastic.launch.arguments import options_from
+from .elastic.launch.functions import LaunchConfig, elastic_launch
+from .elastic.launch.parser import launch_parser
 
 __all__ = ["LaunchConfig", "elastic_launch", "main"]
 
@@ -23,7 +23,7 @@ __all__ = ["LaunchConfig", "elastic_launch", "main"]
 def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
     """Run a job as ``torch.distributed.launch.main`` does; see ``multiworld.run.main``."""
     options = options_from(launch_parser().parse_args(args))
-    from .elastic.launcher import launch  # what makes no sense is told without it
+    from .elastic.launch.launcher import launch  # what makes no sense is told without it
 
     launch(options, in_place=in_place)
 

@@ -14,8 +14,8 @@ if __name__ == "__main__":  # the rest takes a second to import, in which a sign
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from .elastic.arguments import options_from
-from .elastic.parser import run_parser
+from .elastic.launch.arguments import options_from
+from .elastic.launch.parser import run_parser
 
 __all__ = ["launcher_of", "main"]
 
@@ -36,7 +36,7 @@ def launcher_of(**changes: Any) -> Callable[..., None]:
     @record
     def run(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
         options = replace(options_from(run_parser().parse_args(args)), **changes)
-        from .elastic.launcher import launch  # what makes no sense is told without it
+        from .elastic.launch.launcher import launch  # what makes no sense is told without it
 
         launch(options, in_place=in_place)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from multiworld.elastic.master_store import MasterStore
+from multiworld.elastic.agent.master_store import MasterStore
 from multiworld.launcher import LaunchConfig, ResultError, elastic_launch
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_leaks")]

@@ -7,7 +7,7 @@ import pytest
 import multiworld as mw
 from multiworld.testing import Worker, WorkerGroup
 from tests.process import launched_programs
-from tests.unit.launching_agent import TOKEN, Agent, agent_of, eventually
+from tests.unit.elastic.launching_agent import TOKEN, Agent, agent_of, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -21,8 +21,8 @@ from multiworld.elastic.page import snapshots as snapshots_module
 from multiworld.elastic.page.server import PageServer
 from multiworld.elastic.page.snapshots import Snapshot, Snapshots
 from multiworld.wire.progress import ProgressThread
-from tests.unit.test_elastic_control import status, three
-from tests.unit.test_elastic_job import Hosts, agent, hosts
+from tests.unit.elastic.control.test_questions import status, three
+from tests.unit.elastic.job.test_job import Hosts, agent, hosts
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -19,8 +19,8 @@ import pytest
 from torch.distributed.elastic import events
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from multiworld.elastic.launcher import JobError
-from multiworld.elastic.master_store import MasterStore
+from multiworld.elastic.agent.master_store import MasterStore
+from multiworld.elastic.launch.launcher import JobError
 from multiworld.run import main
 from multiworld.testing import scaled
 
@@ -187,7 +187,7 @@ def test_a_proxy_that_closes_connections_until_an_agent_is_behind_it_is_borne_wi
 ) -> None:
     monkeypatch.setattr("multiworld.elastic.meeting.STRANGE_S", 0.3)
     monkeypatch.setattr("multiworld.elastic.meeting.FIRST_S", 0.2)
-    monkeypatch.setattr("multiworld.elastic.leadership.STOCK_S", 0.1)
+    monkeypatch.setattr("multiworld.elastic.leadership.leadership.STOCK_S", 0.1)
     with listener(b"") as port:
         met = "something takes connections there and closes them; is the agent of that host running"
         with pytest.raises(JobError, match=f"no coordinator .* within 1 s; {met}"):
@@ -207,7 +207,7 @@ def test_an_agent_that_meets_too_few_says_whom_it_waits_for(
     options: list[str], told: str, program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("multiworld.elastic.meeting.FIRST_S", 0.2)
-    monkeypatch.setattr("multiworld.elastic.leadership.STOCK_S", 0.1)
+    monkeypatch.setattr("multiworld.elastic.leadership.leadership.STOCK_S", 0.1)
     port = free_port()
     given = [option.format(port=port) for option in options]
     with pytest.raises(JobError):

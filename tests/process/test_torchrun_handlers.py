@@ -14,8 +14,8 @@ from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, Worke
 
 from benchmarks.elastic.etcd_server import EtcdServer, etcd_program
 from benchmarks.elastic.job import free_port
-from multiworld.elastic.assignment import Assignment
-from multiworld.elastic.master_store import MasterStore
+from multiworld.elastic.agent.master_store import MasterStore
+from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.torchrun.generation_store import GenerationStore, Standing
 
 from .torchrun_nodes import Nodes, Parent

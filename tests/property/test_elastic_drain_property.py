@@ -7,10 +7,10 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.elastic.job import Phase
-from multiworld.elastic.options import RestartBudget, RestartPolicy
+from multiworld.elastic.job.job import Phase
+from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 
-from ..unit.test_elastic_job import Hosts, agent, hosts, reports_of, take_over
+from ..unit.elastic.job.test_job import Hosts, agent, hosts, reports_of, take_over
 from .test_elastic_job_property import check_ranks
 
 EVENTS = ("attach", "lose", "fail", "kill", "drain", "scale", "take over", "wait")

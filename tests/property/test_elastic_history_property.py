@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.elastic.control.history import CatchingUp, History
+from multiworld.elastic.job.history import CatchingUp, History
 
 NUMBERS = st.lists(st.integers(1, 300), max_size=200)
 

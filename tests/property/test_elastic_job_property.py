@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.elastic.job import Phase
-from multiworld.elastic.options import RestartBudget, RestartPolicy
+from multiworld.elastic.job.job import Phase
+from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 
-from ..unit.test_elastic_job import Hosts, agent, hosts, reports_of, take_over
+from ..unit.elastic.job.test_job import Hosts, agent, hosts, reports_of, take_over
 
 EVENTS = ("attach", "lose", "fail", "end well", "take over", "wait")
 MAX_HOSTS = 4

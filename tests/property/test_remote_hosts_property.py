@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.elastic.remote_hosts import allot
+from multiworld.elastic.hosts.shares import allot
 
 named = st.lists(st.none() | st.integers(1, 9), min_size=1, max_size=6)
 

@@ -18,20 +18,20 @@ from multiworld import launch as old_launcher
 from multiworld import run as launcher
 from multiworld.cli.main import main
 from multiworld.cli.run import launch
-from multiworld.elastic.arguments import options_from
-from multiworld.elastic.launcher import _pump
-from multiworld.elastic.options import JobOptions
-from multiworld.elastic.parser import run_parser
+from multiworld.elastic.job.options import JobOptions
+from multiworld.elastic.launch.arguments import options_from
+from multiworld.elastic.launch.launcher import _pump
+from multiworld.elastic.launch.parser import run_parser
 from multiworld.errors import StoreError
 
 LINE = ["--nproc-per-node=2", __file__, "--epochs", "3"]
 
 
 class _Launcher(ModuleType):
-    """Stands for ``multiworld.elastic.launcher``: notes what it should launch, and ends as it is told to."""
+    """Stands for ``multiworld.elastic.launch.launcher``: notes what it should launch, and ends as it is told to."""
 
     def __init__(self, end: BaseException | None) -> None:
-        super().__init__("multiworld.elastic.launcher")
+        super().__init__("multiworld.elastic.launch.launcher")
         self.launched: list[JobOptions] = []
         self.end = end
 

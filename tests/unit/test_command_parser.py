@@ -13,7 +13,7 @@ import pytest
 from multiworld.cli import completion
 from multiworld.cli.main import COMMANDS, main
 from multiworld.cli.serve import VERBS
-from multiworld.elastic.parser import run_parser
+from multiworld.elastic.launch.parser import run_parser
 from tools.reference_pages import OF_SERVE, help_of
 
 LINES = [[command] for command in COMMANDS] + [["serve", verb] for verb in OF_SERVE]

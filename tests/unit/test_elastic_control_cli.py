@@ -10,7 +10,7 @@ from multiworld.cli.agents import agents_table
 from multiworld.cli.main import COMMANDS, main
 from multiworld.cli.status import render
 from multiworld.cli.tables import ranges, table
-from tests.unit.test_elastic_control import status, three
+from tests.unit.elastic.control.test_questions import status, three
 
 CLUSTER = ("status", "agents", "events", "logs", "drain", "kill", "scale")
 

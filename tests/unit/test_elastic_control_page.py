@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from multiworld.elastic.options import JobOptions
+from multiworld.elastic.job.options import JobOptions
+from multiworld.elastic.launch.parser import run_parser
 from multiworld.elastic.page.document import document
 from multiworld.elastic.page.metrics import metrics_text
 from multiworld.elastic.page.snapshots import Snapshot
-from multiworld.elastic.parser import run_parser
 from multiworld.observe.access import is_loopback, may_read
+from tests.unit.elastic.control.test_questions import status, three
+from tests.unit.elastic.launch.test_arguments import options
 from tests.unit.exposition import check_with_promtool, checked_samples
-from tests.unit.test_elastic_arguments import options
-from tests.unit.test_elastic_control import status, three
 
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\n"])*"'
 SAMPLE = re.compile(rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{{LABEL}(?:,{LABEL})*\}})? (?P<value>[0-9.e+-]+)")

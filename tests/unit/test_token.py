@@ -10,7 +10,7 @@ import pytest
 
 import multiworld as mw
 from multiworld.cli.main import main
-from multiworld.elastic.options import JobOptions
+from multiworld.elastic.job.options import JobOptions
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.serving.hosts import DeploymentFile, HostOptions, Reception, ask, find_deployment
 from multiworld.serving.pipeline import Cluster

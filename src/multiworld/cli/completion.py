@@ -165,7 +165,7 @@ def places() -> dict[str, Place]:
     known = {"": Place(words=(*COMMANDS, HELP, "--help", "--version"))}
     for command in COMMANDS:
         if command == "run":
-            from ..elastic.parser import run_parser  # which needs torch
+            from ..elastic.launch.parser import run_parser  # which needs torch
             from ..elastic.rendezvous.registry import names
 
             known[command] = Place.of(command, run_parser(), values={"--rdzv-backend": (*names(), "standalone")})

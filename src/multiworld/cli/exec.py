@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ..command_parser import CommandParser
-from ..elastic.host_file import shares_of_file
-from ..elastic.own_host import is_this_host
-from ..elastic.remote_hosts import HostShare, RemoteJob, allot
-from ..elastic.remote_start import run_on_hosts
+from ..elastic.hosts.host_file import shares_of_file
+from ..elastic.hosts.own_host import is_this_host
+from ..elastic.hosts.shares import HostShare, RemoteJob, allot
+from ..elastic.hosts.start import run_on_hosts
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 
 __all__ = ["command_parser", "main", "part"]

@@ -15,8 +15,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from .. import launch as old_launcher
 from .. import run as launcher
+from ..elastic.launch.parser import LAUNCH, RUN
 from ..elastic.logs.outlet import tell
-from ..elastic.parser import LAUNCH, RUN
 from ..errors import MultiworldError
 
 __all__ = ["launch", "main", "told"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from multiworld.elastic.function_call import forget_result, keep_result, load_call
+from multiworld.elastic.launch.function_call import forget_result, keep_result, load_call
 
 __all__ = ["main"]
 

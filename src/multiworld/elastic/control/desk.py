@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from ...wire.listener import Listener, Pending
 from ...wire.progress import ProgressThread
 from ...world.link import Link
-from ..agent import Agent
-from ..coordinator import Coordinator
+from ..agent.agent import Agent
+from ..leadership.coordinator import Coordinator
 from ..logs.pump import LogPump
 from . import questions
 from .log_feed import follow_lines, last_lines

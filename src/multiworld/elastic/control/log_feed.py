@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..agent import Agent
+from ..agent.agent import Agent
 from ..logs.pump import LogPump
 
 __all__ = ["follow_lines", "last_lines"]

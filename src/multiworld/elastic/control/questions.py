@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from ..job import Job
-from ..layout import AgentInfo
-from .history import Event, History
+from ..job.history import Event, History
+from ..job.job import Job
+from ..job.layout import AgentInfo
 
 __all__ = [
     "DEEDS",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
 
-from ..assignment import Assignment
-from ..options import LogOptions
+from ..job.assignment import Assignment
+from ..job.options import LogOptions
 
 __all__ = ["Places", "Route", "WorkerPlaces"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 
-from ..assignment import Assignment
+from ..job.assignment import Assignment
 
 __all__ = ["prefix"]
 

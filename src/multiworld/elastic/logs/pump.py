@@ -13,8 +13,8 @@ from typing import TextIO
 
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
-from ..assignment import Assignment
-from ..options import LogOptions
+from ..job.assignment import Assignment
+from ..job.options import LogOptions
 from .console import Console, open_consoles
 from .lines import Labeller
 from .places import Places, Route, WorkerPlaces

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...wire.names import is_address
 from ...wire.progress import ProgressThread
-from ..actions import Record
-from ..coordinator import Coordinator
+from ..job.actions import Record
+from ..leadership.coordinator import Coordinator
 from .server import PageServer
 from .snapshots import Snapshot, Snapshots
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..agreement import setting
-from ..options import JobOptions
+from ..job.agreement import setting
+from ..job.options import JobOptions
 from .base import Address, Advice, Rendezvous
 from .endpoint import DEFAULT_PORT, STATIC_PORT, Endpoint, find_endpoints, local_address
 

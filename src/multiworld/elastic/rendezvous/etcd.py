@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from ...wire.progress import ProgressThread
-from ..options import JobOptions
+from ..job.options import JobOptions
 from .base import Address, Advice, Rendezvous
 from .endpoint import find_endpoints, local_address, split_endpoint
 from .etcd_claim import Claim

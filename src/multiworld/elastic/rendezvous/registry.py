@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from importlib import metadata
 
-from ..options import JobOptions
+from ..job.options import JobOptions
 from .base import Rendezvous
 
 __all__ = ["GROUP", "Factory", "find_rendezvous", "names"]

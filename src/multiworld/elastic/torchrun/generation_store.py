@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError, Rend
 
 from ...wire.addresses import family_of
 from ...wire.waiting import run_in_thread
-from ..assignment import Assignment
+from ..job.assignment import Assignment
 from .rank_exchange import RankExchange
 
 __all__ = ["GenerationStore", "Standing", "gather"]

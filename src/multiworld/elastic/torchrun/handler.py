@@ -15,8 +15,8 @@ from torch.distributed.elastic.rendezvous import (
 
 from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
 from ...wire.token import TOKEN_VARIABLE, warn_of_weakness
-from ..agreement import plan_of
-from ..options import JobOptions, RestartBudget, RestartPolicy
+from ..job.agreement import plan_of
+from ..job.options import JobOptions, RestartBudget, RestartPolicy
 from ..rendezvous.registry import find_rendezvous
 from .node import Node
 

@@ -27,21 +27,21 @@ from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
 from ...wire.waiting import run_in_thread, wait_blocking
 from ...world.liveness import LivenessPolicy
-from ..actions import Outcome
-from ..agent_links import AgentLinks
-from ..agreement import plan_of, what_must_agree
+from ..agent.master_store import MasterKeeper, MasterStore
 from ..control.client import PURPOSE as CONTROL
-from ..layout import AgentInfo
-from ..leadership import Leadership
+from ..job.actions import Outcome
+from ..job.agreement import plan_of, what_must_agree
+from ..job.layout import AgentInfo
+from ..job.options import JobOptions
+from ..leadership.leadership import Leadership
+from ..leadership.links import AgentLinks
 from ..logs.carrier import LogCarrier
-from ..master_store import MasterKeeper, MasterStore
-from ..options import JobOptions
 from ..rendezvous.base import Address, Rendezvous
 from .generation_store import GenerationStore, Standing, gather
 from .stand_in import Part, StandIn
 
 if TYPE_CHECKING:
-    from ..agent import Agent
+    from ..agent.agent import Agent
 
 __all__ = ["Node"]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..actions import WorkerReport
-from ..assignment import Assignment
-from ..clock import now_us
-from ..notes import report_to_fields
+from ..agent.clock import now_us
+from ..job.actions import WorkerReport
+from ..job.assignment import Assignment
+from ..job.notes import report_to_fields
 
 __all__ = ["Part", "StandIn"]
 

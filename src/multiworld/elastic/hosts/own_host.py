@@ -1,0 +1,46 @@
+"""Whether a name that a user gives for a host means this one."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+
+from ...wire.addresses import family_of
+from ...wire.names import is_address
+
+__all__ = ["is_this_host"]
+
+
+def is_this_host(name: str) -> bool:
+    """``name`` as ssh takes it: a host, perhaps after ``user@``; another user's place here is another place.
+
+    Blocks for DNS unless it is this host's own name. A name that cannot be resolved may mean something to ssh alone.
+    """
+    user, _, host = name.rpartition("@")
+    if user and user != _user():
+        return False
+    if host in ("localhost", socket.gethostname()):
+        return True
+    if is_address(host):
+        return _can_listen_at(host)
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(_can_listen_at(str(each[4][0])) for each in found)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a number without a name, as in some containers
+        return ""
+
+
+def _can_listen_at(address: str) -> bool:
+    with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True

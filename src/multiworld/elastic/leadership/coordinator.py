@@ -1,0 +1,282 @@
+"""The coordinator of a job: it hears agents, lets ``job`` decide, and passes on what was decided."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...wire.progress import ProgressThread, Timer
+from ..agent.clock import now_us
+from ..job.actions import (
+    Action,
+    End,
+    Kill,
+    OpenMaster,
+    Outcome,
+    Reassign,
+    Record,
+    Release,
+    Reset,
+    Start,
+    Stop,
+    WorkerReport,
+)
+from ..job.job import Job, Phase
+from ..job.layout import AgentInfo
+from ..job.notes import agent_to_fields, outcome_to_fields, report_from_fields, roster_to_fields
+from .election import SMALL_JOB, Roster, RosterEntry
+from .event_log import EventLog, segments_of
+
+__all__ = ["Coordinator"]
+
+logger = logging.getLogger(__name__)
+
+NOTABLE = {"worker failed", "restart", "agent lost", "missing", "waiting", "giving up", "interrupted", "takeover"}
+URGENT = {"generation", "giving up", "interrupted"}  # whoever takes over must know of it
+ROSTER_S = 0.05  # how long changes of the roster are gathered before everybody is told
+
+
+class Coordinator:
+    """Runs on one agent's progress thread. ``send(agent_id, note)`` reaches any attached agent, this one's own too.
+
+    ``on_over`` is called once, when the job has ended and every agent was told.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        job: Job,
+        *,
+        term: int,
+        agent_id: str,
+        store: str,
+        events: EventLog,
+        send: Callable[[str, dict[str, Any]], None],
+        on_over: Callable[[Outcome], None],
+    ) -> None:
+        self._loop, self.job, self._store = loop, job, store
+        self.agent_id = agent_id
+        """The agent that coordinates."""
+        self._send, self._on_over = send, on_over
+        self.term = term
+        self._attached: dict[str, AgentInfo] = {}
+        self.attached_at: dict[str, float] = {}
+        self._timer: Timer | None = None
+        self._roster_due = False
+        self.events = events
+        self._closed = False
+
+    @property
+    def attached(self) -> list[str]:
+        return list(self._attached)
+
+    @property
+    def roster(self) -> Roster:
+        return self.roster_with()
+
+    def roster_with(self, *newcomers: AgentInfo) -> Roster:
+        """Return the roster as it will be when these have been attached."""
+        attached = {**self._attached, **{each.id: each for each in newcomers}}
+        members = tuple(RosterEntry(id=each.id, host=each.host, port=each.port) for each in attached.values())
+        return Roster(
+            term=self.term,
+            coordinator=self.agent_id,
+            generation=self.job.generation,
+            store=self._store,
+            members=members,
+            active=tuple(self.job.active),
+            wanted_nodes=self.job.wanted_nodes,
+            draining=tuple(self.job.draining),
+            signum=self.job.signum,
+            given_up=self.job.given_up,
+            known=tuple(agent_to_fields(each) for each in self.job.active_agents),
+            finished=tuple(self.job.finished),
+            uses_multiworld=self.job.uses_multiworld,
+            num_events=self.events.num_recorded,
+        )
+
+    def attach(self, info: AgentInfo, note: dict[str, Any]) -> None:
+        """An agent reports for duty, with the workers that it runs."""
+        self._attached[info.id] = info
+        self.attached_at[info.id] = time.monotonic()
+        self.events.introduced(info.id, segments_of(note))
+        reports, master = _introduced(note)
+        self._carry_out(self.job.agent_attached(info, reports, time.monotonic(), master))
+        self._tell_roster()
+
+    def welcome_back(self, agent_id: str, note: dict[str, Any]) -> None:
+        """An agent that we know, with the workers that we know of, has another connection."""
+        self.events.introduced(agent_id, segments_of(note))
+        reports, master = _introduced(note)
+        self._carry_out(self.job.agent_returned(agent_id, reports, time.monotonic(), master))
+
+    def knows(self, agent_id: str, note: dict[str, Any]) -> bool:
+        """Whether an agent that introduces itself again is attached, with just the workers that we know of."""
+        ended = {str(report["worker"]) for report in note.get("workers", []) if report["ended"]}
+        workers = {str(report["worker"]) for report in note.get("workers", [])} - ended
+        is_in_job = any(agent.id == agent_id for agent in self.job.agents)  # else it was told to begin anew
+        return agent_id in self._attached and is_in_job and workers == self.job.running_on(agent_id) - ended
+
+    def lose(self, agent_id: str, cause: str) -> None:
+        if self._attached.pop(agent_id, None) is not None:
+            self._carry_out(self.job.agent_lost(agent_id, cause, time.monotonic()))
+            self._tell_roster()
+
+    def hear(self, agent_id: str, note: dict[str, Any]) -> None:
+        """An attached agent reports."""
+        if agent_id not in self._attached or self._closed:
+            return
+        say, now = note["say"], time.monotonic()
+        if say == "exited":
+            failure = dict(note["failure"])
+            if "at_us" in failure:  # by our clock: that of another host may be seconds off
+                failure["at_us"] += now_us() - int(note["clock_us"])
+            worker, returncode, ordered = str(note["worker"]), int(note["returncode"]), bool(note["ordered"])
+            self._carry_out(self.job.worker_exited(agent_id, worker, returncode, failure, now, ordered=ordered))
+            if not returncode:
+                self._tell_roster()  # whoever takes over must know that it need not be started again
+        elif say == "greeted":
+            self.job.worker_greeted(agent_id, str(note["worker"]))
+        elif say == "world":
+            self.job.worker_in_world(agent_id, str(note["worker"]), str(note["world"]), left=bool(note["left"]))
+        elif say == "master":
+            actions = self.job.master_opened(int(note["generation"]), str(note["address"]), int(note["port"]), now)
+            self._carry_out(actions)
+        elif say == "runs":
+            self._carry_out(self.job.agent_runs(agent_id, [str(worker) for worker in note["workers"]], now))
+        elif say == "interrupted":
+            self._carry_out(self.job.interrupted(int(note["signum"]), now, str(note.get("why", ""))))
+        elif say in ("events", "events wanted"):
+            self.events.heard(agent_id, note)
+        else:
+            logger.warning("agent %s said %r, which means nothing here", agent_id, say)
+
+    def decide(self, decision: Callable[[Job, float], list[Action]]) -> None:
+        """Let the job decide on what somebody wants, and carry it out. Raises what ``decision`` does."""
+        self._carry_out(decision(self.job, time.monotonic()))
+        self._tell_roster()
+
+    def kill_agent(self, agent_id: str) -> None:
+        """End an agent as a fault would."""
+        agent = self._attached[agent_id]
+        where = f"{agent.hostname} ({agent.host}:{agent.port})"
+        self.record(Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id}))
+        self._send(agent_id, {"say": "die"})
+
+    def record(self, record: Record, *, is_notable: bool = False) -> None:
+        """Tell people and programs of it; on the console, too, if it is notable."""
+        is_notable |= record.kind in NOTABLE
+        logger.log(logging.WARNING if is_notable else logging.INFO, "%s", record.text)
+        generation = self.job.generation
+        self.events.record(kind=record.kind, text=record.text, generation=generation, fields=record.fields)
+        if record.kind in URGENT:
+            self._tell_roster_now()  # before the orders that follow from it
+
+    def took_over(self, info: AgentInfo, before: Roster | None) -> None:
+        """This agent, ``info``, goes on with what another coordinated. ``before``: what that one said last."""
+        lost = None if before is None else before.find(before.coordinator)
+        where = f"{info.hostname} ({info.host}:{info.port})"
+        instead = "" if lost is None or lost.id == info.id else f" in place of that at {lost.host}:{lost.port}"
+        missing = "" if self.events.is_complete else "; events from before may be missing"
+        text = f"the agent on {where} coordinates the job from now on{instead} (term {self.term}){missing}"
+        fields = {"agent": info.id, "before": None if lost is None else lost.id}
+        self.record(Record(kind="takeover", text=text, fields=fields))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def start(self) -> None:
+        """Look at the time from now on: a job may end because nobody comes."""
+        self._schedule()
+
+    # ---- carrying out
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            try:
+                self._do(action)
+            except Exception:  # the others must be done all the same
+                logger.exception("what the job decided could not be carried out: %s", action)
+        self._schedule()
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Record):
+            self.record(action)
+        elif isinstance(action, End):
+            self._end(action.outcome)
+        elif isinstance(action, Release):
+            self._release(action.agent)
+        else:
+            self._send(action.agent, _order(action))
+
+    def _end(self, outcome: Outcome) -> None:
+        note = {"say": "end", "outcome": outcome_to_fields(outcome)}
+        for agent in self._attached:
+            self._send(agent, note)
+        self._on_over(outcome)
+
+    def _release(self, agent: str) -> None:
+        outcome = Outcome(status=0, text="this host was drained")
+        self._send(agent, {"say": "end", "outcome": outcome_to_fields(outcome), "of_job": False})
+        self._attached.pop(agent, None)
+        self._tell_roster()
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.job.next_deadline()
+        if deadline is not None and not self._closed and self.job.phase is not Phase.OVER:
+            self._timer = self._loop.call_later(max(0.001, deadline - time.monotonic()), self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        if not self._closed:
+            self._carry_out(self.job.poll(time.monotonic()))
+
+    def _tell_roster(self) -> None:
+        self.events.attached(self._attached)
+        if len(self._attached) <= SMALL_JOB:  # each must know the others should this agent die in the next moment
+            self._tell_roster_now()
+        elif not self._roster_due and not self._closed:
+            self._roster_due = True
+            self._loop.call_later(ROSTER_S, self._tell_roster_now)
+
+    def _tell_roster_now(self) -> None:
+        self._roster_due = False
+        if self._closed:
+            return
+        note = {"say": "roster", "roster": roster_to_fields(self.roster)}
+        for agent in self._attached:
+            self._send(agent, note)
+
+
+def _introduced(note: dict[str, Any]) -> tuple[list[WorkerReport], tuple[int, str, int] | None]:
+    """Return the workers of an agent's introduction, and the store that it serves."""
+    reports = [report_from_fields(fields) for fields in note.get("workers", [])]
+    master = note.get("master")
+    return reports, None if master is None else (int(master[0]), str(master[1]), int(master[2]))
+
+
+def _order(action: Start | Stop | Kill | Reassign | OpenMaster | Reset) -> dict[str, Any]:
+    """Return the note that an agent obeys."""
+    if isinstance(action, Start):
+        return {"say": "start", "worker": action.worker, "assignment": action.assignment.to_fields()}
+    if isinstance(action, Reassign):
+        return {"say": "reassign", "worker": action.worker, "assignment": action.assignment.to_fields()}
+    if isinstance(action, Stop):
+        return {
+            "say": "stop",
+            "workers": list(action.workers),
+            "signum": action.signum,
+            "grace_s": action.grace_s,
+        }
+    if isinstance(action, Kill):
+        return {"say": "kill", "worker": action.worker}
+    if isinstance(action, OpenMaster):
+        return {"say": "open master", "generation": action.generation}
+    return {"say": "reset"}

@@ -1,0 +1,119 @@
+"""Report for duty with another agent: call it, follow where it sends us, and wait for its welcome."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...errors import HandshakeError
+from ...wire.dialer import DialError
+from ...wire.operation import Operation
+from ...wire.progress import ProgressThread
+from ...world.link import Link
+from .links import CALL_S, AgentLinks
+from .meeting import Call
+
+__all__ = ["WELCOME_S", "Enlistment", "Welcome"]
+
+logger = logging.getLogger(__name__)
+
+WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
+MAX_HOPS = 8
+ANSWERS = ("welcome", "redirect", "refuse")
+CLOSED = (0, errno.ECONNRESET, errno.EPIPE)  # by somebody to whom we had come
+
+
+class Welcome(NamedTuple):
+    """The coordinator takes us."""
+
+    link: Link
+    note: dict[str, Any]
+
+
+class Enlistment:
+    """One attempt at a time; progress thread only. ``introduction`` returns what the other agent is told about us."""
+
+    def __init__(self, loop: ProgressThread, links: AgentLinks, introduction: Callable[[], dict[str, Any]]) -> None:
+        self._loop, self._links, self._introduction = loop, links, introduction
+        self._answer: Operation[dict[str, Any]] | None = None
+        self.link: Link | None = None
+        """To the agent whose answer we wait for."""
+
+    async def attempt(self, host: str, port: int, *, is_known: bool = False) -> Call | Welcome:
+        """Call an agent, and whoever it sends us to. A step coroutine.
+
+        Raises HandshakeError if it refuses us for good. ``is_known``: it was an agent of this job, so that whoever
+        is there now and does not take us for one is another.
+        """
+        for hop in range(MAX_HOPS):
+            try:
+                link = await self._links.call(host, port, CALL_S)
+            except DialError as error:
+                logger.debug("no agent at %s:%d: %s", host, port, error)
+                return _meaning(error, is_hop=hop > 0)
+            except HandshakeError:
+                if is_known:
+                    return Call.DEAD
+                raise
+            answer: dict[str, Any] | None = None
+            try:
+                answer = await self._introduce(link)
+            finally:
+                if answer is None or answer["say"] != "welcome":
+                    self._links.drop(link)
+            if answer is None:
+                return Call.UNKNOWN
+            if answer["say"] == "welcome":
+                return Welcome(link, answer)
+            if answer["say"] == "refuse":
+                raise HandshakeError(str(answer["reason"]))
+            host, port = str(answer["host"]), int(answer["port"])
+        return Call.UNKNOWN
+
+    def heard(self, link: Link, note: dict[str, Any]) -> bool:
+        """Take what another agent says; False: it is no answer to us."""
+        if link is not self.link or self._answer is None or note["say"] not in ANSWERS:
+            return False
+        self._answer.succeed(note)
+        return True
+
+    def lost(self, link: Link, detail: str) -> bool:
+        """A link has ended; False: it was not that of our call."""
+        if link is not self.link or self._answer is None:
+            return False
+        self._answer.fail(DialError(link.peer.host, link.peer.port, detail))
+        return True
+
+    async def _introduce(self, link: Link) -> dict[str, Any] | None:
+        """Say who we are; returns the answer, or None if there is none in time."""
+        self._answer = answer = Operation[dict[str, Any]]()
+        self.link = link
+        self._links.tell(link, {"say": "attach", **self._introduction()})
+        timer = self._loop.call_later(WELCOME_S, partial(_give_up, answer, link))
+        try:
+            return await answer
+        except DialError:
+            return None
+        finally:
+            timer.cancel()
+            self._answer = self.link = None
+
+
+def _meaning(error: DialError, *, is_hop: bool) -> Call:
+    """Say what it means that an agent was not reached; if another has sent us there, not much."""
+    if is_hop:
+        return Call.UNKNOWN
+    if error.is_refused:
+        return Call.DEAD
+    if error.is_silent:
+        return Call.SILENT
+    if error.errno == errno.EPROTO:
+        return Call.STRANGE
+    return Call.CLOSED if error.errno in CLOSED else Call.UNKNOWN
+
+
+def _give_up(answer: Operation[dict[str, Any]], link: Link) -> None:
+    answer.fail(DialError(link.peer.host, link.peer.port, "no answer in time"))

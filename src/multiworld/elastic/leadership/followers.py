@@ -1,0 +1,227 @@
+"""The agents that follow this one while it coordinates: who reports for duty, who is lost, and who is astray."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ...wire.operation import Operation, drive
+from ...wire.progress import ProgressThread, Timer
+from ...world.link import Link
+from ...world.liveness import Cause
+from ...world.peers import PeerInfo
+from ..job.layout import AgentInfo
+from ..job.notes import agent_from_fields, roster_to_fields
+from ..rendezvous.base import Address
+from .coordinator import Coordinator
+from .election import has_quorum
+from .links import CALL_S, AgentLinks
+
+__all__ = ["FENCE_S", "Followers"]
+
+logger = logging.getLogger(__name__)
+
+FENCE_S = 0.5  # an agent that is cut off from most others ends its workers so long after it has noticed
+BEACON_S = 0.1  # so long two coordinators may not know of each other
+
+
+class Followers:
+    """Progress thread only. ``on_cut_off`` is called when most of them may go on without us; then close this.
+
+    ``lookouts`` returns where agents may wait that do not know where the job is.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        links: AgentLinks,
+        coordinator: Coordinator,
+        *,
+        digest: dict[str, Any],
+        lease_s: float,
+        lookouts: Callable[[], list[Address]],
+        on_cut_off: Callable[[], None],
+    ) -> None:
+        self._loop, self._links, self._coordinator = loop, links, coordinator
+        self._digest, self._patience_s = digest, lease_s + 2 * FENCE_S
+        self._lookouts, self._on_cut_off = lookouts, on_cut_off
+        self._by_agent: dict[str, Link] = {}
+        self._doors: dict[str, list[Address]] = {}  # where they listen
+        self._silent: dict[str, str] = {}  # those that may still be alive, and why they are lost
+        self._patience: dict[str, Timer] = {}  # when those are given up
+        self._closed = False
+
+    @property
+    def have_gone(self) -> bool:
+        """Whether so many are silent, or have closed their links by now, that they may go on without us."""
+        members = self._coordinator.attached
+        there = {agent for agent, link in self._by_agent.items() if not link.is_hung_up}
+        gone = set(members) - there - {self._coordinator.agent_id}
+        return has_quorum(members, votes=gone, dead=set(), coordinated=False)
+
+    def tell(self, agent_id: str, note: dict[str, Any]) -> None:
+        """Dropped if it is away: it is told again when it comes back."""
+        if agent_id in self._by_agent:
+            self._links.tell(self._by_agent[agent_id], note)
+
+    def heard(self, link: Link, note: dict[str, Any]) -> None:
+        agent_id = self._agent_of(link)
+        if agent_id is not None:
+            self._coordinator.hear(agent_id, note)
+
+    def close(self) -> None:
+        """Drop them all, without a word."""
+        self._closed = True
+        for link in self._by_agent.values():
+            self._links.drop(link)
+        self._by_agent.clear()
+        for agent_id in list(self._silent):
+            self._not_silent(agent_id)
+
+    def admit(self, link: Link, note: dict[str, Any]) -> None:
+        """Another agent reports for duty here."""
+        me, coordinator = self._links.me, self._coordinator
+        assert me is not None
+        reason = self._disagreement(note)
+        if reason is not None:
+            self._refuse(link, reason)
+            return
+        try:
+            info = agent_from_fields(note["agent"])
+        except (TypeError, KeyError) as error:
+            self._refuse(link, f"the agent's introduction cannot be read: {error}")
+            return
+        reason = self._objection(info)
+        if reason is not None:
+            self._refuse(link, reason)
+            return
+        self._not_silent(info.id)
+        old = self._by_agent.pop(info.id, None)
+        if old is not None:
+            self._links.drop(old)
+        self._links.watch(link)
+        self._doors[info.id] = [Address(str(host), int(port)) for host, port in note.get("doors", [])]
+        is_known = coordinator.knows(info.id, note)  # it lost its connection to us, and nothing else
+        if not is_known:
+            coordinator.lose(info.id, "it came again")
+        self._by_agent[info.id] = link
+        welcome = {
+            "say": "welcome",
+            "peer": me.to_json().decode(),
+            "heartbeat_s": self._links.heartbeat_s,
+            "roster": roster_to_fields(coordinator.roster_with(info)),
+        }
+        self._links.tell(link, welcome)
+        if is_known:
+            coordinator.welcome_back(info.id, note)
+        else:
+            coordinator.attach(info, note)
+
+    def lost(self, link: Link, cause: Cause, detail: str) -> None:
+        """A link to one of them has ended."""
+        agent_id = self._agent_of(link)
+        if agent_id is None:
+            return
+        del self._by_agent[agent_id]
+        if cause is Cause.LEFT:
+            self._coordinator.lose(agent_id, detail)
+        elif cause is Cause.DIED:
+            self._silent[agent_id] = detail
+            ascertaining = drive(self._ascertain(agent_id, link.peer, detail))
+            ascertaining.add_callback(partial(self._ascertained, agent_id, detail))
+        else:
+            self._fell_silent(agent_id, detail)
+
+    def _agent_of(self, link: Link) -> str | None:
+        return next((agent for agent, other in self._by_agent.items() if other is link), None)
+
+    def look_out(self) -> None:
+        """Look from now on whether somebody has started an agent anew, which does not know where the job is now."""
+        if self._closed:
+            return
+        self._loop.call_later(BEACON_S, self.look_out)
+        doors = [door for agent in self._by_agent for door in self._doors.get(agent, [])]
+        taken = {*doors, *self._links.addresses}
+        for address in self._lookouts():
+            if address not in taken:
+                self._links.call(address.host, address.port, CALL_S).add_callback(self._summon)
+
+    def _summon(self, calling: Operation[Link]) -> None:
+        if calling.error is not None or self._links.me is None:
+            return
+        link, me = calling.result(), self._links.me
+        if self._closed:
+            self._links.drop(link)
+            return
+        rank = [self._coordinator.term, self._coordinator.job.generation]
+        note = {"say": "summon", "host": me.host, "port": me.port, "id": self._coordinator.agent_id, "rank": rank}
+        self._links.tell(link, note)
+        self._loop.call_later(CALL_S, partial(self._links.drop, link))
+
+    def _disagreement(self, note: dict[str, Any]) -> str | None:
+        theirs = note.get("digest")
+        there = theirs if isinstance(theirs, dict) else {}
+        differing = [name for name, value in self._digest.items() if there.get(name) != value]
+        if differing:
+            shown = ", ".join(f"{name} is {self._digest[name]} here and {there.get(name)} there" for name in differing)
+            return f"the agents of a job must agree, but {shown}"
+        return None
+
+    def _objection(self, info: AgentInfo) -> str | None:
+        twins = [
+            each
+            for each in self._coordinator.job.agents
+            if info.node_rank is not None and each.node_rank == info.node_rank and each.id != info.id
+        ]
+        if twins:
+            return f"--node-rank {info.node_rank} is taken by the agent on {twins[0].hostname}: give each host its own"
+        return None
+
+    def _refuse(self, link: Link, reason: str) -> None:
+        logger.warning("refused the agent at %s: %s", link.peer, reason)
+        self._links.tell(link, {"say": "refuse", "reason": reason})
+
+    def _not_silent(self, agent_id: str) -> None:
+        self._silent.pop(agent_id, None)
+        timer = self._patience.pop(agent_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    async def _ascertain(self, agent_id: str, peer: PeerInfo, detail: str) -> None:
+        """Its end of the link is closed. That is its death, or its verdict on us: whom nobody answers to is dead."""
+        is_dead = await self._links.is_dead(peer.host, peer.port)
+        if agent_id not in self._silent:
+            return  # it has come again
+        if is_dead:
+            self._not_silent(agent_id)
+            self._coordinator.lose(agent_id, detail)
+        else:
+            self._fell_silent(agent_id, f"{detail}, though its process is there")
+
+    def _ascertained(self, agent_id: str, detail: str, ascertaining: Operation[None]) -> None:
+        if ascertaining.error is not None and agent_id in self._silent:
+            logger.error("whether %s is dead cannot be found out", detail, exc_info=ascertaining.error)
+            self._fell_silent(agent_id, detail)
+
+    def _fell_silent(self, agent_id: str, detail: str) -> None:
+        """It may be alive, and cut off: then it ends its workers by itself, if it is not we who are."""
+        self._silent[agent_id] = detail
+        self._patience[agent_id] = self._loop.call_later(self._patience_s, partial(self._give_up_silent, agent_id))
+        coordinator, me = self._coordinator, self._coordinator.agent_id
+        members = coordinator.attached
+        votes = set(self._by_agent) | {me}
+        before_the_cut = time.monotonic() - self._patience_s  # who has come since then does not outvote the others
+        elders = [each for each in members if each == me or coordinator.attached_at[each] < before_the_cut]
+        sides = (members, elders)
+        if not all(has_quorum(each, votes=votes, dead=set(), coordinated=True) for each in sides):
+            logger.error("cut off from %d of %d agents", len(members) - len(votes), len(members))
+            self._on_cut_off()
+
+    def _give_up_silent(self, agent_id: str) -> None:
+        detail = self._silent.get(agent_id)
+        self._not_silent(agent_id)
+        if detail is not None and agent_id not in self._by_agent:
+            self._coordinator.lose(agent_id, detail)

@@ -1,0 +1,1 @@
+"""What a program may ask of the launcher that started it."""

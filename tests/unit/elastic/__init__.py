@@ -1,0 +1,1 @@
+"""The elastic launcher's modules, one file each."""

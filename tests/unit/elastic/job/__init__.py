@@ -1,0 +1,1 @@
+"""Decisions about a job."""

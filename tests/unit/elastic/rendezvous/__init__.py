@@ -1,0 +1,1 @@
+"""How agents find each other."""

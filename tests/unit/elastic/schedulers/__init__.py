@@ -1,0 +1,1 @@
+"""What schedulers of clusters say and want."""

@@ -1,0 +1,1 @@
+"""The part of torchrun's own agents."""
