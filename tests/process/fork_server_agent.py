@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import Queue
 from typing import Any
 
-from multiworld.elastic.worker_process import WorkerProcess
+from multiworld.process.child import WorkerProcess
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer, Launch
 from multiworld.testing import scaled

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 
-from multiworld.elastic.orphan_guard import OrphanGuard
+from multiworld.process.orphan_guard import OrphanGuard
 from multiworld.process.spawn.forking import WAITED_FOR
 from multiworld.wire.progress import ProgressThread
 

@@ -12,7 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ...process.child import WorkerProcess
 from ...process.memory_kills import MemoryKills
+from ...process.orphan_guard import OrphanGuard
 from ...process.spawn.fork_server import ForkServer
 from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.keeper import ForkServerKeeper
@@ -29,8 +31,6 @@ from ..job.assignment import Assignment
 from ..job.failure import FailureCause
 from ..job.options import JobOptions
 from ..logs.pump import LogPump, WorkerStreams
-from ..orphan_guard import OrphanGuard
-from ..worker_process import WorkerProcess
 from .autopsy import Remains, dump_stacks, examine
 from .clock import now_us
 from .environment import local_arguments, worker_variables

@@ -14,10 +14,10 @@ from threading import Thread
 from types import FrameType
 
 from ...process.interruption import takeable
+from ...process.orphans import Reaping
 from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.missing_command import start_error
 from ...world.procfs import child_pids
-from ..orphans import Reaping
 from .shares import RemoteJob
 
 __all__ = ["run_on_hosts"]

@@ -26,6 +26,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from ...errors import MultiworldError
 from ...process.interruption import takeable
+from ...process.orphans import OrphanReaper, Reaping
 from ...process.spawn.fork_server import ForkServer
 from ...wire.descriptors import raise_limit
 from ...wire.progress import ProgressThread
@@ -48,7 +49,6 @@ from ..leadership.links import AgentLinks
 from ..logs.carrier import LogCarrier
 from ..logs.outlet import tell
 from ..logs.pump import LogPump
-from ..orphans import OrphanReaper, Reaping
 from ..page.keeper import PageKeeper
 from ..rendezvous.base import Address, Rendezvous
 from ..rendezvous.registry import find_rendezvous

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from ...elastic.orphan_guard import OrphanGuard
+from ...process.orphan_guard import OrphanGuard
 from ...process.spawn.forking import WAITED_FOR, fork
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity

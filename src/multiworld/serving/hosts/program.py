@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from ...elastic.orphans import Reaping
 from ...process.interruption import takeable
+from ...process.orphans import Reaping
 from ...process.spawn.blas_threads import get_blas_threads, set_blas_threads
 from ...process.spawn.forking import count_lasting_threads, die_with_parent, outlive_parent
 from ...process.spawn.worker_program import Inheritance

@@ -20,7 +20,7 @@ from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 from multiworld.elastic.leadership.election import Roster, RosterEntry, may_have_gone_on
 from multiworld.elastic.leadership.leadership import Role
 from multiworld.elastic.logs.pump import WorkerStreams
-from multiworld.elastic.worker_process import WorkerProcess
+from multiworld.process.child import WorkerProcess
 from multiworld.testing.deadlines import wait_until
 from multiworld.wire.operation import Operation
 from multiworld.wire.progress import ProgressThread

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..process.spawn.forking import WAITED_FOR
-from ..process.spawn.worker_program import DUMP_SIGNAL
 from ..wire.progress import ProgressThread, Timer
 from ..world.procfs import child_pids, process_session
+from .spawn.forking import WAITED_FOR
+from .spawn.worker_program import DUMP_SIGNAL
 
 __all__ = ["UNKNOWN_RETURNCODE", "WorkerProcess"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.elastic.orphans import OrphanReaper, Reaping
+from multiworld.process.orphans import OrphanReaper, Reaping
 from multiworld.process.spawn.forking import WAITED_FOR, adopt_orphans
 from multiworld.testing import wait_until
 from multiworld.wire.progress import ProgressThread
@@ -84,7 +84,7 @@ def test_a_child_that_has_the_number_of_one_from_before_is_left_to_who_has_start
     own: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr("multiworld.elastic.orphans.process_start_time", lambda pid: 1)
+        before.setattr("multiworld.process.orphans.process_start_time", lambda pid: 1)
         reaping = Reaping([own.pid], every_s=0.0)
     for _ in range(3):
         reaping.look()

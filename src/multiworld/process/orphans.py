@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ..process.spawn.forking import WAITED_FOR
 from ..world.procfs import EXITED, child_pids, process_session, process_start_time, process_state
+from .spawn.forking import WAITED_FOR
 
 __all__ = ["OrphanReaper", "Reaping"]
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from multiworld.elastic.orphan_guard import OrphanGuard
 from multiworld.process import orphan_guard_program
+from multiworld.process.orphan_guard import OrphanGuard
 from multiworld.process.spawn.forking import WAITED_FOR
 from multiworld.testing import wait_until
 from multiworld.wire.progress import ProgressThread

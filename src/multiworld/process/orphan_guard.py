@@ -9,9 +9,9 @@ import os
 import subprocess
 from contextlib import suppress
 
-from ..process import orphan_guard_program
-from ..process.spawn.forking import WAITED_FOR
 from ..world.kept_process import KeptProcess, Loop, start_program
+from . import orphan_guard_program
+from .spawn.forking import WAITED_FOR
 
 __all__ = ["OrphanGuard"]
 
