@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
+from multiworld.observe.asgi import App
 from multiworld.serving import Signature
 from multiworld.serving.gateway import GatewayOptions, Metric, Payload
 from multiworld.serving.gateway.app import Application
-from multiworld.serving.gateway.asgi import App
 
 __all__ = ["Client", "FakePipeline", "Reply", "StreamingPipeline"]
 

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...observe.asgi import App, Message, Receive, Scope, Send
 from ...observe.prometheus import Family
 from ..errors import ServingError
 from .about import About, Gather
 from .answers import error_answer
-from .asgi import App, Message, Receive, Scope, Send
 from .budget import HeldBytes, Turns
 from .compression import compressed
 from .ending import Ending, Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from .asgi import Receive
+from ...observe.asgi import Receive
 from .budget import HeldBytes, Turns
 from .inflating import Inflater, coding_of
 from .interruption import ClientGoneError, Interruption

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Protocol
 
-from .asgi import Receive, Scope, Send
+from ...observe.asgi import Receive, Scope, Send
 from .body import BodyReader
 from .budget import Budget, HeldBytes, Turns
 from .elements import Buffer

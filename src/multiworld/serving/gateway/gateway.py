@@ -9,11 +9,11 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from ...observe.asgi import App
 from ...observe.prometheus import Family
 from .about import Gather
 from .acceptor import Acceptor
 from .app import Application
-from .asgi import App
 from .connection import HttpConnection
 from .ending import Ending
 from .options import GatewayOptions
