@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
-from multiworld.elastic.page import server as server_module
-from multiworld.elastic.page import snapshots as snapshots_module
-from multiworld.elastic.page.server import PageServer
-from multiworld.elastic.page.snapshots import Snapshot, Snapshots
+from multiworld.elastic.page.site import serve_job
+from multiworld.elastic.page.snapshot import Snapshot
+from multiworld.observe import server as server_module
+from multiworld.observe import snapshots as snapshots_module
+from multiworld.observe.server import PageServer
+from multiworld.observe.snapshots import Snapshots
 from multiworld.wire.progress import ProgressThread
 from tests.unit.elastic.control.test_questions import status, three
 from tests.unit.elastic.job.test_job import Hosts, agent, hosts
@@ -56,7 +58,7 @@ class Shown:
 def page_of(some: Hosts, *, host: str = "127.0.0.1", token: str = "") -> Iterator[tuple[PageServer, Shown]]:
     loop = ProgressThread("test-agent")
     shown = Shown(loop, some)
-    server = PageServer(host, 0, token=token, snapshots=shown.snapshots)
+    server = serve_job(host, 0, token=token, snapshots=shown.snapshots)
     try:
         yield server, shown
     finally:

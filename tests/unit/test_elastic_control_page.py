@@ -10,10 +10,11 @@ import pytest
 
 from multiworld.elastic.job.options import JobOptions
 from multiworld.elastic.launch.parser import run_parser
-from multiworld.elastic.page.document import document
 from multiworld.elastic.page.metrics import metrics_text
-from multiworld.elastic.page.snapshots import Snapshot
-from multiworld.observe.access import is_loopback, may_read
+from multiworld.elastic.page.site import page_html
+from multiworld.elastic.page.snapshot import Snapshot
+from multiworld.observe.access import may_read
+from multiworld.observe.sites import is_loopback
 from tests.unit.elastic.control.test_questions import status, three
 from tests.unit.elastic.launch.test_arguments import options
 from tests.unit.exposition import check_with_promtool, checked_samples
@@ -83,14 +84,14 @@ def test_names_that_users_choose_are_escaped_in_metrics() -> None:
 
 
 def test_names_that_users_choose_do_not_end_the_data_in_the_page() -> None:
-    page = document(snapshot(job="</script><script>alert(1)</script>"))
+    page = page_html(snapshot(job="</script><script>alert(1)</script>"))
     assert "</script><script>alert(1)" not in page
     data = page.partition('id="first">')[2].partition("</script>")[0]
     assert json.loads(data)["status"]["job"] == "</script><script>alert(1)</script>"
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
-    page = document(None)
+    page = page_html(None)
     assert not re.findall(r"""(?:src|href)=(?!"data:)|https?://|@import|url\(""", page)
 
 

@@ -9,9 +9,11 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from multiworld.elastic.page import server as server_module
-from multiworld.elastic.page.server import PageServer
-from multiworld.elastic.page.snapshots import Snapshot, Snapshots
+from multiworld.elastic.page.site import serve_job
+from multiworld.elastic.page.snapshot import Snapshot
+from multiworld.observe import server as server_module
+from multiworld.observe.server import PageServer
+from multiworld.observe.snapshots import Snapshots
 from multiworld.testing import wait_until
 from multiworld.wire.admission import MAX_IN_RESERVE
 from multiworld.wire.progress import ProgressThread
@@ -26,7 +28,7 @@ def take() -> Snapshot:
 @pytest.fixture
 def page() -> Iterator[PageServer]:
     loop = ProgressThread("test-page")
-    page = PageServer(LOCAL, 0, token="", snapshots=Snapshots(loop, take))
+    page = serve_job(LOCAL, 0, token="secret", snapshots=Snapshots(loop, take))
     try:
         yield page
     finally:
@@ -111,7 +113,7 @@ def test_only_a_few_strangers_stand_at_a_page_in_the_reserve_of_descriptors(
 def test_there_is_nothing_to_show_once_it_is_closed() -> None:
     loop = ProgressThread("test-page")
     try:
-        closing: list[Snapshots] = []
+        closing: list[Snapshots[Snapshot]] = []
 
         def take_late() -> Snapshot:
             loop.call_soon(closing[0].close)

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from .access import is_loopback
-
-__all__ = ["ANY_ORIGIN", "SiteRule", "check_host_name", "check_origin", "site_rule"]
+__all__ = ["ANY_ORIGIN", "SiteRule", "check_host_name", "check_origin", "is_loopback", "site_rule"]
 
 ANY_ORIGIN = "*"
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
@@ -105,6 +103,14 @@ def site_rule(host: str, *, allowed_hosts: tuple[str, ...] = (), cors_origins: t
     return SiteRule(
         is_open=not _is_name_of_loopback(host), hosts=tuple(map(_name_in, allowed_hosts)), origins=cors_origins
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this host reach a server at that numeric address."""
+    address = ipaddress.ip_address(host)
+    if address.version == 6 and address.ipv4_mapped is not None:  # some releases of Python look at the outside alone
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
 
 
 def check_origin(origin: str) -> str:

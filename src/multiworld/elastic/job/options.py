@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...observe.access import is_loopback
+from ...observe.sites import is_loopback
 from ...process.spawn.entrypoint import Entrypoint
 from ...wire.token import check_token
 

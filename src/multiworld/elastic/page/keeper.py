@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from ...observe.server import PageServer
+from ...observe.snapshots import Snapshots
 from ...wire.names import is_address
 from ...wire.progress import ProgressThread
 from ..job.actions import Record
 from ..leadership.coordinator import Coordinator
-from .server import PageServer
-from .snapshots import Snapshot, Snapshots
+from .site import serve_job
+from .snapshot import Snapshot
 
 __all__ = ["PageKeeper"]
 
@@ -40,6 +42,7 @@ class PageKeeper:
         self._loop, self._address, self._token, self._host, self._status = loop, address, token, host, status
         self._coordinator: Coordinator | None = None
         self._server: PageServer | None = None
+        self._snapshots: Snapshots[Snapshot] | None = None
         self.url: str | None = None
         """Where the page is, while it is served."""
 
@@ -50,15 +53,15 @@ class PageKeeper:
             return
         snapshots = Snapshots(self._loop, self._take)
         try:
-            self._server = PageServer(*self._address, token=self._token, snapshots=snapshots)
+            self._server = serve_job(*self._address, token=self._token, snapshots=snapshots)
         except OSError as error:
             logger.warning("no page is served: %s:%d: %s", *self._address, error.strerror)
             return
-        self._coordinator = coordinator
+        self._coordinator, self._snapshots = coordinator, snapshots
         coordinator.events.watchers.append(self._happened)
         host = self._host if self._address[0] in WILDCARDS else self._address[0]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
-        needs = " (?token= and the job's token)" if self._server.sites.is_open else ""
+        needs = " (?token= and the job's token)" if self._server.site.access.sites.is_open else ""
         record = Record(kind="page", text=f"the page of this job: {self.url}{needs}", fields={"url": self.url})
         coordinator.record(record, is_notable=coordinator.term > 1)  # it is elsewhere now than before
 
@@ -77,8 +80,8 @@ class PageKeeper:
             self._server.join(timeout_s)
 
     def _happened(self, record: dict[str, Any]) -> None:
-        if self._server is not None:
-            self._server.snapshots.changed()
+        if self._snapshots is not None:
+            self._snapshots.changed()
 
     def _take(self) -> Snapshot | None:
         status, coordinator = self._status(), self._coordinator

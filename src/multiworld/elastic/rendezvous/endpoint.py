@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from ...observe.access import is_loopback
+from ...observe.sites import is_loopback
 from ...wire.addresses import family_of
 from ...wire.names import is_address
 

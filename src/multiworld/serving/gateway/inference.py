@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Callable
 
+from ...observe.event_stream import CONTENT_TYPE
 from ..answers import Asked
 from ..versions import shown
 from .answers import JSON
@@ -19,7 +20,7 @@ from .kserve import HEADER_LENGTH, answer_question, parse_question
 from .options import GatewayOptions
 from .refusal import Refusal
 from .served import Payload, Report, Served, can_report, can_stream, signature_of
-from .sse import CONTENT_TYPE, close, first_event, remaining_events
+from .sse import close, first_event, remaining_events
 
 __all__ = ["Inference"]
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
+from ...observe.event_stream import event
 from .answers import error_object
 from .json_format import as_object
 from .json_writing import TensorWriter, dumps
 from .refusal import Refusal
 from .served import Payload
 
-__all__ = ["CONTENT_TYPE", "close", "error_event", "first_event", "remaining_events"]
-
-CONTENT_TYPE = "text/event-stream"
-
+__all__ = ["close", "error_event", "first_event", "remaining_events"]
 
 Writers = Callable[[], TensorWriter]
 """Gives each event a writer of its own."""
@@ -61,8 +59,8 @@ def error_event(refusal: Refusal) -> bytes:
 
 async def _payload_event(payload: Payload, writer: TensorWriter) -> bytes:
     value = await as_object(payload, writer)
-    return b"".join((b"data: ", *writer.dump(value), b"\n\n"))
+    return event(*writer.dump(value))
 
 
-def _event(value: dict[str, Any], *, name: str = "") -> bytes:
-    return (f"event: {name}\n".encode() if name else b"") + b"data: " + dumps(value) + b"\n\n"
+def _event(value: dict[str, Any], *, name: str) -> bytes:
+    return event(dumps(value), name=name)

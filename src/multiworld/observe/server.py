@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
-from ...observe.access import may_read
-from ...observe.sites import site_rule
-from ...wire.addresses import listen_at, show
-from ...wire.admission import MAX_IN_RESERVE
-from ...wire.descriptors import is_reserved
-from ...wire.seldom import Seldom
-from .document import document
-from .metrics import CONTENT_TYPE, metrics_text
-from .snapshots import Snapshots
+from ..wire.addresses import listen_at, show
+from ..wire.admission import MAX_IN_RESERVE
+from ..wire.descriptors import is_reserved
+from ..wire.seldom import Seldom
+from .site import Answer, Request, Site
 
-__all__ = ["PageServer"]
+__all__ = ["HEALTHZ", "PageServer"]
 
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
 BACKLOG = 64
 IDLE_S = 10.0  # for a request to come, or a reader to read
-LOOK_S = 1.0  # what changes without an event, such as worlds, is seen after that
-KEEPALIVE_S = 15.0
 PAUSE_S = 0.1
 MAX_REQUEST_BYTES = 65536
-MAX_DIGITS = 18  # of a number of events
+HEALTHZ = "/healthz"  # for probes; it tells nothing else, so nobody counts as a reader for it
 BUSY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n"
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 class PageServer:
-    """``token``: what readers must show if others than this host reach the address, or a proxy asks for them."""
+    """Serves a site at an address. ``on_close`` ends the site's streams."""
 
-    def __init__(self, host: str, port: int, *, token: str, snapshots: Snapshots) -> None:
+    def __init__(self, host: str, port: int, site: Site, *, on_close: Callable[[], None] = lambda: None) -> None:
         """Bind, listen, and serve; raises OSError."""
-        self.token, self.snapshots = token, snapshots
-        self.sites = site_rule(host)
+        self.site, self._on_close = site, on_close
         self._connections: dict[socket.socket, bool] = {}  # in the order of their coming; whether they were let in
         self._lock = threading.Lock()
         self._closed = False
@@ -68,7 +57,7 @@ class PageServer:
         for sock in [self._sock, *connections]:
             with suppress(OSError):  # it has just ended by itself
                 sock.shutdown(socket.SHUT_RDWR)
-        self.snapshots.close()
+        self._on_close()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the threads to end, after ``close``."""
@@ -162,81 +151,29 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             self.send_error(400, str(error))
             return
-        refusal = self.server.sites.refusal(self.command, {name.lower(): text for name, text in self.headers.items()})
-        if refusal:
-            self.send_error(403, refusal)
-            return
-        if url.path == "/healthz":  # for probes, and tells nothing else
-            self._send("text/plain; charset=utf-8", "ok\n")
-            return
-        if not self._is_allowed(parse_qs(url.query)):
-            return
-        self.server.let_in(self.connection)
-        if url.path == "/":
-            self._send("text/html; charset=utf-8", document(self.server.snapshots.latest()))
-            return
-        snapshot = self.server.snapshots.latest()
-        if url.path not in ("/status", "/metrics", "/events"):
-            self.send_error(404)
-        elif snapshot is None:
-            self.send_error(503, "this agent does not coordinate the job any more")
-        elif url.path == "/status":
-            self._send("application/json", snapshot.status_json + "\n")
-        elif url.path == "/metrics":
-            self._send(CONTENT_TYPE, metrics_text(snapshot.status, snapshot.counts))
-        else:
-            self._stream()
+        headers = {name.lower(): text for name, text in self.headers.items()}
+        request = Request(method=self.command, path=url.path, query=url.query, headers=headers)
+        answer = self.server.site.refusal(request)
+        if answer is None and url.path == HEALTHZ:
+            answer = Answer.text(200, "ok\n")
+        elif answer is None:
+            self.server.let_in(self.connection)
+            answer = self.server.site.answer(request)
+        self._send(answer)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # the library's name
         logger.debug("page: " + format, *args)  # noqa: G003 # the library's own format
 
-    def _is_allowed(self, query: dict[str, list[str]]) -> bool:
-        headers = {name.lower(): text for name, text in self.headers.items()}
-        if self.server.sites.is_from_here(headers):
-            return True
-        if may_read(self.server.token, headers.get("authorization", ""), query):
-            return True
-        self.send_error(401, "show the job's token: ?token=... or Authorization: Bearer ...")
-        return False
-
-    def _head(self, content_type: str, **headers: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", POLICY)
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Referrer-Policy", "no-referrer")  # it may hold the token
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in self.server.site.head(answer).items():
+            self.send_header(name, value)
         self.end_headers()
-
-    def _send(self, content_type: str, text: str) -> None:
-        body = text.encode()
-        self._head(content_type, Content_Length=str(len(body)))
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def _stream(self) -> None:
-        """Send the status whenever it changes, and the events as they come, until somebody has had enough."""
-        self._head("text/event-stream")
         if self.command == "HEAD":
             return
-        last_id = self.headers.get("Last-Event-ID", "")
-        number, shown = int(last_id) if last_id.isdecimal() and len(last_id) <= MAX_DIGITS else 0, ""
-        silent_since = time.monotonic()
-        while (snapshot := self.server.snapshots.latest()) is not None:
-            messages = []
-            if snapshot.status_json != shown:
-                shown = snapshot.status_json
-                messages.append(f"event: status\ndata: {shown}\n\n")
-            if number > snapshot.last_number:  # of another job, which was at this address before
-                number = 0
-            if events := snapshot.events_since(number):
-                number = snapshot.last_number
-                messages.append(f"event: events\nid: {number}\ndata: {json.dumps(events)}\n\n")
-            if not messages and time.monotonic() - silent_since >= KEEPALIVE_S:
-                messages.append(": still here\n\n")
-            if messages:
-                self.wfile.write("".join(messages).encode())
-                silent_since = time.monotonic()
-            self.server.snapshots.wait_for_change(snapshot.version, LOOK_S)
+        if isinstance(answer.body, bytes):
+            self.wfile.write(answer.body)
+            return
+        assert isinstance(answer.body, Iterator)
+        for part in answer.body:
+            self.wfile.write(part)

@@ -1,0 +1,77 @@
+"""The paths of a job's page: the document, the status as JSON, a stream of changes, metrics; it is read-only."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+from ...observe import event_stream
+from ...observe.access import Access
+from ...observe.document import Document
+from ...observe.prometheus import CONTENT_TYPE as METRICS
+from ...observe.server import HEALTHZ, PageServer
+from ...observe.site import HTML, JSON, Answer, Request, Site
+from ...observe.sites import site_rule
+from ...observe.snapshots import Snapshots
+from .metrics import metrics_text
+from .snapshot import Snapshot
+
+__all__ = ["PAGE", "page_html", "serve_job"]
+
+PAGE = Document(__package__)
+LOOK_S = 1.0  # what changes without an event, such as worlds, is seen after that
+
+
+def serve_job(host: str, port: int, *, token: str, snapshots: Snapshots[Snapshot]) -> PageServer:
+    """Bind, listen, and serve; raises OSError. ``token``: for readers elsewhere, and for those behind a proxy."""
+    access = Access(owner="job", token=token, sites=site_rule(host), open_paths=frozenset({HEALTHZ}))
+
+    def shown(show: Callable[[Snapshot], Answer]) -> Callable[[Request], Answer]:
+        def answer(request: Request) -> Answer:
+            snapshot = snapshots.latest()
+            if snapshot is None:
+                return Answer.text(503, "this agent does not coordinate the job any more")
+            return show(snapshot)
+
+        return answer
+
+    def events(request: Request) -> Answer:
+        return shown(lambda _: Answer.events(_messages(snapshots, request.last_event())))(request)
+
+    routes = {
+        "/": lambda _: Answer(content_type=HTML, body=page_html(snapshots.latest()).encode()),
+        "/status": shown(lambda snapshot: Answer(content_type=JSON, body=f"{snapshot.status_json}\n".encode())),
+        "/metrics": shown(
+            lambda snapshot: Answer(content_type=METRICS, body=metrics_text(snapshot.status, snapshot.counts).encode())
+        ),
+        "/events": events,
+    }
+    return PageServer(host, port, Site(routes, access=access, policy=PAGE.policy), on_close=snapshots.close)
+
+
+def page_html(snapshot: Snapshot | None) -> str:
+    """Return the page as it is now."""
+    if snapshot is None:
+        return PAGE.page("multiworld", None)
+    return PAGE.page(f"{snapshot.status['job']} · multiworld", {"status": snapshot.status, "events": snapshot.events})
+
+
+def _messages(snapshots: Snapshots[Snapshot], number: int) -> Iterator[bytes]:
+    """Yield the status whenever it changes, and the events after ``number`` as they come."""
+    shown, silent_since = "", time.monotonic()
+    for snapshot in snapshots.follow(LOOK_S):
+        messages = []
+        if snapshot.status_json != shown:
+            shown = snapshot.status_json
+            messages.append(event_stream.event(shown, name="status"))
+        if number > snapshot.last_number:  # of another job, which was at this address before
+            number = 0
+        if events := snapshot.events_since(number):
+            number = snapshot.last_number
+            messages.append(event_stream.event(json.dumps(events), name="events", event_id=str(number)))
+        if not messages and time.monotonic() - silent_since >= event_stream.KEEPALIVE_S:
+            messages.append(event_stream.KEEPALIVE)
+        if messages:
+            yield b"".join(messages)
+            silent_since = time.monotonic()

@@ -1,0 +1,39 @@
+"""The document of a page: its parts are its own, and no text in it ends an element."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+
+import pytest
+
+from multiworld.observe.document import Document
+
+PACKAGES = ["multiworld.elastic.page"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_policy_allows_the_script_and_the_style_of_the_page_and_no_other(package: str) -> None:
+    document = Document(package)
+    html = document.page("x", None)
+    for element, directive in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}';" in document.policy
+    assert "unsafe" not in document.policy
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_end_no_element(package: str) -> None:
+    name = "</title></script><script>alert(1)</script>@first@"
+    html = Document(package).page(name, {"name": name})
+    assert "</script><script>alert(1)" not in html
+    assert "<title>&lt;/title&gt;" in html
+    assert json.loads(html.partition('id="first">')[2].partition("</script>")[0]) == {"name": name}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_nothing_is_left_to_fill_in(package: str) -> None:
+    assert not re.search(r"@(title|style|script|first)@", Document(package).page("x", None))
