@@ -21,6 +21,7 @@ __all__ = [
     "JoinMismatchError",
     "JoinRefusedError",
     "JoinTimeoutError",
+    "MessageError",
     "MissingTensorError",
     "MultiworldError",
     "OperationTimeoutError",
@@ -305,6 +306,19 @@ class ProtocolError(MultiworldError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class MessageError(ProtocolError):
+    """A message does not decode, and is dropped. Nothing else is harmed.
+
+    Fields: ``kind`` (as it came; empty if there is none), ``field`` (its path, ``roster.members[3].port``), ``why``.
+    """
+
+    def __init__(self, kind: str, field: str, why: str) -> None:
+        MultiworldError.__init__(self, kind, field, why)
+        self.kind, self.field, self.why = kind, field, why
+        where = f"{field}: " if field else ""
+        self.reason = f"a message {kind!r} is refused: {where}{why}" if kind else f"a message is refused: {where}{why}"
 
 
 class HandshakeError(ProtocolError):
