@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,13 @@ def test_names_end_no_element(package: str) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_is_left_to_fill_in(package: str) -> None:
     assert not re.search(r"@(title|style|script|first)@", Document(package).page("x", None))
+
+
+def test_a_wheel_carries_the_files_of_each_page() -> None:
+    root = Path(__file__).parents[3]
+    listed = re.search(r"package-data\]\nmultiworld = (.*)\n", (root / "pyproject.toml").read_text())
+    assert listed is not None
+    patterns = json.loads(listed[1])
+    source = root / "src/multiworld"
+    carried = {path for pattern in patterns for path in source.glob(pattern)}
+    assert {path for path in source.rglob("assets/*") if path.is_file()} <= carried
