@@ -20,6 +20,7 @@ from .layout import AgentInfo, Slot, lay_out
 from .options import MORE_RESTARTS, RestartBudget, RestartPolicy
 from .posts import Post, Posts, PostState
 from .restart import DEFAULT_BUDGET, RestartLedger, fault_domain
+from .roster import Roster
 from .seats import candidates, fill, leaving
 
 __all__ = ["Job", "JobPlan", "Phase"]
@@ -102,42 +103,24 @@ class Job:
         self._failed_meanwhile: list[tuple[Slot, bool]] = []  # while it resumes; and whether by a fault of its own
 
     @classmethod
-    def resume(
-        cls,
-        plan: JobPlan,
-        *,
-        now: float,
-        term: int,
-        generation: int,
-        active: Sequence[str],
-        expected: Iterable[str],
-        wanted_nodes: int | None = None,
-        draining: Iterable[str] = (),
-        signum: int | None = None,
-        given_up: str = "",
-        known: Iterable[AgentInfo] = (),
-        finished: Iterable[str] = (),
-        members: Iterable[str] = (),
-        uses_multiworld: bool = False,
-    ) -> Job:
-        """Take over from a coordinator that died: wait for ``expected`` agents, which report what they run.
+    def resume(cls, plan: JobPlan, roster: Roster, *, now: float, dead: Collection[str] = ()) -> Job:
+        """Take over from the coordinator that told this roster last, and died.
 
-        ``members``: who was there when the coordinator before last said so.
-        ``signum`` and ``given_up``: the job was ending, by a signal or for that reason. ``known``: what is known of the
-        active hosts; ``finished``: those whose workers have all ended well, whether they are still there or not.
+        It waits for the roster's members, but for those that are known to be ``dead``; they report what they run.
         """
-        job = cls(plan, now=now, term=term)
-        job._signal = signum
-        job._failing = Outcome(status=1, text=given_up) if given_up else None
-        job._known = {info.id: info for info in known}
-        job.uses_multiworld = uses_multiworld
-        for slot in job._slots([each for each in finished if each in job._known]):
+        job = cls(plan, now=now, term=roster.term + 1)
+        job._signal = roster.signum
+        job._failing = Outcome(status=1, text=roster.given_up) if roster.given_up else None
+        job._known = {info.id: info for info in roster.known}
+        job.uses_multiworld = roster.uses_multiworld
+        for slot in job._slots([each for each in roster.finished if each in job._known]):
             job._posts[slot] = Post(state=PostState.SUCCEEDED)
-        job.generation, job._active = generation, list(active)
-        job.wanted_nodes = plan.max_nodes if wanted_nodes is None else wanted_nodes
-        job._draining = set(draining)
-        job._expected, job._members_before = set(expected), set(members)
-        job._formed_before = bool(active)
+        job.generation, job._active = roster.generation, list(roster.active)
+        job.wanted_nodes = plan.max_nodes if roster.wanted_nodes is None else roster.wanted_nodes
+        job._draining = set(roster.draining)
+        job._members_before = {member.id for member in roster.members}
+        job._expected = job._members_before - set(dead)
+        job._formed_before = bool(roster.active)
         job.phase = Phase.RESUMING
         return job
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..leadership.election import Roster, RosterEntry
 from .actions import Outcome, WorkerReport
 from .assignment import Assignment
 from .layout import AgentInfo
+from .roster import Roster, RosterEntry
 
 __all__ = [
     "agent_from_fields",
@@ -59,5 +59,6 @@ def roster_to_fields(roster: Roster) -> dict[str, Any]:
 
 def roster_from_fields(fields: dict[str, Any]) -> Roster:
     members = tuple(RosterEntry(**member) for member in fields["members"])
-    lists = {name: tuple(fields[name]) for name in ("active", "draining", "known", "finished")}
-    return Roster(**{**fields, **lists, "members": members})
+    known = tuple(agent_from_fields(agent) for agent in fields["known"])
+    lists = {name: tuple(fields[name]) for name in ("active", "draining", "finished")}
+    return Roster(**{**fields, **lists, "members": members, "known": known})

@@ -25,8 +25,9 @@ from ..job.actions import (
 )
 from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
-from ..job.notes import agent_to_fields, outcome_to_fields, report_from_fields, roster_to_fields
-from .election import SMALL_JOB, Roster, RosterEntry
+from ..job.notes import outcome_to_fields, report_from_fields, roster_to_fields
+from ..job.roster import Roster, RosterEntry
+from .election import SMALL_JOB
 from .event_log import EventLog, segments_of
 
 __all__ = ["Coordinator"]
@@ -91,7 +92,7 @@ class Coordinator:
             draining=tuple(self.job.draining),
             signum=self.job.signum,
             given_up=self.job.given_up,
-            known=tuple(agent_to_fields(each) for each in self.job.active_agents),
+            known=tuple(self.job.active_agents),
             finished=tuple(self.job.finished),
             uses_multiworld=self.job.uses_multiworld,
             num_events=self.events.num_recorded,

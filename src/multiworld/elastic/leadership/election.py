@@ -10,53 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
-__all__ = ["SMALL_JOB", "Roster", "RosterEntry", "has_quorum", "heirs", "line_of_succession", "may_have_gone_on"]
+from ..job.roster import Roster, RosterEntry
+
+__all__ = ["SMALL_JOB", "has_quorum", "heirs", "line_of_succession", "may_have_gone_on"]
 
 SMALL_JOB = 16
 NUM_HEIRS = 3  # in a larger one
-
-
-@dataclass(frozen=True, kw_only=True)
-class RosterEntry:
-    """One agent, and where to call it."""
-
-    id: str
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Roster:
-    """What a coordinator tells every agent, so that any of them could take over. ``term`` counts coordinators.
-
-    ``store``: the URL of the store in which worlds are formed. ``active``: the hosts that have ranks, in order;
-    ``wanted_nodes``: how many there are to be at most; ``draining``: those that are to go. ``signum`` and ``given_up``:
-    the job is ending, by that signal or for that reason. ``known``: what is known of the active hosts, as ``notes``
-    write it; ``finished``: those whose workers have all ended well. ``uses_multiworld``: a worker was seen to.
-    ``num_events``: how many events were recorded until now.
-    """
-
-    term: int
-    coordinator: str
-    generation: int
-    store: str
-    members: tuple[RosterEntry, ...]
-    active: tuple[str, ...]
-    wanted_nodes: int | None = None
-    draining: tuple[str, ...] = ()
-    signum: int | None = None
-    given_up: str = ""
-    known: tuple[dict[str, Any], ...] = ()
-    finished: tuple[str, ...] = ()
-    uses_multiworld: bool = False
-    num_events: int = 0
-
-    def find(self, agent: str) -> RosterEntry | None:
-        return next((member for member in self.members if member.id == agent), None)
 
 
 def line_of_succession(roster: Roster, gone: AbstractSet[str]) -> list[RosterEntry]:

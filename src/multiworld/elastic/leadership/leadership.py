@@ -24,10 +24,11 @@ from ..agent.agent import Agent
 from ..job.actions import Outcome
 from ..job.job import Job, JobPlan, Phase
 from ..job.layout import AgentInfo
-from ..job.notes import agent_from_fields, agent_to_fields, outcome_from_fields, outcome_to_fields, roster_from_fields
+from ..job.notes import agent_to_fields, outcome_from_fields, outcome_to_fields, roster_from_fields
+from ..job.roster import Roster, RosterEntry
 from ..rendezvous.base import Address, Advice, Rendezvous
 from .coordinator import Coordinator
-from .election import Roster, RosterEntry, has_quorum, line_of_succession, may_have_gone_on
+from .election import has_quorum, line_of_succession, may_have_gone_on
 from .enlistment import WELCOME_S, Enlistment, Welcome
 from .event_log import EventCopy, EventLog, segments_of
 from .followers import FENCE_S, Followers
@@ -555,24 +556,7 @@ class Leadership:
 
     def _take_over(self, roster: Roster, dead: set[str]) -> None:
         # a coordinator that is merely silent is waited for as well: until it has ended its workers, if it is cut off
-        expected = {member.id for member in roster.members} - dead
-        job = Job.resume(
-            self._plan,
-            now=time.monotonic(),
-            term=roster.term + 1,
-            generation=roster.generation,
-            active=roster.active,
-            expected=expected | {self._info.id},
-            wanted_nodes=roster.wanted_nodes,
-            draining=roster.draining,
-            signum=roster.signum,
-            given_up=roster.given_up,
-            known=[agent_from_fields(fields) for fields in roster.known],
-            finished=roster.finished,
-            members=[member.id for member in roster.members],
-            uses_multiworld=roster.uses_multiworld,
-        )
-        self._lead(roster.term + 1, job)
+        self._lead(roster.term + 1, Job.resume(self._plan, roster, now=time.monotonic(), dead=dead))
 
     def _fence(self, dead: set[str]) -> None:
         self._is_fenced = True

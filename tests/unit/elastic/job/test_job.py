@@ -27,6 +27,7 @@ from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.job import Job, JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
+from multiworld.elastic.job.roster import Roster, RosterEntry
 
 
 def agent(name: str, *, num_workers: int = 2, node_rank: int | None = None, role: str = "default") -> AgentInfo:
@@ -403,17 +404,28 @@ def reports_of(some: Hosts, name: str) -> list[WorkerReport]:
     ]
 
 
+def roster(members: list[str], *, generation: int, active: list[str], term: int = 1, **others: Any) -> Roster:
+    """Return what a coordinator that is lost has told last, of those that are expected now."""
+    entries = tuple(RosterEntry(id=name, host="127.0.0.1", port=1) for name in members)
+    rest: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in others.items()}
+    return Roster(
+        term=term, coordinator="", generation=generation, store="", members=entries, active=tuple(active), **rest
+    )
+
+
 def take_over(some: Hosts, lost: str, *, expected: list[str]) -> Hosts:
     """Let another coordinator resume the job of ``some``, after the host that coordinated it is lost."""
     job = Job.resume(
         some.job.plan,
+        roster(
+            expected,
+            generation=some.job.generation,
+            active=some.job.active,
+            wanted_nodes=some.job.wanted_nodes,
+            draining=some.job.draining,
+            term=some.term,
+        ),
         now=some.now,
-        term=some.term + 1,
-        generation=some.job.generation,
-        active=some.job.active,
-        expected=expected,
-        wanted_nodes=some.job.wanted_nodes,
-        draining=some.job.draining,
     )
     running = {worker: place for worker, place in some.running.items() if place[0] != lost}
     return Hosts(job, now=some.now, term=some.term + 1, running=running, greets=some.greets, ends_well=some.ends_well)
@@ -545,9 +557,7 @@ def test_a_drain_goes_on_under_the_next_coordinator() -> None:
     before = hosts(1, 2, greets=True)
     before.attach(agent("a"))
     before.attach(agent("b"))
-    job = Job.resume(
-        before.job.plan, now=0.0, term=2, generation=1, active=["a", "b"], expected=["b", "a"], draining=["b"]
-    )
+    job = Job.resume(before.job.plan, roster(["b", "a"], generation=1, active=["a", "b"], draining=["b"]), now=0.0)
     some = Hosts(job, running=before.running)
     some.attach(agent("a"), *reports_of(before, "a"))
     some.attach(agent("b"), *reports_of(before, "b"))
@@ -594,7 +604,7 @@ def test_a_new_coordinator_gives_up_what_runs_on_a_host_without_ranks() -> None:
     before = hosts(1, 2, greets=True)
     before.attach(agent("a"))
     before.attach(agent("b"))
-    job = Job.resume(before.job.plan, now=0.0, term=2, generation=1, active=["a"], expected=["b", "a"], wanted_nodes=1)
+    job = Job.resume(before.job.plan, roster(["b", "a"], generation=1, active=["a"], wanted_nodes=1), now=0.0)
     some = Hosts(job)
     some.attach(agent("b"), *reports_of(before, "b"))
     assert some.resets == ["b"]
@@ -661,7 +671,7 @@ def test_a_generation_is_not_used_twice_though_the_roster_is_an_older_one() -> N
     some = hosts(1, 3, greets=True, last_call_s=0.0)
     some.attach(agent("a", num_workers=1))
     some.attach(agent("b", num_workers=1))
-    job = Job.resume(some.job.plan, now=0.0, term=2, generation=1, active=["a", "b"], expected=["b"])
+    job = Job.resume(some.job.plan, roster(["b"], generation=1, active=["a", "b"]), now=0.0)
     after = Hosts(job, running={each: place for each, place in some.running.items() if place[0] == "b"}, greets=True)
     after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
     assert {place.generation for place in after.places} == {3}
@@ -748,13 +758,8 @@ def test_a_job_that_was_ending_ends_under_the_next_coordinator_too(how: str) -> 
         assert some.job.worker_exited("a", some.at(0), 1, {}, some.now)
     job = Job.resume(
         some.job.plan,
+        roster(["b"], generation=1, active=["a", "b"], signum=some.job.signum, given_up=some.job.given_up),
         now=0.0,
-        term=2,
-        generation=1,
-        active=["a", "b"],
-        expected=["b"],
-        signum=some.job.signum,
-        given_up=some.job.given_up,
     )
     after = Hosts(job, running={each: place for each, place in some.running.items() if place[0] == "b"}, greets=True)
     after.attach(agent("b", num_workers=1), *reports_of(after, "b"))
@@ -804,7 +809,7 @@ def test_a_signal_while_a_new_coordinator_waits_for_agents_leaves_their_workers_
 
 
 def test_a_signal_while_nothing_had_formed_yet_ends_the_resumed_job() -> None:
-    job = Job.resume(JobPlan(min_nodes=2, max_nodes=2), now=0.0, term=2, generation=0, active=[], expected=["b"])
+    job = Job.resume(JobPlan(min_nodes=2, max_nodes=2), roster(["b"], generation=0, active=[]), now=0.0)
     after = Hosts(job)
     after.carry_out(job.interrupted(signal.SIGTERM, 0.0))
     after.attach(agent("b"))

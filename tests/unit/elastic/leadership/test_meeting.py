@@ -14,7 +14,8 @@ import pytest
 from multiworld.elastic.agent.front_door import C10D, FrontDoor
 from multiworld.elastic.job.agreement import plan_of, what_must_agree
 from multiworld.elastic.job.options import JobOptions, RestartBudget
-from multiworld.elastic.leadership.election import Roster, RosterEntry, has_quorum, line_of_succession
+from multiworld.elastic.job.roster import Roster, RosterEntry
+from multiworld.elastic.leadership.election import has_quorum, line_of_succession
 from multiworld.elastic.leadership.meeting import Call, Place, Reminder, Strangers
 from multiworld.elastic.rendezvous.base import Address, Advice
 from multiworld.elastic.rendezvous.embedded import PATIENT_LOOKS, EmbeddedRendezvous, from_options
