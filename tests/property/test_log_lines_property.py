@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.elastic.logs.lines import Labeller, LineBuffer, LineFilter, Tail
+from multiworld.process.logs.lines import Labeller, LineBuffer, LineFilter, Tail
 
 OUTPUT = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\xff\x00", b"keep"]) | st.binary(max_size=6)).map(
     b"".join

@@ -16,9 +16,9 @@ from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.options import LogOptions
 from multiworld.elastic.logs import LogPump, WorkerStreams, prefix
 from multiworld.elastic.logs import places as places_module
-from multiworld.elastic.logs.console import FULL_BYTES
-from multiworld.elastic.logs.lines import LONGEST_HELD, TAIL_BYTES, Labeller, LineBuffer, Tail
-from multiworld.elastic.logs.stream import PARTIAL_S
+from multiworld.process.logs.console import FULL_BYTES
+from multiworld.process.logs.lines import LONGEST_HELD, TAIL_BYTES, Labeller, LineBuffer, Tail
+from multiworld.process.logs.stream import PARTIAL_S
 from multiworld.testing import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

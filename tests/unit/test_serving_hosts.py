@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from multiworld.elastic.logs.console import open_consoles
-from multiworld.elastic.logs.lines import Labeller
 from multiworld.errors import HandshakeError, ProtocolError, TokenError
+from multiworld.process.logs.console import open_consoles
+from multiworld.process.logs.lines import Labeller
+from multiworld.process.logs.log_file import LogFile
+from multiworld.process.logs.lossy_console import LossyConsole
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.exit_status import Ending
 from multiworld.serving.hosts import (
@@ -32,9 +34,7 @@ from multiworld.serving.hosts import (
 )
 from multiworld.serving.hosts.greeting import AcceptorGreeting, DialerGreeting, refusal_of
 from multiworld.serving.hosts.lines import LineSplitter, to_line
-from multiworld.serving.hosts.log_file import LogFile
 from multiworld.serving.hosts.loop import HostLoop
-from multiworld.serving.hosts.lossy_console import LossyConsole
 from multiworld.serving.hosts.signals import Signals
 from multiworld.world.restarts import Restarts
 

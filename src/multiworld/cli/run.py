@@ -16,8 +16,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from .. import launch as old_launcher
 from .. import run as launcher
 from ..elastic.launch.parser import LAUNCH, RUN
-from ..elastic.logs.outlet import tell
 from ..errors import MultiworldError
+from ..process.logs.outlet import tell
 
 __all__ = ["launch", "main", "told"]
 

@@ -26,6 +26,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from ...errors import MultiworldError
 from ...process.interruption import takeable
+from ...process.logs.carrier import LogCarrier
+from ...process.logs.outlet import tell
 from ...process.orphans import OrphanReaper, Reaping
 from ...process.spawn.fork_server import ForkServer
 from ...wire.descriptors import raise_limit
@@ -46,8 +48,6 @@ from ..job.options import JobOptions
 from ..leadership.coordinator import Coordinator
 from ..leadership.leadership import Leadership
 from ..leadership.links import AgentLinks
-from ..logs.carrier import LogCarrier
-from ..logs.outlet import tell
 from ..logs.pump import LogPump
 from ..page.keeper import PageKeeper
 from ..rendezvous.base import Address, Rendezvous

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TextIO
 
+from ...process.logs.console import Console, open_consoles
+from ...process.logs.lines import Labeller
+from ...process.logs.stream import OutputStream
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
 from ..job.assignment import Assignment
 from ..job.options import LogOptions
-from .console import Console, open_consoles
-from .lines import Labeller
 from .places import Places, Route, WorkerPlaces
 from .prefix import prefix
-from .stream import OutputStream
 
 __all__ = ["LAST_LINES", "LogPump", "WorkerStreams"]
 

@@ -22,6 +22,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from ...process.logs.carrier import LogCarrier
 from ...wire.descriptors import raise_limit
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
@@ -35,7 +36,6 @@ from ..job.layout import AgentInfo
 from ..job.options import JobOptions
 from ..leadership.leadership import Leadership
 from ..leadership.links import AgentLinks
-from ..logs.carrier import LogCarrier
 from ..rendezvous.base import Address, Rendezvous
 from .generation_store import GenerationStore, Standing, gather
 from .stand_in import Part, StandIn

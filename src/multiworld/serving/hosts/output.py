@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from ...elastic.logs.console import open_consoles
-from ...elastic.logs.lines import Labeller
 from ...elastic.logs.places import Route
-from ...elastic.logs.stream import OutputStream
+from ...process.logs.console import open_consoles
+from ...process.logs.lines import Labeller
+from ...process.logs.log_file import LogFile
+from ...process.logs.lossy_console import LossyConsole
+from ...process.logs.stream import OutputStream
 from ...wire.progress import ProgressThread
-from .log_file import LogFile
 from .loop import HostLoop
-from .lossy_console import LossyConsole
 
 __all__ = ["LAST_LINES", "MemberOutput", "Outputs"]
 

@@ -8,11 +8,11 @@ import select
 import time
 from collections.abc import Callable, Collection
 
+from ...elastic.logs.places import Route
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import ProgressThread
 from .console import Console
 from .lines import LONGEST_KEPT, Labeller, LineBuffer, LineFilter, Tail
-from .places import Route
 
 __all__ = ["OutputStream"]
 

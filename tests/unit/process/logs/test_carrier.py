@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from multiworld.elastic.logs import carrier as carrier_module
-from multiworld.elastic.logs.carrier import LogCarrier
-from multiworld.elastic.logs.outlet import Outlet, tell
+from multiworld.process.logs import carrier as carrier_module
+from multiworld.process.logs.carrier import LogCarrier
+from multiworld.process.logs.outlet import Outlet, tell
 from multiworld.testing import wait_until
 from multiworld.wire.progress import ProgressThread
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...elastic.logs.console import FULL_BYTES, Console
-from ...elastic.logs.lines import Labeller
+from .console import FULL_BYTES, Console
+from .lines import Labeller
 
 __all__ = ["LossyConsole"]
 

@@ -1,0 +1,1 @@
+"""One file per module; no input or output, milliseconds each."""
