@@ -17,7 +17,7 @@ from multiworld.elastic.job.options import LogOptions
 from multiworld.elastic.logs import LogPump, WorkerStreams, prefix
 from multiworld.elastic.logs import places as places_module
 from multiworld.process.logs.console import FULL_BYTES
-from multiworld.process.logs.lines import LONGEST_HELD, TAIL_BYTES, Labeller, LineBuffer, Tail
+from multiworld.process.logs.lines import LONGEST_HELD
 from multiworld.process.logs.stream import PARTIAL_S
 from multiworld.testing import wait_until
 
@@ -96,37 +96,6 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     yield build
     for bench in benches:
         bench.pump.close(timeout_s=5.0, keep=False)
-
-
-# ---- lines
-
-
-def test_a_line_without_an_end_is_not_held_for_ever() -> None:
-    lines = LineBuffer()
-    assert lines.feed(b"x" * LONGEST_HELD) == b""
-    assert lines.feed(b"y") == b"x" * LONGEST_HELD + b"y"
-
-
-def test_a_progress_bar_keeps_its_prefix() -> None:
-    label = Labeller(b"[0] ")
-    assert label.label(b"\r 10%") == b"[0] \r[0]  10%"
-    assert label.label(b"\r 20%\r") == b"\r[0]  20%\r"
-    assert label.label(b"\nnext\r\n") == b"\n[0] next\r\n"
-
-
-def test_the_tail_is_bounded_and_begins_with_a_whole_line() -> None:
-    tail = Tail()
-    for number in range(10_000):
-        tail.feed(b"line %d\n" % number)
-    assert tail.lines()[-1] == "line 9999"
-    assert tail.lines()[0].startswith("line ")
-    assert sum(len(line) + 1 for line in tail.lines()) <= TAIL_BYTES
-
-
-def test_the_tail_shows_a_progress_bar_as_a_terminal_would() -> None:
-    tail = Tail()
-    tail.feed(b"\r 10%\r 20%\r 30%\ndone\r\n")
-    assert tail.lines() == [" 30%", "done"]
 
 
 # ---- prefix

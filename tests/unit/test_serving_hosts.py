@@ -18,7 +18,6 @@ import pytest
 from multiworld.errors import HandshakeError, ProtocolError, TokenError
 from multiworld.process.logs.console import open_consoles
 from multiworld.process.logs.lines import Labeller
-from multiworld.process.logs.log_file import LogFile
 from multiworld.process.logs.lossy_console import LossyConsole
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.exit_status import Ending
@@ -420,23 +419,11 @@ def test_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     assert deployments_dir() == Path(f"/tmp/multiworld-{os.geteuid()}/serve")
 
 
-def test_log_file_keeps_its_bound(tmp_path: Path) -> None:
-    file = LogFile(tmp_path / "logs" / "m.log", largest=100)
-    for number in range(10):
-        file.write(b"%d%s\n" % (number, b"x" * 38))
-    file.close()
-    file.close()
-    file.write(b"late")
-    assert (tmp_path / "logs" / "m.log").read_bytes()[:1] == b"8"
-    assert (tmp_path / "logs" / "m.log.1").read_bytes()[:1] == b"6"
-    assert len(list((tmp_path / "logs").iterdir())) == 2
-
-
 def test_console_that_nobody_reads_holds_up_nobody(no_leaks: None) -> None:
     read_fd, write_fd = os.pipe()
     loop = HostLoop()
     with open(write_fd, "w", encoding="utf-8") as stream:
-        console, same = open_consoles(loop, stream, stream, LossyConsole)  # type: ignore[arg-type]
+        console, same = open_consoles(loop, stream, stream, LossyConsole)
         assert console is same
         label, line = Labeller(b"[m] "), b"x" * 1023 + b"\n"
         for _ in range(3000):

@@ -13,22 +13,13 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
 
+from ...process.logs.route import Route
 from ..job.assignment import Assignment
 from ..job.options import LogOptions
 
-__all__ = ["Places", "Route", "WorkerPlaces"]
+__all__ = ["Places", "WorkerPlaces"]
 
 SPECS_GROUP = "torchrun.logs_specs"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Route:
-    """Where one stream goes. ``filtered`` gets the lines that contain one of ``needles``."""
-
-    file: str | None
-    on_console: bool
-    filtered: str | None = None
-    needles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,28 +12,25 @@ from functools import partial
 from typing import TextIO
 
 from ...process.logs.console import Console, open_consoles
-from ...process.logs.lines import Labeller
-from ...process.logs.stream import OutputStream
+from ...process.logs.output import ProcessOutput
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
 from ..job.assignment import Assignment
 from ..job.options import LogOptions
-from .places import Places, Route, WorkerPlaces
+from .places import Places, WorkerPlaces
 from .prefix import prefix
 
-__all__ = ["LAST_LINES", "LogPump", "WorkerStreams"]
+__all__ = ["LogPump", "WorkerStreams"]
 
 logger = logging.getLogger(__name__)
 
-LAST_LINES = 20
 STOP_S = 1.0  # for a thread that should answer at once
 
 
-class WorkerStreams:
+class WorkerStreams(ProcessOutput):
     """The two pipes of one worker process.
 
-    Give ``stdout_fd`` and ``stderr_fd`` to the process that is started, then call ``started``, whether the start went
-    well or not. ``drained`` completes, on the pump's thread, once both pipes were read to their end.
+    ``drained`` completes, on the pump's thread, once both pipes were read to their end.
     """
 
     def __init__(self, pump: LogPump, assignment: Assignment, places: WorkerPlaces) -> None:
@@ -43,77 +40,34 @@ class WorkerStreams:
         """What the ``LogsSpecs`` ask to be set in the worker's environment."""
         self.log_dir = os.path.dirname(places.error_file) or None
         self.drained: Operation[None] = Operation()
-        self._pump, self._started, self._num_open = pump, False, 2
-        self._stdout, self.stdout_fd = self._open(assignment, places.stdout, pump.out)
-        try:
-            self._stderr, self.stderr_fd = self._open(assignment, places.stderr, pump.err)
-        except OSError:  # no descriptor was left
-            os.close(self.stdout_fd)
-            self._pump.thread.call_soon(self._stdout.give_up)
-            raise
-
-    def started(self) -> None:
-        """Close this process's copies of the ends that the worker writes to. Idempotent."""
-        if not self._started:
-            self._started = True
-            os.close(self.stdout_fd)
-            os.close(self.stderr_fd)
+        self._pump = pump
+        super().__init__(
+            pump.thread,
+            (pump.out, pump.err),
+            (places.stdout, places.stderr),
+            pump.prefix(assignment),
+            exact=pump.is_exact(assignment),
+            followers=pump.followers,
+            on_end=self._ended,
+        )
 
     def reassigned(self, assignment: Assignment) -> None:
-        """The worker has another rank or generation from now on, so its lines get another prefix."""
-        self._pump.thread.call_soon(partial(self._relabel, assignment))
+        """The worker has another rank or generation from now on, so its lines get another prefix. From any thread."""
+        prefix, exact = self._pump.prefix(assignment), self._pump.is_exact(assignment)
+        self._pump.thread.call_soon(partial(self.relabel, prefix, exact=exact))
 
     def note(self, text: bytes) -> None:
-        """Add to the worker's stderr what others found out about it, such as its stack. Dropped once it was drained."""
-        self._pump.thread.call_soon(partial(self._take_note, text))
+        """As ``take_note``, from any thread."""
+        self._pump.thread.call_soon(partial(self.take_note, text))
 
     def close_after(self, grace_s: float) -> None:
         """Give the pipes up after that time: a grandchild may hold them open for ever. What is in them is kept."""
         self.started()
         self._pump.thread.call_later(grace_s, self.give_up)
 
-    def give_up(self) -> None:
-        """On the pump's thread: take what there is, and close. Idempotent."""
-        self._stdout.give_up()
-        self._stderr.give_up()
-
-    def tail(self) -> list[str]:
-        """Return the lines at the end of stderr (up to 16 KiB), or of stdout if stderr was silent. From any thread."""
-        return self._stderr.tail.lines() or self._stdout.tail.lines()
-
-    def tails(self) -> tuple[list[str], list[str]]:
-        """Return the lines at the end of stdout and of stderr (up to 16 KiB each). From any thread."""
-        return self._stdout.tail.lines(), self._stderr.tail.lines()
-
-    def last_lines(self) -> list[str]:
-        """Return the last lines for a failure record, at most ``LAST_LINES``. From any thread."""
-        return self.tail()[-LAST_LINES:]
-
-    def _open(self, assignment: Assignment, route: Route, console: Console) -> tuple[OutputStream, int]:
-        read_fd, write_fd = os.pipe()
-        label = Labeller(self._pump.prefix(assignment), exact=self._pump.is_exact(assignment))
-        pump = self._pump
-        try:
-            return OutputStream(pump.thread, read_fd, route, console, label, pump.followers, self._ended), write_fd
-        except OSError:  # no descriptor was left for its files
-            os.close(read_fd)
-            os.close(write_fd)
-            raise
-
-    def _relabel(self, assignment: Assignment) -> None:
-        for stream in (self._stdout, self._stderr):
-            stream.label.prefix = self._pump.prefix(assignment)
-            stream.label.exact = self._pump.is_exact(assignment)
-
-    def _take_note(self, text: bytes) -> None:
-        if not self.drained.done:
-            self._stderr.take(text)
-
     def _ended(self) -> None:
-        self._num_open -= 1
-        if self._num_open == 0:
-            self._pump.forget(self)
-            self.drained.succeed(None)
+        self._pump.forget(self)
+        self.drained.succeed(None)
 
 
 class LogPump:

@@ -1,4 +1,4 @@
-"""One console that the streams of all workers share: whole lines, bounded memory, and never a wait for its reader."""
+"""One console that several processes share: whole lines, bounded memory, and never a wait for its reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO, TypeVar
 
-from ...wire.progress import ProgressThread
+from ...world.kept_process import Loop
 from .lines import Labeller
 from .outlet import Outlet, find_descriptor
 
@@ -35,14 +35,14 @@ class _Shown:
 
 
 class Console:
-    """Writes to a descriptor, or to a text stream that has none. On the pump's thread only.
+    """Writes to a descriptor, or to a text stream that has none. On the loop's thread only.
 
     A reader that went away ends the writing and nothing else. A line that is too long to be held comes in parts; what
     other streams show meanwhile waits behind it, until the line ends or its stream lets go of the console.
     """
 
-    def __init__(self, thread: ProgressThread, target: TextIO | None) -> None:
-        self._thread = thread
+    def __init__(self, loop: Loop, target: TextIO | None) -> None:
+        self._loop = loop
         self._outlet = Outlet(target) if target is not None and find_descriptor(target) is not None else None
         self._text = target if self._outlet is None else None
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
@@ -187,16 +187,16 @@ class Console:
 
     def _watch(self) -> None:
         if not self._watched and self._outlet is not None:
-            self._thread.register(self._outlet.fd, select.EPOLLOUT, self)
+            self._loop.register(self._outlet.fd, select.EPOLLOUT, self)
             self._watched = True
 
     def _unwatch(self) -> None:
         if self._watched and self._outlet is not None:
-            self._thread.unregister(self._outlet.fd)
+            self._loop.unregister(self._outlet.fd)
         self._watched = False
 
     def _give_up(self, error: Exception) -> None:
-        logger.debug("the console takes no more output of workers: %s", error)
+        logger.debug("the console takes no more output: %s", error)
         self.close()
 
     def _drop(self) -> None:
@@ -211,12 +211,10 @@ class Console:
             self.when_empty(callback, source)
 
 
-def open_consoles(
-    thread: ProgressThread, out: TextIO | None, err: TextIO | None, kind: type[Kind]
-) -> tuple[Kind, Kind]:
+def open_consoles(loop: Loop, out: TextIO | None, err: TextIO | None, kind: type[Kind]) -> tuple[Kind, Kind]:
     """Return the consoles for stdout and stderr: one and the same if both lead to the same place."""
-    console = kind(thread, out)
-    return console, console if _same_place(out, err) else kind(thread, err)
+    console = kind(loop, out)
+    return console, console if _same_place(out, err) else kind(loop, err)
 
 
 def _same_place(out: TextIO | None, err: TextIO | None) -> bool:

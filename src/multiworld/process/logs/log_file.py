@@ -1,4 +1,4 @@
-"""The log of one member on disk: only ever added to, and of bounded size."""
+"""A log file: only ever added to, and of bounded size where that is wanted."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ __all__ = ["LogFile"]
 
 logger = logging.getLogger(__name__)
 
-LARGEST_BYTES = 16 * 1024 * 1024
-
 
 class LogFile:
-    """At ``largest`` bytes it becomes ``NAME.1``, in the place of the one before. Only its owner may read it.
+    """At ``largest`` bytes it becomes ``NAME.1``, in the place of the one before; None: it grows without a bound.
 
-    A disk that is full costs lines, and one warning. Raises OSError if there are no descriptors left for now.
+    ``is_private``: only its owner may read it and look into its folder, if that is new. A disk that is full costs lines
+    and one warning, and the process goes on. Raises OSError if there are no descriptors left for now.
     """
 
-    def __init__(self, path: Path, *, largest: int = LARGEST_BYTES) -> None:
-        self._path, self._largest = path, largest
+    def __init__(self, path: Path, *, largest: int | None = None, is_private: bool = False) -> None:
+        self._path, self._largest, self._is_private = path, largest, is_private
         self._fd, self._size, self._warned = -1, 0, False
         try:
             self._open()
@@ -32,7 +31,8 @@ class LogFile:
             self._warn(error)
 
     def write(self, data: bytes) -> None:
-        if self._fd >= 0 and self._size + len(data) > self._largest and self._size:
+        is_full = self._largest is not None and self._size + len(data) > self._largest
+        if self._fd >= 0 and is_full and self._size:
             self._rotate()
         rest = memoryview(data)
         try:
@@ -50,8 +50,9 @@ class LogFile:
             self._fd = -1
 
     def _open(self) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        folder_mode, mode = (0o700, 0o600) if self._is_private else (0o777, 0o644)
+        self._path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
         self._size = os.fstat(self._fd).st_size
 
     def _rotate(self) -> None:
@@ -68,4 +69,4 @@ class LogFile:
     def _warn(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
-            logger.warning("output of a member is lost: cannot write to %s: %s", self._path, error)
+            logger.warning("output is lost: cannot write to %s: %s", self._path, error)

@@ -1,22 +1,20 @@
-"""One output stream of one worker: its pipe is read to the end, and what comes goes to its file and the console."""
+"""One output stream of a process: its pipe is read to the end, and what comes goes to its file and the console."""
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 
-from ...elastic.logs.places import Route
-from ...wire.descriptors import is_scarcity
-from ...wire.progress import ProgressThread
+from ...world.kept_process import Loop
 from .console import Console
 from .lines import LONGEST_KEPT, Labeller, LineBuffer, LineFilter, Tail
+from .log_file import LogFile
+from .route import Route
 
 __all__ = ["OutputStream"]
-
-logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 64 * 1024
 LAST_BYTES = 1024 * 1024  # of a pipe that is given up: all that a pipe holds, not all that a grandchild may write
@@ -24,14 +22,14 @@ PARTIAL_S = 0.2  # a line without an end is shown after that: a prompt, a progre
 
 
 class OutputStream:
-    """Reads one pipe, on the pump's thread. ``on_end`` is called once, when it ended or was given up.
+    """Reads one pipe, on the loop's thread. ``on_end`` is called once, when it ended or was given up.
 
     ``followers`` are called with whole lines and their prefix, wherever else these go.
     """
 
     def __init__(
         self,
-        thread: ProgressThread,
+        loop: Loop,
         fd: int,
         route: Route,
         console: Console,
@@ -41,12 +39,12 @@ class OutputStream:
     ) -> None:
         self.tail = Tail()
         self.label = label
-        self._thread, self._fd, self._console, self._on_end = thread, fd, console, on_end
+        self._loop, self._fd, self._console, self._on_end = loop, fd, console, on_end
         self._on_console = route.on_console
-        self._file = _LogFile(route.file) if route.file else None
+        self._file = LogFile(Path(route.file)) if route.file else None
         self._filter = LineFilter(route.needles)
         try:
-            self._filtered = _LogFile(route.filtered) if route.filtered else None
+            self._filtered = LogFile(Path(route.filtered)) if route.filtered else None
         except OSError:
             if self._file is not None:
                 self._file.close()
@@ -59,7 +57,7 @@ class OutputStream:
         self._paused = False
         self._ended = False
         os.set_blocking(fd, False)
-        thread.register(fd, select.EPOLLIN, self)
+        loop.register(fd, select.EPOLLIN, self)
 
     def on_ready(self, events: int) -> None:
         try:
@@ -80,7 +78,7 @@ class OutputStream:
         os.close(self._fd)
 
     def take(self, chunk: bytes) -> None:
-        """Write what the worker, or somebody for it, has to say."""
+        """Write what the process, or somebody for it, has to say."""
         self.tail.feed(chunk)
         if self._file is not None:
             self._file.write(chunk)
@@ -132,7 +130,7 @@ class OutputStream:
     def _time_partial(self, delay_s: float) -> None:
         if not self._timing:
             self._timing = True
-            self._thread.call_later(delay_s, self._show_partial)
+            self._loop.call_later(delay_s, self._show_partial)
 
     def _show_partial(self) -> None:
         self._timing = False
@@ -141,7 +139,7 @@ class OutputStream:
         left_s = self._partial_since + PARTIAL_S - time.monotonic()
         if left_s > 0:  # the line that the timer was for was ended in time
             self._time_partial(left_s)
-        elif self._paused or self._has_more():  # it is not the worker that takes its time
+        elif self._paused or self._has_more():  # it is not the process that takes its time
             self._time_partial(PARTIAL_S)
         else:
             self._goes_on = False
@@ -154,22 +152,22 @@ class OutputStream:
         return any(events & select.POLLIN for _, events in poll.poll(0))
 
     def _pause(self) -> None:
-        """Leave the rest in the pipe, so that the worker waits and not our memory grows."""
+        """Leave the rest in the pipe, so that the process waits and not our memory grows."""
         self._paused = True
-        self._thread.unregister(self._fd)
+        self._loop.unregister(self._fd)
         self._console.when_empty(self._resume, self.label)
 
     def _resume(self) -> None:
         if self._paused and not self._ended:
             self._paused = False
-            self._thread.register(self._fd, select.EPOLLIN, self)
+            self._loop.register(self._fd, select.EPOLLIN, self)
 
     def _end(self) -> None:
         if self._ended:
             return
         self._ended = True
         if not self._paused:
-            self._thread.unregister(self._fd)
+            self._loop.unregister(self._fd)
         os.close(self._fd)
         if self._filtered is not None:
             last = self._filter.finish()
@@ -183,37 +181,3 @@ class OutputStream:
             if file is not None:
                 file.close()
         self._on_end()
-
-
-class _LogFile:
-    """A file that is only ever added to. A disk that is full costs lines, and one warning; not the job.
-
-    Raises OSError if there are no descriptors left for now.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path, self._fd, self._warned = path, -1, False
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            if is_scarcity(error):
-                raise
-            self._warn(error)
-
-    def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        try:
-            while rest and self._fd >= 0:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError as error:
-            self._warn(error)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-    def _warn(self, error: OSError) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning("output of a worker is lost: cannot write to %s: %s", self._path, error)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
+from ...process.logs.output import ProcessOutput
 from ...process.orphan_guard import OrphanGuard
 from ...process.spawn.forking import WAITED_FOR, fork
 from ...process.spawn.worker_program import Inheritance
@@ -27,7 +28,7 @@ from .hatching import Hatching
 from .loop import HostLoop
 from .member_process import become_member
 from .order import Order
-from .output import MemberOutput, Outputs
+from .output import Outputs
 from .streams import flush_streams
 
 __all__ = ["Members"]
@@ -192,7 +193,7 @@ class Members:
             up = Hatching(self._loop)
         except OSError:
             output.started()
-            output.finish()
+            output.give_up()
             raise
         flush_streams()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -202,7 +203,7 @@ class Members:
                 self._become(order, output, up, box)
         except OSError:
             up.give_up()
-            output.finish()
+            output.give_up()
             box.close()
             raise
         finally:
@@ -214,7 +215,7 @@ class Members:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             up.give_up()
-            output.finish()
+            output.give_up()
             box.close()
             raise
         up.forked(partial(on_up, pid))
@@ -222,15 +223,13 @@ class Members:
         self._guard.watch(pid)
         self._loop.register(member.pidfd, select.EPOLLIN, _Ending(member, self._ended))
 
-    def _become(self, order: Order, output: MemberOutput, up: Hatching, box: BlackBox) -> NoReturn:
+    def _become(self, order: Order, output: ProcessOutput, up: Hatching, box: BlackBox) -> NoReturn:
         """In the child. Nothing must go back to the loop, which is not its own."""
         try:
             for member in self._running.values():
-                member.output.close_file_descriptor()
                 member.box.close()
             self._guard.close_descriptors()
             carry(box)
-            output.close_file_descriptor()
             self._abandon()
             become_member(order, self._inheritance, output.stdout_fd, output.stderr_fd, up.announce)
         except BaseException:
@@ -269,7 +268,7 @@ class Members:
 class _Member:
     """One process that runs."""
 
-    def __init__(self, order: Order, pid: int, output: MemberOutput, up: Hatching, box: BlackBox) -> None:
+    def __init__(self, order: Order, pid: int, output: ProcessOutput, up: Hatching, box: BlackBox) -> None:
         self.order, self.pid, self.output, self.up, self.box = order, pid, output, up, box
         self.is_kept = order.keep
         self.pidfd = os.pidfd_open(pid)  # not reaped yet, so it is the process
@@ -288,14 +287,14 @@ class _Member:
 
     def reap(self) -> Ending:
         self.kill_group()
-        last_lines = self.output.finish()
+        self.output.give_up()
         _, status = os.waitpid(self.pid, 0)
         WAITED_FOR.discard(self.pid)
         os.close(self.pidfd)
         executing = self.box.read()
         self.box.close()
         known = None if executing is None else [id_.hex() for id_ in executing]
-        return Ending(os.waitstatus_to_exitcode(status), last_lines, known)
+        return Ending(os.waitstatus_to_exitcode(status), self.output.last_lines(), known)
 
 
 class _Ending:

@@ -2,105 +2,70 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import cast
 
-from ...elastic.logs.places import Route
 from ...process.logs.console import open_consoles
 from ...process.logs.lines import Labeller
 from ...process.logs.log_file import LogFile
 from ...process.logs.lossy_console import LossyConsole
-from ...process.logs.stream import OutputStream
-from ...wire.progress import ProgressThread
+from ...process.logs.output import ProcessOutput
+from ...process.logs.route import Route
 from .loop import HostLoop
 
-__all__ = ["LAST_LINES", "MemberOutput", "Outputs"]
+__all__ = ["Outputs"]
 
-LAST_LINES = 20
+LARGEST_BYTES = 16 * 1024 * 1024  # of a member's log file
+SHOWN = Route(file=None, on_console=True)
 
 
 class Outputs:
     """The host's console, and the folder of the log files (None: there are none)."""
 
     def __init__(self, loop: HostLoop, folder: Path | None) -> None:
-        self.loop = cast(ProgressThread, loop)  # these parts use only what both have
-        self.out, self.err = open_consoles(self.loop, sys.stdout, sys.stderr, LossyConsole)
-        self._folder = folder
+        self._loop, self._folder = loop, folder
+        self._out, self._err = open_consoles(loop, sys.stdout, sys.stderr, LossyConsole)
         self._own_label = Labeller(b"[host] ")
+        self._files: set[LogFile] = set()
 
-    def open(self, member: str) -> MemberOutput:
-        """Raises OSError if there are no descriptors left."""
-        file = None if self._folder is None else LogFile(self._folder / f"{member.replace('/', '_')}.log")
+    def open(self, member: str) -> ProcessOutput:
+        """Both streams of a member share one file. Raises OSError if there are no descriptors left."""
+        consoles, routes, prefix = (self._out, self._err), (SHOWN, SHOWN), f"[{member}] ".encode()
+        if self._folder is None:
+            return ProcessOutput(self._loop, consoles, routes, prefix, on_end=_nothing)
+        file = LogFile(self._folder / f"{member.replace('/', '_')}.log", largest=LARGEST_BYTES, is_private=True)
+        self._files.add(file)
+        end = partial(self._close_file, file)
         try:
-            return MemberOutput(self, member, file)
+            return ProcessOutput(self._loop, consoles, routes, prefix, followers=(file.write,), on_end=end)
         except BaseException:
-            if file is not None:
-                file.close()
+            end()
             raise
 
     def note(self, text: str) -> None:
         """Show a line of the host process itself."""
-        self.err.show(self._own_label, f"{text}\n".encode(errors="backslashreplace"))
+        self._err.show(self._own_label, f"{text}\n".encode(errors="backslashreplace"))
 
     @property
     def owe(self) -> bool:
         """Whether something was not written yet that still can be."""
-        return self.out.owes or self.err.owes
+        return self._out.owes or self._err.owes
 
     def close(self) -> None:
-        self.out.close()
-        self.err.close()
+        self._out.close()
+        self._err.close()
 
     def close_descriptors(self) -> None:
-        """In a forked child."""
-        self.out.close_descriptor()
-        self.err.close_descriptor()
-
-
-class MemberOutput:
-    """Two pipes. ``stdout_fd`` and ``stderr_fd`` are the member's ends."""
-
-    def __init__(self, outputs: Outputs, member: str, file: LogFile | None) -> None:
-        self._file, self._num_open = file, 2
-        self._streams: list[OutputStream] = []
-        ends = []
-        try:
-            for console in (outputs.out, outputs.err):
-                read_fd, write_fd = os.pipe()
-                ends.append(write_fd)
-                label = Labeller(f"[{member}] ".encode())
-                followers = () if file is None else (file.write,)
-                route = Route(file=None, on_console=True)
-                stream = OutputStream(outputs.loop, read_fd, route, console, label, followers, self._stream_ended)
-                self._streams.append(stream)
-        except BaseException:
-            for fd in ends:
-                os.close(fd)
-            for stream in self._streams:
-                stream.give_up()
-            raise
-        self.stdout_fd, self.stderr_fd = ends
-
-    def started(self) -> None:
-        """Close the member's ends here."""
-        os.close(self.stdout_fd)
-        os.close(self.stderr_fd)
-
-    def finish(self) -> list[str]:
-        """Take what is in the pipes, close them, and return the last lines: of stderr, or of stdout if it is silent."""
-        for stream in self._streams:
-            stream.give_up()
-        out, err = (stream.tail.lines() for stream in self._streams)
-        return (err or out)[-LAST_LINES:]
-
-    def close_file_descriptor(self) -> None:
         """In a forked child: the pipes are closed with the loop."""
-        if self._file is not None:
-            self._file.close()
+        self._out.close_descriptor()
+        self._err.close_descriptor()
+        for file in self._files:
+            file.close()
 
-    def _stream_ended(self) -> None:
-        self._num_open -= 1
-        if self._num_open == 0 and self._file is not None:
-            self._file.close()
+    def _close_file(self, file: LogFile) -> None:
+        self._files.discard(file)
+        file.close()
+
+
+def _nothing() -> None: ...
