@@ -14,7 +14,7 @@ from pathlib import Path
 from ..wire.progress import ProgressThread, Timer
 from ..world.procfs import child_pids, process_session
 from .spawn.forking import WAITED_FOR
-from .spawn.worker_program import DUMP_SIGNAL
+from .spawn.fresh import DUMP_SIGNAL
 
 __all__ = ["UNKNOWN_RETURNCODE", "WorkerProcess"]
 

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..process.interruption import undoing
-from ..process.spawn.forking import die_with_parent
+from ..process.spawn.forking import die_with_parent, flush_streams
 from ..wire.addresses import family_of
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
 from .hosts import DeploymentFile, HostOptions, Order
-from .hosts.streams import flush_streams
 from .kept_folder import kept, works_folder
 
 __all__ = ["serve"]

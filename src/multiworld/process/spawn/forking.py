@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
+from contextlib import suppress
 
 __all__ = [
     "WAITED_FOR",
@@ -35,10 +37,14 @@ def fork() -> int:
 
 
 def flush_streams() -> None:
-    """Write what is buffered, to those of the standard streams that this process was started with."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+    """Write what the standard streams hold before a fork: the child would write it once more.
+
+    A stream that is closed, that stands for none, or that the process was started without has nothing.
+    """
+    streams: Sequence[object] = (sys.stdout, sys.stderr)
+    for stream in streams:
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # type: ignore[attr-defined]
 
 
 def count_lasting_threads() -> int:

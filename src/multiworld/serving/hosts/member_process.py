@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ...process.spawn.forking import die_with_parent
-from ...process.spawn.worker_program import Inheritance, _be_fresh, _reset_signals, _take_descriptors
+from ...process.spawn.fresh import become_fresh, reset_signals, take_descriptors
+from ...process.spawn.worker_program import Inheritance
 from .order import Order
 
 __all__ = ["become_member"]
@@ -43,9 +44,9 @@ def become_member(
     except ProcessLookupError:
         os._exit(1)
     announce()
-    _take_descriptors(stdout_fd, stderr_fd, reads_stdin=False)
-    _reset_signals()
-    _be_fresh(_environment(order), inheritance)
+    take_descriptors(stdout_fd, stderr_fd, reads_stdin=False)
+    reset_signals()
+    become_fresh(_environment(order), inheritance.num_blas_threads)
     faulthandler.enable(file=2)
     _keep_freed_memory()
     sys.argv[:] = [order.member]

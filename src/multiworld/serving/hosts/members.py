@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from ...process.logs.output import ProcessOutput
 from ...process.orphan_guard import OrphanGuard
-from ...process.spawn.forking import WAITED_FOR, fork
+from ...process.spawn.forking import WAITED_FOR, flush_streams, fork
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import Timer
@@ -29,7 +29,6 @@ from .loop import HostLoop
 from .member_process import become_member
 from .order import Order
 from .output import Outputs
-from .streams import flush_streams
 
 __all__ = ["Members"]
 

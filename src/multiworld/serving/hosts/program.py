@@ -15,7 +15,7 @@ from typing import NoReturn
 from ...process.interruption import takeable
 from ...process.orphans import Reaping
 from ...process.spawn.blas_threads import get_blas_threads, set_blas_threads
-from ...process.spawn.forking import count_lasting_threads, die_with_parent, outlive_parent
+from ...process.spawn.forking import count_lasting_threads, die_with_parent, flush_streams, outlive_parent
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import raise_limit
 from ...wire.token import weakness_is_told
@@ -24,7 +24,6 @@ from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions
 from .signals import Signals
-from .streams import flush_streams
 
 __all__ = ["main", "run_host"]
 
