@@ -19,7 +19,7 @@ import torch
 import multiworld as mw
 import multiworld.distributed
 import multiworld.serving.generation
-from multiworld.world.blocking import BlockingManager
+from multiworld.world.blocking_manager import BlockingManager
 from tests.examples.test_docs import PAGES, code_blocks
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -160,7 +160,7 @@ async def test_what_comes_seldom_is_prepared_for_when_it_has_been_delivered() ->
 
 async def test_the_next_message_is_prepared_for_however_long_the_last_one_took() -> None:
     peer = Peer()
-    Delivery(peer, 0, 0, lambda _: time.sleep(2 * SELDOM_S), print, True).start()  # type: ignore[arg-type]
+    Delivery(peer, 0, 0, lambda _: time.sleep(2 * SELDOM_S), print, True).start()
     for number in range(3):
         await asyncio.sleep(2 * SELDOM_S)
         peer.bring(number)

@@ -1,24 +1,20 @@
-"""The blocking twins of a world's and a manager's operations, for programs without an event loop and for any thread."""
+"""The blocking twins of a world's operations, for programs without an event loop and for any thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from ..channel.base import ANY_RANK, Payload, ReduceOp
 from ..errors import WorldBrokenError
 from ..wire.operation import Operation
-from ..wire.waiting import start_and_wait, wait_blocking, while_blocked
+from ..wire.waiting import start_and_wait, while_blocked
+from .operations import WorldOperations
 from .request import Request
 
-if TYPE_CHECKING:
-    from .manager import WorldManager
-    from .world import World
-
-__all__ = ["BlockingManager", "BlockingWorld"]
+__all__ = ["BlockingWorld"]
 
 T = TypeVar("T")
 
@@ -30,7 +26,7 @@ class BlockingWorld:
     deadline of the operation, whether or not somebody waits.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WorldOperations) -> None:
         self._world = world
 
     def send(self, tensor: Tensor, dst: int, tag: int = 0, timeout_s: float | None = None) -> None:
@@ -150,28 +146,3 @@ class BlockingWorld:
 
     def wait_broken(self) -> WorldBrokenError:
         return self._world.wait_broken_blocking()
-
-
-class BlockingManager:
-    """``manager.blocking``: ``join`` and ``rejoin`` for programs without an event loop, and for any thread."""
-
-    def __init__(self, manager: WorldManager) -> None:
-        self._manager = manager
-
-    def join(
-        self,
-        name: str,
-        rank: int | None = None,
-        world_size: int | None = None,
-        store: str | None = None,
-        backend: str = "auto",
-        timeout_s: float = 30.0,
-        device: torch.device | str | None = None,
-        serve_store: bool = False,
-    ) -> World:
-        return wait_blocking(
-            self._manager.start_join(name, rank, world_size, store, backend, timeout_s, device, serve_store)
-        )
-
-    def rejoin(self, name: str, timeout_s: float = 30.0) -> World:
-        return wait_blocking(self._manager.start_rejoin(name, timeout_s))

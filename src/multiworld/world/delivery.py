@@ -12,15 +12,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from ..channel.base import Payload
 from ..channel.parcel import Received
 from ..errors import MultiworldError, again
 from ..wire.operation import Operation
 from ..wire.waiting import OperationCancelled, outcome, running_loop
-
-if TYPE_CHECKING:
-    from .world import World
 
 __all__ = ["Delivery"]
 
@@ -33,12 +31,24 @@ SELDOM_S: Final = 5e-3
 TURN_S: Final = 0.005  # a peer that sends faster than this delivers would keep the loop from all else
 
 
+class MessageSource(Protocol):
+    """What a delivery asks of a world."""
+
+    def start_recv_tensors(self, src: int, tag: int, timeout_s: float | None) -> Operation[Payload]: ...
+
+    def start_recv_bytes(self, src: int, tag: int, timeout_s: float | None) -> Operation[Received]: ...
+
+    def keep_reading(self, loop: asyncio.AbstractEventLoop, peer: int) -> None: ...
+
+    def prepare(self, peer: int) -> None: ...
+
+
 class Delivery:
     """From ``start`` to ``stop``, on one event loop; made by ``World.deliver``."""
 
     def __init__(
         self,
-        world: World,
+        world: MessageSource,
         src: int,
         tag: int,
         deliver: Callable[[Received], None],

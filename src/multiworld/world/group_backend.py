@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from .process_group import WorldProcessGroup
+from .world import GroupOfWorld
 
 __all__ = ["BackendOptions", "GroupBackend"]
 
@@ -37,7 +36,7 @@ class GroupBackend:
     supports_tensor_alloc = False
     supports_time_estimate = False
 
-    def __init__(self, group: WorldProcessGroup) -> None:
+    def __init__(self, group: GroupOfWorld) -> None:
         self._group = group
 
     def __repr__(self) -> str:

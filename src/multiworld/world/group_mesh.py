@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,9 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import InvalidTypeError, InvalidValueError
 from .group_split import left_s
-
-if TYPE_CHECKING:
-    from .process_group import WorldProcessGroup
+from .world import GroupOfWorld
 
 __all__ = ["WorldMesh", "mesh_of_world", "rows_of"]
 
@@ -32,12 +30,12 @@ class WorldMesh(DeviceMesh):
 
     def __init__(
         self,
-        groups: Sequence[WorldProcessGroup],
+        groups: Sequence[GroupOfWorld],
         mesh: Tensor | None,
         rank: int,
         dim_names: tuple[str, ...] | None,
         *,
-        whole: WorldProcessGroup | None = None,
+        whole: GroupOfWorld | None = None,
         root: WorldMesh | None = None,
         layout: Any = None,
     ) -> None:
@@ -148,9 +146,7 @@ class WorldMesh(DeviceMesh):
         return root
 
 
-def mesh_of_world(
-    group: WorldProcessGroup, dim_names: DimNames, shape: Sequence[int] | None, until: float
-) -> WorldMesh:
+def mesh_of_world(group: GroupOfWorld, dim_names: DimNames, shape: Sequence[int] | None, until: float) -> WorldMesh:
     """Return the ranks of a world as a mesh of that shape; None: of one dimension. Collective, if not.
 
     Blocks, until ``until`` (monotonic) at most.

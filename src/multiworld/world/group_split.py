@@ -6,15 +6,12 @@ import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..errors import InvalidTypeError, InvalidValueError
 from ..wire.waiting import wait_blocking
-
-if TYPE_CHECKING:
-    from .world import World
+from .world import World
 
 __all__ = [
     "Split",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -14,9 +14,7 @@ from ..errors import OperationTimeoutError
 from ..wire.operation import Operation
 from ..wire.waiting import outcome
 from .group_futures import Completer, GroupFuture
-
-if TYPE_CHECKING:
-    from .world import World
+from .world import World
 
 __all__ = ["WorldWork"]
 

@@ -30,8 +30,9 @@ from ..wire.progress import ProgressThread
 from ..wire.token import check_token, warn_of_weakness
 from ..wire.waiting import pause, run_in_thread, wait_async, wait_blocking, wait_to_the_end
 from ..wire.worker import Worker
-from .blocking import BlockingManager
+from .blocking_manager import BlockingManager
 from .detector import Detector
+from .group_mesh import WorldMesh, mesh_of_world
 from .join_request import check_request
 from .joining import Joining
 from .launch_news import left_news, news_of
@@ -40,13 +41,14 @@ from .link import Link
 from .liveness import Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
+from .process_group import WorldProcessGroup, form_process_group
 from .process_link import open_link, release_link
 from .several import together
 from .state import WorldChange, WorldState
 from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription
 from .switchboard import Switchboard
-from .world import LEAVE_S, World
+from .world import LEAVE_S, GroupOfWorld, World
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -363,6 +365,14 @@ class WorldManager:
 
         self.world_breaks(world, WorldBrokenError(world.name, world.generation, world.rank, "the rank aborted it"))
         self._end(world)
+
+    def form_process_group(self, world: World, timeout_s: float) -> WorldProcessGroup:
+        return form_process_group(world, timeout_s)
+
+    def mesh_of_group(
+        self, group: GroupOfWorld, dim_name: str | Sequence[str] | None, shape: Sequence[int] | None, until: float
+    ) -> WorldMesh:
+        return mesh_of_world(group, dim_name, shape, until)
 
     async def leave_worlds(self, worlds: Sequence[World], timeout_s: float | None) -> None:
         await wait_async(self._leave_all(worlds, timeout_s))

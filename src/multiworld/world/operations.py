@@ -1,9 +1,14 @@
-"""How every operation of a world starts: its arguments, the state of the world and its deadline are checked here."""
+"""How every operation of a world starts, and how a thread waits for one.
+
+Its arguments, the state of the world and its deadline are checked at the start.
+"""
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -13,9 +18,9 @@ from ..channel.base import DataChannel, Payload
 from ..channel.collectives.validate import check_separate
 from ..channel.parcel import Received
 from ..errors import InvalidValueError, OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError, again
-from ..wire.operation import Operation
+from ..wire.operation import Operation, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import run_in_thread
+from ..wire.waiting import outcome, run_in_thread, wait_blocking, while_blocked
 from .arguments import Arguments, check_seconds
 from .rounds import CollectiveRounds
 from .several import then
@@ -26,7 +31,7 @@ __all__ = ["WorldOperations"]
 T = TypeVar("T")
 
 
-class WorldOperations:
+class WorldOperations(ABC):
     """What the asyncio and the blocking API of a world share; ``World`` adds the first of them, and its life."""
 
     def __init__(
@@ -152,6 +157,60 @@ class WorldOperations:
 
     def start_barrier(self, timeout_s: float | None) -> Operation[None]:
         return self._start_collective("barrier", lambda channel: channel.barrier(), timeout_s)
+
+    # ---- how a thread waits
+
+    def wait_thread(self, operation: Operation[T], peer: int | None, timeout_s: float | None) -> T:
+        """Block the calling thread until the operation is done; meanwhile it reads what comes from the peer, or all."""
+        channel = self._channel
+        if operation.done:
+            return outcome(operation)
+        if channel is None:
+            return wait_blocking(operation)
+        return wait_blocking(operation, help_with=partial(channel.help, operation, peer, timeout_s))
+
+    def wait_for(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> bool:
+        """Block the calling thread until the operation is done or the time is over; False: it goes on.
+
+        It goes on, too, when the thread is interrupted.
+        """
+        channel = self._channel
+        if timeout_s is None and channel is not None:  # the quick way, which mostly is all
+            while_blocked(partial(channel.help, operation, peer, None))
+            if operation.done:
+                return True
+        waiter: Operation[None] = Operation()
+        settle = settler(waiter)
+        operation.add_callback(settle)
+        timer = None if timeout_s is None else self._loop.call_later(timeout_s, settle)
+        try:
+            self.wait_thread(waiter, peer, None)
+        finally:
+            operation.discard_callback(settle)
+            if timer is not None:
+                timer.cancel()
+        return operation.done
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have the progress thread call this: for those who must not take a lock, as a finalizer."""
+        self._loop.call_soon(call)
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Have the progress thread call this after some time; the call must be quick."""
+        self._loop.call_later(delay_s, call)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether this is the copy of it in a forked child."""
+        return self._abandoned
+
+    @abstractmethod
+    def leave_blocking(self, timeout_s: float | None) -> None: ...
+
+    @abstractmethod
+    def wait_broken_blocking(self) -> WorldBrokenError: ...
+
+    # ---- how an operation starts
 
     def _start(
         self,

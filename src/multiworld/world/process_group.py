@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -34,13 +34,10 @@ from .group_tensors import alike, only, only_list, overlap, pairs, parts_of, spl
 from .group_work import WorldWork
 from .several import start_all, then, together
 from .state import WorldState
-
-if TYPE_CHECKING:
-    from .world import World
+from .world import GroupOfWorld, World
 
 __all__ = ["WorldProcessGroup", "form_process_group"]
 
-_ProcessGroup: Any = dist.ProcessGroup  # its stubs tell of overloads that c10d itself does not use
 JOIN_S = 30.0
 FIRST_TAG = 2**61  # of the group's point-to-point messages, so that they never meet those of the world itself
 
@@ -56,7 +53,7 @@ def form_process_group(world: World, timeout_s: float) -> WorldProcessGroup:
     return WorldProcessGroup(world, global_ranks(world.rank, default_ranks, group_names.free_numbers(world.world_size)))
 
 
-class WorldProcessGroup(_ProcessGroup):  # type: ignore[misc]
+class WorldProcessGroup(GroupOfWorld):
     """The group of one world and generation. Made by ``World.process_group``, and over with its world.
 
     Ranks are the world's. Operations raise, and their works too, what the world's own do. Those of the group and of the

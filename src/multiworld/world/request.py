@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..channel.base import ANY_RANK
 from ..errors import InvalidValueError, RequestCancelledError
 from ..wire.operation import Operation
 from ..wire.waiting import outcome
-
-if TYPE_CHECKING:
-    from .world import World
+from .operations import WorldOperations
 
 __all__ = ["Request"]
 
@@ -33,7 +31,7 @@ class Request(Generic[T]):
 
     def __init__(
         self,
-        world: World,
+        world: WorldOperations,
         operation: Operation[Any],
         name: str,
         peer: int | None = None,

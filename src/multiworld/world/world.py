@@ -9,33 +9,31 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, ReduceOp
 from ..errors import PeerLeftError, WorldBrokenError, WorldClosedError, again
 from ..wire.interrupts import has_interrupted_us
 from ..wire.operation import Operation, pass_on, settler
 from ..wire.progress import ProgressThread
-from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking, while_blocked
+from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking
 from .arguments import check_seconds
 from .blocking import BlockingWorld
 from .delivery import Delivery
 from .operations import WorldOperations
 from .state import WorldChange, WorldState, advance, allows
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from .process_group import WorldProcessGroup
-
-__all__ = ["LEAVE_S", "World", "WorldOwner", "WorldStatistics"]
+__all__ = ["LEAVE_S", "GroupOfWorld", "World", "WorldOwner", "WorldStatistics"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_ProcessGroup: Any = dist.ProcessGroup  # its stubs lack what subclasses may override
 LEAVE_S = 5.0  # a graceful end may take so long
 ABORT_S = 0.1  # far longer than it takes, unless it waits for what a signal handler has interrupted
 YIELD_EVERY_S = 0.005  # a task whose operations all finish at once still lets the others run
@@ -71,6 +69,30 @@ class WorldOwner(Protocol):
 
     def world_aborted(self, world: World) -> None: ...
 
+    def form_process_group(self, world: World, timeout_s: float) -> GroupOfWorld:
+        """Agree with the other ranks on a group. Blocks; all ranks must call it."""
+
+    def mesh_of_group(
+        self, group: GroupOfWorld, dim_name: str | Sequence[str] | None, shape: Sequence[int] | None, until: float
+    ) -> DeviceMesh:
+        """Return its ranks as a mesh. Blocks, until ``until`` (monotonic) at most."""
+
+
+class GroupOfWorld(_ProcessGroup):  # type: ignore[misc]
+    """What a world asks of its process group."""
+
+    def introduce(self) -> None:
+        """Make c10d know the group, unless it does or the world is over."""
+        raise NotImplementedError
+
+    def take_worlds_of_meshes(self) -> list[World]:
+        """Return the worlds that ``World.device_mesh`` has made of its ranks, once: the caller ends them."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The world is over here. Any thread, idempotent, never blocks."""
+        raise NotImplementedError
+
 
 class World(WorldOperations):
     """A process group that breaks, and is formed again, on its own.
@@ -101,7 +123,7 @@ class World(WorldOperations):
         """Once the world is broken: done when what was sent before has arrived, or cannot arrive any more."""
         self._formed_at = time.monotonic()
         self._yielded_at = 0.0
-        self._group: WorldProcessGroup | None = None
+        self._group: GroupOfWorld | None = None
         self._forming_group = threading.Lock()
 
     def __repr__(self) -> str:
@@ -220,23 +242,21 @@ class World(WorldOperations):
 
     # ---- PyTorch's own distributed features on a world
 
-    def process_group(self, timeout_s: float = 30.0) -> WorldProcessGroup:
+    def process_group(self, timeout_s: float = 30.0) -> GroupOfWorld:
         """Return the world as a c10d process group, which DDP, FSDP, DTensor, pipelining and checkpoints take.
 
         The first call is a collective one, and blocks, for at most ``timeout_s``; later ones return the same group.
         There need not be a default group; if there is one, form it before. The group ends with the world.
         """
-        from .process_group import form_process_group
-
         with self._forming_group:
             group = self._group
             if group is None:
-                group = form_process_group(self, timeout_s)
+                group = self._owner.form_process_group(self, timeout_s)
                 self.use_process_group(group)
             group.introduce()  # again, where destroy_process_group() of the default group has destroyed all
         return group
 
-    def use_process_group(self, group: WorldProcessGroup) -> None:
+    def use_process_group(self, group: GroupOfWorld) -> None:
         """From now on ``process_group`` returns this one. It is closed at once if the world is."""
         with self._lock:
             closed = self._state is WorldState.CLOSED
@@ -262,11 +282,9 @@ class World(WorldOperations):
         own, formed by the first call for that shape. Each call with a ``shape`` is a collective one, as the ranks agree
         on whether a row's world from before still serves all of them. It blocks, for at most ``timeout_s``.
         """
-        from .group_mesh import mesh_of_world
-
         check_seconds(timeout_s, "timeout_s")
         until = time.monotonic() + timeout_s
-        return mesh_of_world(self.process_group(timeout_s), dim_name, shape, until)
+        return self._owner.mesh_of_group(self.process_group(timeout_s), dim_name, shape, until)
 
     # ---- life
 
@@ -309,47 +327,6 @@ class World(WorldOperations):
             age_s=time.monotonic() - self._formed_at,
             channel=ChannelStatistics() if self._channel is None else self._channel.statistics(),
         )
-
-    # ---- how the two APIs wait
-
-    def wait_thread(self, operation: Operation[T], peer: int | None, timeout_s: float | None) -> T:
-        """Block the calling thread until the operation is done; meanwhile it reads what comes from the peer, or all."""
-        channel = self._channel
-        if operation.done:
-            return outcome(operation)
-        if channel is None:
-            return wait_blocking(operation)
-        return wait_blocking(operation, help_with=partial(channel.help, operation, peer, timeout_s))
-
-    def wait_for(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> bool:
-        """Block the calling thread until the operation is done or the time is over; False: it goes on.
-
-        It goes on, too, when the thread is interrupted.
-        """
-        channel = self._channel
-        if timeout_s is None and channel is not None:  # the quick way, which mostly is all
-            while_blocked(partial(channel.help, operation, peer, None))
-            if operation.done:
-                return True
-        waiter: Operation[None] = Operation()
-        settle = settler(waiter)
-        operation.add_callback(settle)
-        timer = None if timeout_s is None else self._loop.call_later(timeout_s, settle)
-        try:
-            self.wait_thread(waiter, peer, None)
-        finally:
-            operation.discard_callback(settle)
-            if timer is not None:
-                timer.cancel()
-        return operation.done
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Have the progress thread call this: for those who must not take a lock, as a finalizer."""
-        self._loop.call_soon(call)
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Have the progress thread call this after some time; the call must be quick."""
-        self._loop.call_later(delay_s, call)
 
     def leave_blocking(self, timeout_s: float | None) -> None:
         self._owner.leave_worlds_blocking(self._with_meshes(), timeout_s)
@@ -396,11 +373,6 @@ class World(WorldOperations):
         return outcome(operation) if operation.done else await wait_async(operation, quick_waits)
 
     # ---- how the manager drives it
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether this is the copy of it in a forked child."""
-        return self._abandoned
 
     def abandon_after_fork(self) -> None:
         """In a forked child, where nothing moves any more: operations raise. No lock is safe to take here."""

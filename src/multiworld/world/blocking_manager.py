@@ -1,0 +1,56 @@
+"""``manager.blocking``: how a program without an event loop, or any thread, joins worlds."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from ..wire.operation import Operation
+from ..wire.waiting import wait_blocking
+from .world import World
+
+__all__ = ["BlockingManager"]
+
+
+class JoinStarter(Protocol):
+    """What starts joins: the manager."""
+
+    def start_join(
+        self,
+        name: str,
+        rank: int | None,
+        world_size: int | None,
+        store: str | None,
+        backend: str,
+        timeout_s: float,
+        device: torch.device | str | None,
+        serve_store: bool,
+    ) -> Operation[World]: ...
+
+    def start_rejoin(self, name: str, timeout_s: float) -> Operation[World]: ...
+
+
+class BlockingManager:
+    """``manager.blocking``: ``join`` and ``rejoin`` for programs without an event loop, and for any thread."""
+
+    def __init__(self, manager: JoinStarter) -> None:
+        self._manager = manager
+
+    def join(
+        self,
+        name: str,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: str | None = None,
+        backend: str = "auto",
+        timeout_s: float = 30.0,
+        device: torch.device | str | None = None,
+        serve_store: bool = False,
+    ) -> World:
+        return wait_blocking(
+            self._manager.start_join(name, rank, world_size, store, backend, timeout_s, device, serve_store)
+        )
+
+    def rejoin(self, name: str, timeout_s: float = 30.0) -> World:
+        return wait_blocking(self._manager.start_rejoin(name, timeout_s))
