@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ import pytest
 import torch
 
 from multiworld.errors import MultiworldError
-from multiworld.serving import DeploymentError, Pipeline, Stage
+from multiworld.serving import DeploymentError, Pipeline, Stage, StageFailedError
 from multiworld.serving.hosts import Reception
-from multiworld.serving.page import ControllerSource, DeploymentSource, serve_page
+from multiworld.serving.page import ControllerSource, DeploymentSource, Recorder, serve_page
 from multiworld.testing import scaled
-from tests.unit.test_serving_page import event, status_of
+from tests.unit.test_serving_page import event, failing, status_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -291,8 +291,56 @@ async def test_the_page_fits_a_narrow_screen(tmp_path: Path) -> None:
         assert await driven.find("document.documentElement.scrollWidth") <= 1200
 
 
+async def test_failing_requests_turn_banner_and_stage_amber_and_then_red(tmp_path: Path) -> None:
+    source = FakeSource()
+    source.now = failing(source.now, answered=1000, failed=0)
+    async with serve_page(source) as url, browser(tmp_path) as driven:
+        await driven.open(url)
+        await driven.until("at('link').textContent === 'live'")
+        assert await driven.find("at('failure').hidden")
+        source.now = failing(source.now, answered=1098, failed=2)
+        await driven.until("at('banner').className === 'warn' && at('banner').textContent.includes('(2.0 %)')")
+        assert await driven.find("document.querySelectorAll('#graph .stage.warn').length") == 1
+        assert "right-1 (2 times): ValueError: <bad> row" in await driven.find("at('failure').textContent")
+        assert await driven.find("at('failure').querySelector('pre').textContent") == "T"
+        source.now = failing(source.now, answered=1098, failed=60)
+        await driven.until("at('banner').className === 'bad' && document.querySelector('#graph .stage.bad')")
+        assert driven.complaints == []
+
+
 def add(x: torch.Tensor) -> torch.Tensor:
     return x + 1
+
+
+def halve(x: torch.Tensor) -> torch.Tensor:
+    if x[0] < 0:
+        raise ValueError("no negative rows")
+    return x / 2
+
+
+async def test_an_error_of_a_stage_reaches_the_page_with_its_traceback() -> None:
+    pipeline = Pipeline([Stage("first", add), Stage("second", halve)], name="two")
+    async with pipeline.deploy() as deployment, Recorder(DeploymentSource(deployment)) as recorder:
+        await deployment.infer(torch.zeros(2))
+
+        async def until(holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+            async def wait() -> dict[str, Any]:
+                while recorder.shown is None or not holds(recorder.shown):
+                    await recorder.wait(recorder.version, TIMEOUT_S)
+                return recorder.shown
+
+            return await asyncio.wait_for(wait(), TIMEOUT_S)
+
+        await until(lambda shown: any(each["done"] for each in shown["replicas"] if each["stage"] == "second"))
+        for _ in range(3):
+            with pytest.raises(StageFailedError):
+                await deployment.infer(torch.full((2,), -5.0))
+        shown = await until(lambda shown: bool(shown["failure"] and shown["failure"]["traceback"]))
+        assert shown["trouble"]["tone"] == "bad"
+        failure = shown["failure"]
+        assert (failure["member"], failure["count"]) == ("second-1", 3)
+        assert failure["error"].startswith("ValueError: no negative rows")
+        assert 'raise ValueError("no negative rows")' in failure["traceback"]
 
 
 async def test_a_browser_shows_a_killed_replica_and_its_replacement(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from multiworld.errors import MultiworldError
 from multiworld.observe.sites import SiteRule, site_rule
 from multiworld.serving.control import actions
 from multiworld.serving.control.actions import FleetEvent
+from multiworld.serving.failure import Failure
 from multiworld.serving.page import PageApp, Recorder
 from multiworld.serving.page import recorder as recorder_module
 from multiworld.serving.page.document import ASSETS, POLICY, document
+from multiworld.serving.page.failures import last_failure, trouble
 from multiworld.serving.page.graph_view import graph_view
 from multiworld.serving.page.series import Point, Rates, Series
 from multiworld.serving.page.slots import FRESH_S, Slots
@@ -100,6 +102,87 @@ def status_of(
         "hosts": [{"name": "a", "address": "127.0.0.1", "capacity": 0, "live": True}],
         "num_events": 0,
     }
+
+
+def failing(status: dict[str, Any], *, answered: int, failed: int) -> dict[str, Any]:
+    """Have the stage "right" fail so many requests; what comes before it is as it was."""
+    failure = Failure(kind="ValueError at app.py:7", error="ValueError: <bad> row", count=failed, at=1e9, traceback="T")
+    for replica in status["replicas"]:
+        if replica["id"] == "right-1":
+            replica["stats"] = {"done": answered, "failed": failed}
+            replica["failure"] = failure.to_json()
+    told = Failure(kind="StageFailedError", error="stage 'right' failed", count=failed, at=1e9)
+    for gateway in status["gateways"]:
+        gateway["stats"] = {"open": 0, "answered": answered, "errors": failed, "failed": failed, "p50_s": 0.004}
+        gateway["failure"] = told.to_json()
+    return status
+
+
+# ---- failures
+
+
+def test_a_failing_request_is_a_warning_and_many_are_an_alarm() -> None:
+    assert trouble(500, 0) is None
+    few, many, all_ = trouble(490, 10), trouble(900, 100), trouble(0, 3)
+    assert few
+    assert many
+    assert all_
+    assert (few["tone"], few["percent"]) == ("warn", "2.0 %")
+    assert (many["tone"], many["percent"]) == ("bad", "10 %")
+    assert all_["text"] == "3 of 3 requests failed in the last minute (100 %)"
+
+
+def test_errors_of_one_kind_are_counted_over_all_replicas() -> None:
+    kinds = [("a-1", "A", 3, 1.0), ("a-2", "B", 5, 2.0), ("a-3", "A", 4, 3.0)]
+    members = [
+        {"id": name, "failure": Failure(kind=kind, error="why", count=count, at=at).to_json()}
+        for name, kind, count, at in kinds
+    ]
+    last = last_failure([*members, {"id": "a-4", "failure": None}])
+    assert last is not None
+    assert (last["member"], last["kind"], last["count"]) == ("a-3", "A", 7)
+
+
+def test_a_snapshot_shows_the_failures_of_the_last_minute_and_forgets_older_ones() -> None:
+    rates, slots = Rates(), Slots()
+
+    def at(now: float, answered: int, failed: int) -> dict[str, Any]:
+        status = failing(status_of(), answered=answered, failed=failed)
+        observe(rates, slots, status, now)
+        return snapshot(status, rates, slots, now)
+
+    assert at(0.0, 1000, 50)["trouble"] is None  # long ago, for all that is known
+    assert at(1.0, 1100, 50)["failure"] is None
+    shown = at(2.0, 1196, 54)
+    assert shown["trouble"]["text"] == "4 of 200 requests failed in the last minute (2.0 %)"
+    assert shown["failure"]["member"] == "right-1"
+    assert shown["failure"]["traceback"] == "T"
+    stages = {stage["name"]: stage["trouble"] for stage in shown["stages"]}
+    assert stages["right"]["tone"] == "warn"
+    assert stages["left"] is None
+    for second in range(3, 70):
+        shown = at(float(second), 1196 + second, 54)
+    assert shown["trouble"] is None
+
+
+def test_a_failure_travels_as_json_of_bounded_size() -> None:
+    failure = Failure(kind="A", error="e" * 9000, count=2, at=1.0, traceback="t" * 9000 + "end")
+    told = Failure.from_json(json.loads(json.dumps(failure.to_json())))
+    assert len(told.error) < 7000
+    assert told.traceback.endswith("end")
+    assert len(told.traceback) < 7000
+
+
+def test_a_snapshot_shows_the_mean_size_of_batches() -> None:
+    rates, slots = Rates(), Slots()
+    for second in range(3):
+        status = status_of()
+        status["replicas"][0]["stats"] = {"done": 60 * second, "failed": 0, "calls": 10 * second}
+        observe(rates, slots, status, float(second))
+    shown = snapshot(status, rates, slots, 2.0)
+    assert shown["replicas"][0]["batch"] == 6.0
+    assert shown["stages"][0]["batch"] == 6.0
+    assert shown["replicas"][1]["batch"] is None
 
 
 # ---- rates

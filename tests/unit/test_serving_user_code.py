@@ -76,9 +76,15 @@ def test_the_line_that_is_named_is_the_users() -> None:
 
 
 def test_an_error_is_told_with_its_traceback_once_and_counted_then(caplog: pytest.LogCaptureFixture) -> None:
-    log = FailureLog(logging.getLogger("multiworld.test"))
+    log = FailureLog(logging.getLogger("multiworld.test"), clock=lambda: 5.0)
+    assert log.last is None
     for rows in range(3, 103):
         log.failed("a", failed_in_torch(rows), f"RuntimeError: {rows}")
+    last = log.last
+    assert last is not None
+    assert (last.error, last.count, last.at) == ("RuntimeError: 102", 100, 5.0)
+    assert last.kind.startswith("RuntimeError at test_serving_user_code.py:")
+    assert "failed_in_torch" in last.traceback
     log.failed("a", KeyError("another"), "KeyError: another")
     told = [record.getMessage() for record in caplog.records]
     assert told[0].startswith("stage a failed: RuntimeError: 3\nTraceback (most recent call last):\n")

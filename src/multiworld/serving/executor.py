@@ -114,7 +114,7 @@ class Executor:
         self.call_s: float | None = None
         self.service_s = 0.0
         """How long one request takes lately, the batch's time shared out."""
-        self.num_arrived = self.num_done = self.num_failed = 0
+        self.num_arrived = self.num_done = self.num_failed = self.num_calls = 0
         self.num_alone = 0
         """Of those that were executed without others, because they were suspected of killing who executes them."""
         self.busy_s = 0.0
@@ -362,6 +362,7 @@ class Executor:
     def _finish(self, jobs: list[Job], result: Results | Exception, took_s: float) -> None:
         if not self._is_async:
             self.busy_s += took_s
+        self.num_calls += 1
         self.last_call = (took_s, len(jobs))
         self.call_s = took_s if self.call_s is None else self.call_s + SMOOTHING * (took_s - self.call_s)
         self.service_s += SMOOTHING * (took_s / len(jobs) - self.service_s) if self.service_s else took_s / len(jobs)

@@ -33,6 +33,7 @@ from .errors import (
     ServingError,
     StageUnavailableError,
 )
+from .failure import Failure
 from .graph import GATEWAY, INPUT
 from .node import Node, Place
 from .packets import Item, Kind
@@ -89,6 +90,9 @@ class Front:
         self._tending = self._loop.create_task(self._tend())
         self._closed = False
         self._lost_at = -math.inf
+        self.num_errors = 0
+        """How many requests got an error for an answer; those that a client gave up count as failed, too."""
+        self.last_failure: Failure | None = None
         self.num_replayed = 0
         """How many answers came of requests that more than one replica of some stage was given."""
         self._doubtful: dict[bytes, tuple[float, ServingError]] = {}
@@ -313,6 +317,7 @@ class Front:
 
     def _fail(self, request: Open, error: ServingError) -> None:
         if self.requests.failed(request.id) is not None:
+            self._note_failure(error)
             if not request.waiter.done():
                 request.waiter.set_exception(error)
             if request.trace is not None:
@@ -322,6 +327,14 @@ class Front:
             else:
                 self.node.take_back(request.id)
             self._call_off(request)
+
+    def _note_failure(self, error: ServingError) -> None:
+        """Keep what an operator is shown; the stage that it came from tells more about its own."""
+        self.num_errors += 1
+        kind = type(error).__name__
+        before = self.last_failure
+        count = before.count + 1 if before is not None and before.kind == kind else 1
+        self.last_failure = Failure(kind=kind, error=str(error), count=count, at=time.time())
 
     def _finish_trace(self, request: Open, error: ServingError | None, kind: str = "") -> None:
         assert self.tracer is not None
@@ -481,6 +494,7 @@ class Front:
             "waiting": sum(custody.num_waiting for custody in self.node.custody.values()),
             "answered": requests.num_answered,
             "failed": requests.num_failed,
+            "errors": self.num_errors,
             "refused": requests.num_refused,
             "repeated": requests.num_repeated,
             "retried": requests.num_retried,

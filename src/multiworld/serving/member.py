@@ -20,6 +20,7 @@ from .control_line import Line
 from .edge import Edge
 from .errors import CanaryFailedError, what_happened
 from .executor import describe_error
+from .failure import Failure
 from .files import MemberFiles
 from .front import Front
 from .graph import GATEWAY, Batch, Graph, Stage
@@ -72,7 +73,12 @@ class Member:
 
     def told(self) -> dict[str, Any]:
         """Return what the controller is told of the work every second."""
-        return self.statistics()
+        failure = self.last_failure
+        return {**self.statistics(), "failure": None if failure is None else failure.to_json()}
+
+    @property
+    def last_failure(self) -> Failure | None:
+        raise NotImplementedError
 
     async def close(self) -> None:
         """Leave all edges."""
@@ -212,6 +218,10 @@ class ReplicaMember(Member):
 
     def statistics(self) -> dict[str, Any]:
         return {} if self._replica is None else self._replica.statistics()
+
+    @property
+    def last_failure(self) -> Failure | None:
+        return None if self._replica is None else self._replica.failures.last
 
     async def close(self) -> None:
         if self._replica is not None:
@@ -370,8 +380,13 @@ class GatewayMember(Member):
     def statistics(self) -> dict[str, Any]:
         return self.front.statistics()
 
+    @property
+    def last_failure(self) -> Failure | None:
+        return self.front.last_failure
+
     def told(self) -> dict[str, Any]:
-        return self.statistics() if self.metrics is None else {**self.statistics(), "metrics": self.metrics()}
+        told = super().told()
+        return told if self.metrics is None else {**told, "metrics": self.metrics()}
 
     async def close(self) -> None:
         await self.front.aclose()

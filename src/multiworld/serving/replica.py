@@ -102,7 +102,7 @@ class Replica:
             turn=self.node.turn,
             box=carried(),
         )
-        self._failure_log = FailureLog(logger)
+        self.failures = FailureLog(logger)
         self.canary = CanaryKeeper(self.stage, work)
         self._sources = place.graph.inputs(place.stage)
         self._targets = place.graph.downstream(place.stage)
@@ -163,6 +163,7 @@ class Replica:
             "done": executor.num_done,
             "failed": executor.num_failed,
             "alone": executor.num_alone,
+            "calls": executor.num_calls,
             "busy_s": executor.busy_s,
             "service_s": executor.service_s,
             "held_bytes": sum(custody.held_bytes for custody in self.node.custody.values()),
@@ -374,7 +375,7 @@ class Replica:
             self._fail(request, first, result)
         elif isinstance(result, Exception):
             error = describe_error(result)
-            self._failure_log.failed(self.stage.name, result, error)
+            self.failures.failed(self.stage.name, result, error)
             self._fail(request, first, StageFailedError(self.stage.name, self.member, error))
         elif first.deadline < time.monotonic():
             self._release(job.id)

@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import PeerLeftError
 from ..errors import DeploymentError, UnknownStageError
 from ..exit_status import IN_VAIN, starts_again
+from ..failure import Failure
 from ..graph import GATEWAY, Batch, Graph
 from .actions import (
     Action,
@@ -52,6 +53,7 @@ GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replic
 FORGET_HOST_S = 600.0  # after the link to it ended
 MOST_REPLICAS = 1024
 FEWEST_MOST, USEFUL_PER_CORE = 16, 8  # replicas of a stage without max_replicas
+NO_STATISTICS = ("event", "metrics", "failure")
 QUIET = ("stats", "where", "at")  # changes nothing
 
 
@@ -511,8 +513,10 @@ class Fleet(Staffing):
         return self._dismiss(member, now) if member.state is MemberState.DRAINING else []
 
     def _stats(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        member.stats = {key: value for key, value in message.items() if key not in ("event", "metrics")}
+        member.stats = {key: value for key, value in message.items() if key not in NO_STATISTICS}
         member.metrics = message.get("metrics")
+        failure = message.get("failure")
+        member.failure = None if failure is None else Failure.from_json(failure)
         if member.is_at_work:
             member.worked_at = now
         return []

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..failure import Failure
 from ..graph import GATEWAY
 
 __all__ = ["CONTROLLER", "ENDING", "Member", "MemberState", "member_id", "parse_member"]
@@ -92,6 +93,8 @@ class Member:
     stats: dict[str, Any] = field(default_factory=dict)
     metrics: list[Any] | None = None
     """Of a gateway: its families of metrics as it told them last, as JSON."""
+    failure: Failure | None = None
+    """What failed in it last."""
     heard_at: float = 0.0
     """When it said something last."""
     worked_at: float = 0.0

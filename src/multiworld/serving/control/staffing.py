@@ -332,7 +332,7 @@ class Staffing(Roster):
             if member.state is not MemberState.STARTING:
                 member.go(MemberState.STARTING, now)
             member.since, member.attached, member.awaited, member.pid = now, False, False, None
-            member.stats = {}
+            member.stats, member.failure = {}, None
             self.wiring.forget(member.id)
         else:
             self._forget(member)

@@ -78,4 +78,5 @@ def _member(fleet: Fleet, member: Member, now: float) -> dict[str, Any]:
         "rss_bytes": member.stats.get("rss_bytes"),
         "pss_bytes": member.stats.get("pss_bytes"),
         "stats": member.stats,
+        "failure": None if member.failure is None else member.failure.to_json(),
     }

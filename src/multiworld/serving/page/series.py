@@ -10,19 +10,20 @@ from typing import Any
 __all__ = ["Point", "Rates", "Series"]
 
 WINDOW_S = 2.5  # members tell their counts once a second, a little more or less
+RECENT_S = 60.0  # for so long a failure concerns an operator
 STALE_S = 1.3  # counts that have not changed for so long have not changed
 MAX_POINTS = 300
 
 
 class Rates:
-    """How fast the counts of each process grow, over the last ``window_s``.
+    """How fast the counts of each process grow, over the last ``window_s``, and by how much in the last minute.
 
     A key names one process: whatever replaces it counts from nothing, under another key. Counts under the same key that
     have shrunk are those of a process that took the place of another; what came before is forgotten.
     """
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._window_s = window_s
+    def __init__(self, window_s: float = WINDOW_S, recent_s: float = RECENT_S) -> None:
+        self._window_s, self._recent_s = window_s, max(window_s, recent_s)
         self._samples: dict[Hashable, deque[tuple[float, dict[str, float]]]] = {}
 
     def observe(self, key: Hashable, counts: Mapping[str, float], now: float) -> None:
@@ -36,7 +37,7 @@ class Rates:
             elif now <= last_at or (counts == last and now - last_at < STALE_S):
                 return  # the same word, heard again
         samples.append((now, counts))
-        while len(samples) > 2 and samples[1][0] <= now - self._window_s:
+        while len(samples) > 2 and samples[1][0] <= now - self._recent_s:
             samples.popleft()
 
     def keep_only(self, keys: Iterable[Hashable]) -> None:
@@ -49,8 +50,15 @@ class Rates:
         samples = self._samples.get(key)
         if samples is None or len(samples) < 2:
             return None
-        (first_at, first), (last_at, last) = samples[0], samples[-1]
+        last_at, last = samples[-1]
+        begin = last_at - self._window_s
+        first_at, first = next((sample for sample in reversed(samples) if sample[0] <= begin), samples[0])
         return max(0.0, last.get(name, 0.0) - first.get(name, 0.0)) / (last_at - first_at)
+
+    def recent(self, key: Hashable, name: str) -> int:
+        """Return by how much a count grew within the last minute, as far as it was watched."""
+        samples = self._samples.get(key)
+        return 0 if samples is None else int(samples[-1][1].get(name, 0.0) - samples[0][1].get(name, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)

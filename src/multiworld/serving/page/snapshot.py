@@ -6,13 +6,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from ..control.members import parse_member
+from .failures import last_failure, trouble, what_failed
 from .series import Point, Rates
 from .slots import Slots
 
 __all__ = ["member_key", "observe", "point", "snapshot"]
 
 Status = Mapping[str, Any]
-COUNTS = ("arrived", "done", "failed", "busy_s", "answered", "refused", "replayed", "retried")
+COUNTS = ("arrived", "done", "failed", "busy_s", "calls", "answered", "errors", "refused", "replayed", "retried")
 QUANTILES = ("p50_s", "p95_s", "p99_s")
 
 
@@ -41,6 +42,14 @@ def snapshot(status: Status, rates: Rates, slots: Slots, now: float) -> dict[str
     stages = list(status["stages"])
     replicas = [_replica(each, rates, slots, now) for each in status["replicas"]]
     replicas.sort(key=lambda each: (stages.index(each["stage"]), _number(each["id"])))
+    shown_stages = [
+        {
+            **_stage(name, stage, [each for each in replicas if each["stage"] == name]),
+            **_failures([each for each in status["replicas"] if each["stage"] == name], rates),
+        }
+        for name, stage in status["stages"].items()
+    ]
+    overall = trouble(*_recent(status["gateways"], rates, "answered", "errors"))
     return {
         "name": status.get("name", ""),
         "ready": status["ready"],
@@ -50,10 +59,9 @@ def snapshot(status: Status, rates: Rates, slots: Slots, now: float) -> dict[str
         "resuming": status["resuming"],
         "stopping": status["stopping"],
         "totals": _totals(status, rates),
-        "stages": [
-            _stage(name, stage, [each for each in replicas if each["stage"] == name])
-            for name, stage in status["stages"].items()
-        ],
+        "trouble": overall,
+        "failure": what_failed(last_failure(status["gateways"]), shown_stages) if overall else None,
+        "stages": shown_stages,
         "replicas": replicas,
         "gateways": [_gateway(each, rates) for each in status["gateways"]],
         "hosts": status["hosts"],
@@ -105,11 +113,21 @@ def _stage(name: str, stage: Mapping[str, Any], replicas: Sequence[Mapping[str, 
         "rate": _total([each["rate"] for each in replicas]),
         "utilisation": _mean([each["utilisation"] for each in serving]),
         "service_s": _mean([each["service_s"] for each in serving]),
+        "batch": _rounded(_mean([each["batch"] for each in serving]), 1),
         "queue": sum(each["queue"] for each in replicas),
         "version": stage["version"],
         "updating_to": stage["updating_to"],
         "note": _note(stage),
     }
+
+
+def _failures(members: Sequence[Mapping[str, Any]], rates: Rates) -> dict[str, Any]:
+    trouble_now = trouble(*_recent(members, rates, "done", "failed"))
+    return {"trouble": trouble_now, "failure": last_failure(members) if trouble_now else None}
+
+
+def _recent(members: Sequence[Mapping[str, Any]], rates: Rates, *names: str) -> list[int]:
+    return [sum(rates.recent(member_key(each), name) for each in members) for name in names]
 
 
 def _note(stage: Mapping[str, Any]) -> str:
@@ -122,6 +140,8 @@ def _note(stage: Mapping[str, Any]) -> str:
 def _replica(replica: Mapping[str, Any], rates: Rates, slots: Slots, now: float) -> dict[str, Any]:
     stats, key = replica["stats"], member_key(replica)
     busy = rates.rate(key, "busy_s")
+    calls, done, failed = (rates.rate(key, name) for name in ("calls", "done", "failed"))
+    recent_done, recent_failed = _recent([replica], rates, "done", "failed")
     return {
         **_member(replica),
         "stage": replica["stage"],
@@ -135,6 +155,8 @@ def _replica(replica: Mapping[str, Any], rates: Rates, slots: Slots, now: float)
         "done": int(stats.get("done", 0)),
         "failed": int(stats.get("failed", 0)),
         "held_bytes": int(stats.get("held_bytes", 0)),
+        "batch": round(((done or 0.0) + (failed or 0.0)) / calls, 1) if calls else None,
+        "trouble": trouble(recent_done, recent_failed),
         "rate": _rounded(rates.rate(key, "done"), 2),
         "service_s": _rounded(stats.get("service_s"), 6),
         "utilisation": None if busy is None else round(min(1.0, busy), 3),

@@ -80,6 +80,9 @@ def condition(shown: Mapping[str, Any]) -> tuple[str, str]:
         return "warn", "stopping"
     if shown["missing"]:
         return "bad", f"not ready: {shown['missing']}"
+    if shown["trouble"]:
+        last = "" if shown["failure"] is None else f"; the last: {shown['failure']['error']}".splitlines()[0]
+        return shown["trouble"]["tone"], f"ready, but {shown['trouble']['text']}{last}"
     return "good", "ready"
 
 

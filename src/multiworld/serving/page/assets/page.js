@@ -1,6 +1,6 @@
 "use strict";
 const svgSpace = "http://www.w3.org/2000/svg", span = 300, kept = 500;
-const glyphs = {good: "●", calm: "◔", warn: "◑", bad: "✕"};
+const glyphs = {good: "●", calm: "◔", warn: "◑", bad: "✕"}, marks = {warn: "◆", bad: "▲"};
 const order = ["fault", "replica", "scaling", "update"];
 const labels = {fault: "faults", replica: "starts and replacements", scaling: "scaling", update: "updates",
   other: "other", world: "worlds"};
@@ -33,6 +33,7 @@ function time(seconds) {
   if (seconds >= 1) return seconds.toFixed(2) + " s";
   return (seconds * 1000).toFixed(seconds >= 0.1 ? 0 : seconds >= 0.01 ? 1 : 2) + " ms";
 }
+function batch(size) { return size === null || size === undefined ? "–" : size.toFixed(1); }
 function share(value) { return value === null || value === undefined ? "–" : Math.round(value * 100) + " %"; }
 function size(bytes) { return bytes >= 1e6 ? (bytes / 1e6).toFixed(1) + " MB" : Math.round(bytes / 1e3) + " kB"; }
 function memory(mb) { return mb === null || mb === undefined ? "–" : count(mb) + " MB"; }
@@ -96,8 +97,9 @@ function stage(id, [x, y, width, height]) {
   const left = draw("text", {x: x + 9, y: y + 18, class: "name"}, short(id, 15));
   const right = draw("text", {x: x + width - 9, y: y + 18, class: "right"});
   const below = draw("text", {x: x + 9, y: y + 34, class: "faint"});
-  parts.set("stage " + id, {right, below});
-  return [draw("rect", {x, y, width, height, rx: 10, class: "stage"}, draw("title", {}, id)), left, right, below];
+  const box = draw("rect", {x, y, width, height, rx: 10, class: "stage"}, draw("title", {}, id));
+  parts.set("stage " + id, {box, right, below});
+  return [box, left, right, below];
 }
 function vacancy([x, y, width, height, who, missed]) {
   const says = !who ? "not started yet" : missed ? `✕ ${short(who, 16)} is gone` : `${short(who, 16)} has left`;
@@ -137,7 +139,10 @@ function showNumbers() {
     if (!part) continue;
     put(part.right, `${each.open} of ${each.desired}`);
     const version = each.updating_to ? ` · v${each.version} → v${each.updating_to}` : "";
-    put(part.below, `${rate(each.rate)} · ${share(each.utilisation)} busy${version}`);
+    name(part.box, "stage " + (each.trouble ? each.trouble.tone : ""));
+    name(part.below, each.trouble ? each.trouble.tone : "faint");
+    put(part.below, each.trouble ? `${marks[each.trouble.tone]} ${each.trouble.percent} failed${version}` :
+      `${rate(each.rate)} · ${share(each.utilisation)} busy${version}`);
   }
   for (const each of snapshot.replicas) {
     const part = parts.get(each.id);
@@ -178,12 +183,14 @@ function table(id, rows) {
 function showTables() {
   table("stages", snapshot.stages.map(each => [each.name, [[each.name], [`${each.open} of ${each.desired}`,
     each.open < each.desired ? "n warn" : "n"], [each.bounds.join("–"), "n"], [rate(each.rate), "n"],
-    [share(each.utilisation), "n"], [time(each.service_s), "n"], [count(each.queue), "n"], [each.updating_to ?
+    [share(each.utilisation), "n"], [time(each.service_s), "n"], [batch(each.batch), "n"],
+    [count(each.queue), "n"], [each.updating_to ?
     `${each.version} → ${each.updating_to}` : String(each.version), "n"], [each.note, "note"]]]));
   table("replicas", snapshot.replicas.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,
     tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [String(each.version), "n"], [count(each.queue), "n"],
     [count(each.in_flight), "n"], [limit(each.window) || "–", "n"], [rate(each.rate), "n"], [time(each.service_s), "n"],
-    [share(each.utilisation), "n"], [count(each.done), "n"], [count(each.failed), each.failed ? "n bad" : "n"],
+    [batch(each.batch), "n"], [share(each.utilisation), "n"], [count(each.done), "n"],
+    [count(each.failed), each.trouble ? "n " + each.trouble.tone : "n"],
     [size(each.held_bytes), "n"], [share(each.cpu), "n"], [memory(each.memory_mb), "n"], [age(each.age_s), "n"]]]));
   table("gateways", snapshot.gateways.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,
     tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [count(each.open_requests), "n"],
@@ -214,7 +221,10 @@ function showStatus() {
     banner("bad", `✕ Not ready${since}: ${snapshot.missing}`);
   } else if (snapshot.resuming) {
     banner("warn", "The controller was started again; it waits for the members that ran before.");
+  } else if (snapshot.trouble) {
+    banner(snapshot.trouble.tone, `${marks[snapshot.trouble.tone]} ${snapshot.trouble.text}.`);
   } else { banner("", snapshot.stopping ? "The deployment is being stopped." : "Every stage takes requests."); }
+  showFailure(snapshot.failure);
   const totals = snapshot.totals;
   put(at("n-rate"), rate(totals.rate));
   for (const each of ["p50", "p95", "p99"]) put(at("n-" + each), time(totals[each + "_s"]));
@@ -223,6 +233,15 @@ function showStatus() {
   put(at("n-answered"), `answers, ${count(totals.answered)} so far`);
   put(at("n-bad"), count(totals.failed + totals.refused));
   put(at("n-failed"), `${count(totals.failed)} failed, ${count(totals.refused)} refused`);
+}
+function showFailure(failure) {
+  const box = at("failure");
+  box.hidden = !failure;
+  if (!failure) return;
+  const times = failure.count === 1 ? "once" : `${count(failure.count)} times`;
+  put(box.querySelector("summary"), `The last, at ${clock(failure.at)} in ${failure.member} (${times}): ` +
+    failure.error.split("\n")[0]);
+  put(box.querySelector("pre"), failure.traceback || failure.error);
 }
 function banner(look, text) { name(at("banner"), look); put(at("banner"), text); }
 function showCurves() {
