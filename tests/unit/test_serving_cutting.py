@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
+from multiworld.model.errors import PayloadMismatchError
 from multiworld.serving.cutting import LayerCost, cut, cut_parts, partition, profile, stages_of
-from multiworld.serving.errors import BadRequestError
 from multiworld.serving.graph import Batch, Graph
 
 
@@ -796,7 +796,7 @@ def test_sizes_with_which_a_model_would_go_another_way_are_refused(
         for rows in (1, 3):
             payload = torch.randn(rows, right, 8)
             assert torch.equal(run(parts, payload), model(payload))
-        with pytest.raises(BadRequestError, match=text):
+        with pytest.raises(PayloadMismatchError, match=text):
             run(parts, torch.randn(3, wrong, 8))
 
 
@@ -815,7 +815,7 @@ def test_two_inputs_of_other_sizes_than_each_others_are_refused() -> None:
     parts = cut(model, [torch.randn(2, 4, 8), torch.randn(2, 4, 8)], 2, repeats=1)
     payload = [torch.randn(3, 7, 8), torch.randn(3, 7, 8)]
     assert torch.equal(run(parts, payload), model(*payload))
-    with pytest.raises(BadRequestError, match=r"x.shape\[1\] == y.shape\[1\], got \[3, 7, 8\], \[3, 1, 8\]"):
+    with pytest.raises(PayloadMismatchError, match=r"x.shape\[1\] == y.shape\[1\], got \[3, 7, 8\], \[3, 1, 8\]"):
         run(parts, [payload[0], payload[1][:, :1]])
 
 
@@ -826,7 +826,7 @@ def test_what_the_example_did_not_have_is_refused() -> None:
         (ids(2, 5), {"ids": ids(2, 5)}, "expected a tensor, got a dict"),
     ):
         part = pickle.loads(pickle.dumps(cut(GPT(), payload, 2, repeats=1)[0]))
-        with pytest.raises(BadRequestError, match=text):
+        with pytest.raises(PayloadMismatchError, match=text):
             part(wrong)
 
 
@@ -847,7 +847,7 @@ def test_sizes_that_a_model_was_followed_for_are_the_only_ones_it_takes() -> Non
     parts = cut(model, torch.randn(2, 5, 8), 2, repeats=1)
     payload = torch.randn(3, 5, 8)
     assert torch.equal(run(parts, payload), model(payload))
-    with pytest.raises(BadRequestError, match=r"cut for shape \[any, 5, 8\], got \[3, 7, 8\]"):
+    with pytest.raises(PayloadMismatchError, match=r"cut for shape \[any, 5, 8\], got \[3, 7, 8\]"):
         run(parts, torch.randn(3, 7, 8))
 
 
@@ -892,7 +892,7 @@ def test_one_row_is_taken_by_a_model_that_was_followed_for_more() -> None:
         for rows in (1, 3):
             payload = torch.randn(rows, 5, 8)
             assert torch.equal(run(parts, payload), model(payload))
-        with pytest.raises(BadRequestError, match="the model was cut for inputs of which holds"):
+        with pytest.raises(PayloadMismatchError, match="the model was cut for inputs of which holds"):
             run(parts, torch.randn(3, 4, 8))
 
 

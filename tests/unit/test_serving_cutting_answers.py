@@ -52,6 +52,7 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "dataclass": (Result, f"{EXPECTED}, but its answer is a Result"),
     "dataclass in a list": (lambda t: [Result(t)], f"{EXPECTED}, but answer[0] is a Result"),
     "key": (lambda t: {0: t}, f"{EXPECTED} by names, but its answer has the key 0"),
+    "key that is no text": (lambda t: {"\ud800": t}, f"{EXPECTED} by names, but its answer has the key '\\ud800'"),
     "sparse": (lambda t: t.relu().to_sparse(), "its answer is a tensor of layout torch.sparse_coo; make it dense"),
     "sparse in a dict": (lambda t: {"a": t.relu().to_sparse()}, "answer['a'] is a tensor of layout torch.sparse_coo"),
     "nested": (lambda t: torch.nested.as_nested_tensor([t, t[:1]]), "its answer is a nested tensor; pad it"),

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from multiworld.serving.cutting import cut
 from multiworld.serving.errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -685,6 +687,15 @@ async def test_an_error_of_the_users_own_that_cannot_be_passed_on_is_alone_with_
         with pytest.raises(StageFailedError, match="stage 'a' failed"):
             await p.front.infer(tensor(-1), timeout_s=5)
         assert value(await p.front.infer(tensor(1), timeout_s=5)) == 2
+        await p.wait_idle()
+
+
+async def test_a_payload_that_does_not_fit_a_cut_model_is_a_bad_request_to_its_stage() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    first = cut(model, torch.randn(2, 4), 2, repeats=1)[0]
+    async with plant([Stage("a", first)], "a-1") as p:
+        with pytest.raises(BadRequestError, match="stage 'a' refused the request: expected a tensor, got a dict"):
+            await p.front.infer({"x": torch.randn(1, 4)}, timeout_s=5)
         await p.wait_idle()
 
 

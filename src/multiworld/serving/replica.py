@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from ..model.errors import PayloadMismatchError
 from ..world.manager import WorldManager
 from .answers import DOUBTFUL, fields_of
 from .black_box import carried
@@ -364,6 +365,8 @@ class Replica:
             self._pass_on(request, job.inputs[0].successor().carry_error(fields_of(failure)))
 
     def _pass_result(self, job: Job, request: _Open, result: Result) -> None:
+        if isinstance(result, PayloadMismatchError):
+            result = BadRequestError("", result.reason)
         if self.executor.service_s >= TOLD_S:
             for edge in request.senders:
                 if edge.is_prompt:

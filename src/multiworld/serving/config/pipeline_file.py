@@ -145,7 +145,10 @@ class PipelineFile:
         """
         if self.cut is None:
             return [self._with_canary(stage) for stage in self.stages]
-        from ..cutting import cut_parts  # only here: it needs torch.fx and torch.export, which take a while to import
+        from ..cutting import (  # only here: it needs torch.fx and torch.export, which take a while to import
+            batch_of,
+            cut_parts,
+        )
         from .models import resolve_model
 
         module, example = (resolve or resolve_model)(self.cut.model, self.cut.example, self.folder)
@@ -157,7 +160,7 @@ class PipelineFile:
             ) from error
         return self.cut.stages(
             [part.module for part in parts],
-            [part.batch(self.cut.batch) for part in parts],
+            [batch_of(part, self.cut.batch) for part in parts],
             [part.signature for part in parts],
         )
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from ..errors import BadRequestError
+from ...model.errors import PayloadMismatchError
 from . import guards
 from .boundaries import Boundary, Layout
 from .pinning import is_same
@@ -61,14 +61,14 @@ class _Structure(nn.Module):
     def forward(self, payload: Any) -> Any:
         if self.keys == [None]:
             if not isinstance(payload, torch.Tensor):
-                raise BadRequestError("", f"expected a tensor, got a {type(payload).__name__}")
+                raise PayloadMismatchError(f"expected a tensor, got a {type(payload).__name__}")
         elif isinstance(self.keys[0], str):
             if not isinstance(payload, Mapping) or payload.keys() != set(self.keys):
                 got = ", ".join(payload) if isinstance(payload, Mapping) else f"a {type(payload).__name__}"
-                raise BadRequestError("", f"expected the tensors {', '.join(map(str, self.keys))}, got {got}")
+                raise PayloadMismatchError(f"expected the tensors {', '.join(map(str, self.keys))}, got {got}")
         elif not isinstance(payload, (list, tuple)) or len(payload) != len(self.keys):
             got = str(len(payload)) if isinstance(payload, (list, tuple)) else f"a {type(payload).__name__}"
-            raise BadRequestError("", f"expected a list of {len(self.keys)} tensors, got {got}")
+            raise PayloadMismatchError(f"expected a list of {len(self.keys)} tensors, got {got}")
         return payload
 
 
@@ -84,7 +84,7 @@ class _Sizes(nn.Module):
         if len(sizes) != len(shape) or any(want not in (None, have) for want, have in zip(sizes, shape, strict=True)):
             wanted = ", ".join("any" if size is None else str(size) for size in sizes)
             what = f"{self.name} of shape" if self.name else "shape"
-            raise BadRequestError("", f"the model was cut for {what} [{wanted}], got {list(shape)}")
+            raise PayloadMismatchError(f"the model was cut for {what} [{wanted}], got {list(shape)}")
         return tensor
 
 
@@ -101,7 +101,7 @@ class _Guards(nn.Module):
         if broken is not None:
             got = ", ".join(str(list(shape)) for shape in sizes)
             what = guards.described(broken, self.names)
-            raise BadRequestError("", f"the model was cut for inputs of which holds {what}, got {got}")
+            raise PayloadMismatchError(f"the model was cut for inputs of which holds {what}, got {got}")
         return tensors[0]
 
 

@@ -6,13 +6,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
 
-from ..graph import Batch, Stage
-from ..results import checked_result
 from ..signature import Signature
 from .boundaries import Boundary, Layout
 from .building import build
@@ -20,12 +18,12 @@ from .checks import ImpureError, check_kind, check_pure, problem_of
 from .comparing import is_close, leaves, same
 from .copying import private_copy, random_states_kept
 from .fast_path import packing_noted, without_fast_path
-from .measuring import Measured, measure
+from .measuring import Measured, can_be_sent, measure
 from .partition import LayerCost, partition
 from .rows import find_rows, other_values
 from .tracing import Example, NothingPinnedError, Traced, trace_by_export, trace_by_fx, trace_by_fx_and_pin
 
-__all__ = ["Part", "cut", "cut_parts", "profile", "stages_of"]
+__all__ = ["Part", "cut", "cut_parts", "profile"]
 
 SECONDS_PER_BYTE = 3e-10
 """What a byte costs between two processes of one host: about 3 GB/s."""
@@ -43,10 +41,6 @@ class Part:
     by_rows: bool
     signature: Signature
     """Of what goes in and comes out when the example is answered."""
-
-    def batch(self, asked: Batch | Literal[False] | None) -> Batch | Literal[False] | None:
-        """Return how its stage batches: as asked, but never if it cannot."""
-        return asked if self.by_rows else False
 
 
 def profile(module: nn.Module, example: Any, *, repeats: int = 5) -> list[LayerCost]:
@@ -135,36 +129,6 @@ def cut_parts(
         ]
 
     return _tried(module, example, num_stages, attempt)
-
-
-def stages_of(
-    module: nn.Module,
-    example: Any,
-    num_stages: int,
-    *,
-    name: str = "part",
-    replicas: int | Sequence[int] = 1,
-    max_param_bytes: int | None = None,
-    **options: Any,
-) -> list[Stage]:
-    """Return a model as a chain of stages ``part0``, ``part1``, ...; ``options`` go to each ``Stage``; its device is by
-    default the one on which the model is.
-
-    ``replicas``: of each stage, or one number per stage. Parts whose requests cannot be concatenated never get a
-    ``batch``; where one is asked for, only the first may be such a part. Raises as ``cut`` does.
-    """
-    counts = [replicas] * num_stages if isinstance(replicas, int) else list(replicas)
-    if len(counts) != num_stages:
-        raise ValueError(f"replicas={counts} has {len(counts)} numbers for {num_stages} stages")
-    batch = options.pop("batch", None)
-    parts = cut_parts(module, example, num_stages, max_param_bytes=max_param_bytes, by_rows=bool(batch))
-    options.setdefault("device", str(next((value.device for value in module.parameters()), "cpu")))
-    return [
-        Stage(
-            f"{name}{number}", part.module, replicas=count, batch=part.batch(batch), signature=part.signature, **options
-        )
-        for number, (part, count) in enumerate(zip(parts, counts, strict=True))
-    ]
 
 
 class _UnsuitableError(ValueError):
@@ -292,9 +256,9 @@ def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.M
     with torch.no_grad():
         with packing_noted(module) as packing:
             whole = _answer(module, bound)
-        payload = _copied(example)
+        payload = _mapped(example, torch.clone)
         for part in parts:
-            payload = _copied(checked_result(part(payload), is_ours=False))
+            payload = _mapped(part(payload), _received)
             payloads.append(payload)
         pieces = leaves(payload)
         if _all_same(whole, pieces):
@@ -320,12 +284,20 @@ def _all_same(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     return len(ones) == len(others) and all(map(same, ones, others))
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value]
+def _mapped(payload: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(payload, torch.Tensor):
+        return change(payload)
+    if isinstance(payload, Mapping):
+        return {name: _mapped(value, change) for name, value in payload.items()}
+    return [_mapped(value, change) for value in payload]
+
+
+def _received(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as another process receives it: contiguous, without a graph, in memory of its own."""
+    if not can_be_sent(tensor):
+        raise TypeError(f"a part returned a tensor of type {tensor.dtype} and layout {tensor.layout}; no such is sent")
+    plain = tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
+    return plain.clone(memory_format=torch.contiguous_format)
 
 
 def _first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ def problem_of(answer: Any) -> str | None:
         return _problem_of_tensor("its answer", answer)
     if isinstance(answer, Mapping):
         for key in answer:
-            if not isinstance(key, str):
+            if not isinstance(key, str) or not _is_text(key):
                 return f"{EXPECTED} by names, but its answer has the key {key!r}"
         places = {f"[{key!r}]": value for key, value in answer.items() if value is not None}
     elif isinstance(answer, (list, tuple)):
@@ -46,6 +46,15 @@ def _problem_of_tensor(name: str, tensor: torch.Tensor) -> str | None:
     if tensor.dtype not in CODES:
         return f"{name} is a tensor of type {tensor.dtype}, which cannot be sent"
     return None
+
+
+def _is_text(key: str) -> bool:
+    """Return whether a key can be sent: half of a surrogate pair is no text."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _described(value: Any) -> str:
