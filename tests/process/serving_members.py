@@ -13,8 +13,8 @@ import torch
 
 import multiworld as mw
 from multiworld.serving.control_line import ControlLine
+from multiworld.serving.hand_over import donate_weights, take_weights
 from multiworld.serving.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, Message, edge_world
-from multiworld.serving.weights import donate_weights, take_weights
 
 __all__ = ["FakeMember", "main"]
 

@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from multiworld.model.user_main import prepare_main
+from multiworld.model.weights import put_weights, weights_of
 from multiworld.serving import files
-from multiworld.serving.blueprint import Blueprint, load_work, prepare_main
+from multiworld.serving.blueprint import Blueprint, load_work
 from multiworld.serving.control.weights_store import WeightsStore
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.files import MemberFiles, fetch_file, list_files, read_piece
 from multiworld.serving.graph import Stage
-from multiworld.serving.weights import put_weights, weights_of
 
 
 def double(x: Tensor) -> Tensor:

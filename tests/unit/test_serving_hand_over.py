@@ -13,7 +13,7 @@ from multiworld.errors import JoinRefusedError
 from multiworld.serving import Pipeline, Stage
 from multiworld.serving.canary import give_canary, take_canary
 from multiworld.serving.control.spec import DeploymentSpec
-from multiworld.serving.weights import donate_weights, take_weights
+from multiworld.serving.hand_over import donate_weights, take_weights
 from multiworld.world.manager import WorldManager
 
 

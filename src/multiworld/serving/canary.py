@@ -16,12 +16,12 @@ from ..world.manager import WorldManager
 from .errors import CanaryFailedError
 from .executor import describe_error, is_async
 from .graph import Stage
+from .hand_over import join_hand_over
 from .messages import DONOR_RANK, TAKER_RANK, decode, encode
 from .packets import Item
 from .payloads import map_tensors, tensors_of
 from .results import checked_result
 from .user_code import OverdueError, contained, result_of
-from .weights import join_hand_over
 
 __all__ = ["Canary", "CanaryKeeper", "answer_canary", "difference", "give_canary", "given_inputs", "take_canary"]
 

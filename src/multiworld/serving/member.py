@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import MultiworldError
+from ..model.weights import has_weights, put_weights, weights_of
 from ..world.manager import WorldManager
 from .blueprint import load_work
 from .canary import Canary, answer_canary, difference, give_canary, given_inputs, take_canary
@@ -24,12 +25,12 @@ from .failure import Failure
 from .files import MemberFiles
 from .front import Front
 from .graph import GATEWAY, Batch, Graph, Stage
+from .hand_over import donate_weights, take_weights
 from .messages import Message
 from .node import Node, Place
 from .replica import Replica
 from .user_code import result_of, users_traceback
 from .vitals import Vitals
-from .weights import donate_weights, has_weights, put_weights, take_weights, weights_of
 
 __all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of"]
 

@@ -15,10 +15,11 @@ from typing import Any
 from torch import nn
 
 from ..channel.base import Payload
+from ..model.user_main import is_replaying_main
 from ..wire.token import check_token, warn_of_weakness
 from ..world.manager import WorldManager
 from .admission import Admission
-from .blueprint import Blueprint, is_replaying_main
+from .blueprint import Blueprint
 from .config import NAME, PipelineFile
 from .control.controller import Controller
 from .control.lines import AttachedLine

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from ..model.user_main import prepare_main
 from ..world.manager import WorldManager
-from .blueprint import Blueprint, prepare_main
+from .blueprint import Blueprint
 from .control_line import ControlLine
 from .files import MemberFiles
 from .member import ReplicaMember, place_of

@@ -16,7 +16,7 @@ T = TypeVar("T")
 CALLED_OFF_S = 1.0  # for code that is cancelled to end
 OURS = Path(__file__).parents[1]
 NOT_THEIRS = (
-    *(f"{OURS / part}/" for part in ("serving", "world", "channel", "wire")),
+    *(f"{OURS / part}/" for part in ("serving", "model", "world", "channel", "wire")),
     f"{Path(torch.__file__).parent}/",
     "<frozen ",
 )

@@ -18,10 +18,10 @@ from ...world.manager import WorldManager
 from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..exit_status import Ending
 from ..graph import GATEWAY
+from ..hand_over import donate_weights
 from ..hosts.orphans import end_orphans, process_space
 from ..hosts.reception import Reception
 from ..messages import CONTROLLER, Message
-from ..weights import donate_weights
 from .actions import (
     Action,
     Donate,
