@@ -12,8 +12,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := src/multiworld/native
 COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py wire/*.py world/*.py)) # types come from all of them
-# What was compiled is asked of only by some: the others, such as those that cut models, would do the same again.
-COMPILED_TESTS = $(filter-out tests/unit/test_serving_cutting% tests/property/test_serving_cutting%, $(shell \
+# Only some tests use what was compiled. The others, as those of model/, would do the same again.
+COMPILED_TESTS = $(filter-out tests/unit/model/% tests/property/model/%, $(shell \
 	grep -lE 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' \
 	tests/unit/test_*.py tests/unit/*/test_*.py tests/unit/*/*/test_*.py tests/property/test_*.py))
 # Whoever loads a module gets what was written, not what was compiled.

@@ -20,10 +20,10 @@ from torch import nn
 
 import multiworld as mw
 from multiworld.distributed import rejoin as rejoin_default_group
+from multiworld.model.signature import Signature, TensorSpec
 from multiworld.serving import Stage
 from multiworld.serving.config.load import load_pipeline
 from multiworld.serving.generation import Advance, GenerationStage
-from multiworld.serving.signature import Signature, TensorSpec
 from tests.examples.test_docs import ROOT, code_block, free_port
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from multiworld.model.cut import cut
 from multiworld.serving import Batch, Pipeline, Stage
-from multiworld.serving.cutting import cut
 from multiworld.serving.generation import Alone, Generator
 from multiworld.testing import scaled
 from tests.gpu.test_nccl import NUM_DEVICES

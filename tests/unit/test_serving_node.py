@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from multiworld.serving.cutting import cut
+from multiworld.model.cut import cut
 from multiworld.serving.errors import (
     BadRequestError,
     DeadlineExceededError,

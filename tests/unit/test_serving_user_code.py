@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from multiworld.errors import PeerDiedError
+from multiworld.model.user_code import place_of_error, users_traceback
 from multiworld.model.weights import put_weights
 from multiworld.serving.blueprint import load_work
 from multiworld.serving.canary import answer_canary
@@ -17,7 +18,6 @@ from multiworld.serving.errors import CanaryFailedError, what_happened
 from multiworld.serving.executor import describe_error
 from multiworld.serving.failure_log import FailureLog
 from multiworld.serving.graph import Stage
-from multiworld.serving.user_code import place_of_error, users_traceback
 
 
 class Mine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..model.signature import Signature, TensorSpec
 from .admission import Admission
 from .answers import Report
 from .errors import (
@@ -25,7 +26,6 @@ from .errors import (
 )
 from .graph import GATEWAY, INPUT, Batch, Graph, Stage
 from .scaling import ScalingPolicy
-from .signature import Signature, TensorSpec
 from .tracing import Tracing
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..channel.base import Payload
 from ..errors import ProtocolError
+from ..model.user_code import OverdueError, contained, result_of
 from ..world.manager import WorldManager
 from .errors import CanaryFailedError
 from .executor import describe_error, is_async
@@ -21,7 +22,6 @@ from .messages import DONOR_RANK, TAKER_RANK, decode, encode
 from .packets import Item
 from .payloads import map_tensors, tensors_of
 from .results import checked_result
-from .user_code import OverdueError, contained, result_of
 
 __all__ = ["Canary", "CanaryKeeper", "answer_canary", "difference", "give_canary", "given_inputs", "take_canary"]
 

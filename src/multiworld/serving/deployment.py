@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..channel.base import Payload
+from ..model.signature import Signature
 from .answers import Report
 from .control.actions import FleetEvent
 from .control.controller import Controller
@@ -16,7 +17,6 @@ from .front import Front
 from .gateway.served import Metric
 from .graph import Batch
 from .metrics import request_metrics
-from .signature import Signature
 
 __all__ = ["Deployment"]
 

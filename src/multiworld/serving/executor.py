@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from ..channel.base import Payload
+from ..model.user_code import contained, place_of_error
 from .batching import BatchQueue
 from .black_box import BlackBox
 from .call_thread import CallThread
@@ -25,7 +26,6 @@ from .payloads import Packed, map_tensors
 from .results import checked_result, small_copy
 from .rows import concatenate, shape_of, split
 from .turn import Turn
-from .user_code import contained, place_of_error
 
 __all__ = ["Executor", "Job", "Result", "describe_error"]
 

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..model.user_code import place_of_error, users_traceback
 from .failure import Failure
-from .user_code import place_of_error, users_traceback
 
 __all__ = ["FailureLog"]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..channel.base import Payload
+from ..model.signature import Signature
 from ..observe.prometheus import to_json
 from ..world.manager import WorldManager
 from .admission import Admission
@@ -29,7 +30,6 @@ from .generation import Generator
 from .member import GatewayMember, place_of
 from .metrics import request_metrics
 from .page import PREFIX, ControllerSource, PageApp, Recorder
-from .signature import Signature
 from .tracing import Tracing
 
 if TYPE_CHECKING:

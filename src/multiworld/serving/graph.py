@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from .signature import Signature
+from ..model.signature import Signature
 
 __all__ = ["GATEWAY", "INPUT", "Batch", "Graph", "Stage"]
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import MultiworldError
+from ..model.user_code import result_of, users_traceback
 from ..model.weights import has_weights, put_weights, weights_of
 from ..world.manager import WorldManager
 from .blueprint import load_work
@@ -29,7 +30,6 @@ from .hand_over import donate_weights, take_weights
 from .messages import Message
 from .node import Node, Place
 from .replica import Replica
-from .user_code import result_of, users_traceback
 from .vitals import Vitals
 
 __all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of"]

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from ..channel.base import Payload
+from ..model.signature import Signature
 from ..model.user_main import is_replaying_main
 from ..wire.token import check_token, warn_of_weakness
 from ..world.manager import WorldManager
@@ -33,7 +34,6 @@ from .kept_folder import works_folder
 from .member import GatewayMember, place_of
 from .routing import make_policy
 from .scaling import ScalingPolicy
-from .signature import Signature
 from .taking import signature_of
 from .tracing import Tracing
 from .tracing.tracer import Tracer

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..model.signature import Kind, Signature
 from .graph import INPUT, Graph, Stage
-from .signature import Kind, Signature
 
 __all__ = ["kind_of_work", "signature_of"]
 

@@ -48,12 +48,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...model.signature import Signature
 from ..errors import CanaryFailedError
 from ..gateway.options import DEFAULT_PORT, GatewayOptions
 from ..graph import Batch, Graph, Stage
 from ..routing import POLICIES
 from ..scaling import ScalingPolicy
-from ..signature import Signature
 from .document import Document
 from .problems import ConfigError, Problems, did_you_mean
 from .sections import Section
@@ -145,10 +145,7 @@ class PipelineFile:
         """
         if self.cut is None:
             return [self._with_canary(stage) for stage in self.stages]
-        from ..cutting import (  # only here: it needs torch.fx and torch.export, which take a while to import
-            batch_of,
-            cut_parts,
-        )
+        from ..cutting import batch_of, cut_parts  # only here: it needs torch.fx and torch.export, which import slowly
         from .models import resolve_model
 
         module, example = (resolve or resolve_model)(self.cut.model, self.cut.example, self.folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..signature import KINDS, Signature, TensorSpec, named_tensors
+from ...model.signature import KINDS, Signature, TensorSpec, named_tensors
 from .budget import Budget
 from .dtypes import DTYPES, KSERVE_NAMES, kserve_dtype, kserve_name
 from .elements import Buffer, as_bytes, check_count, checked_shape, from_bytes, from_json

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
 from ...channel.base import Payload
+from ...model.signature import Signature
 from ..answers import Asked, Report
-from ..signature import Signature
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

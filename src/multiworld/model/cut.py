@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 import torch
 from torch import fx, nn
 
-from ..signature import Signature
 from .boundaries import Boundary, Layout
 from .building import build
 from .checks import ImpureError, check_kind, check_pure, problem_of
 from .comparing import is_close, leaves, same
 from .copying import private_copy, random_states_kept
-from .fast_path import packing_noted, without_fast_path
 from .measuring import Measured, can_be_sent, measure
 from .partition import LayerCost, partition
 from .rows import find_rows, other_values
-from .tracing import Example, NothingPinnedError, Traced, trace_by_export, trace_by_fx, trace_by_fx_and_pin
+from .signature import Signature
+from .tracing.fast_path import packing_noted, without_fast_path
+from .tracing.trace import Example, NothingPinnedError, Traced, trace_by_export, trace_by_fx, trace_by_fx_and_pin
 
 __all__ = ["Part", "cut", "cut_parts", "profile"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import fx
 
 from .comparing import is_close
-from .guards import broken
 from .measuring import can_be_sent, inputs_of
-from .tracing import Traced, fixed_sizes
+from .tracing.guards import broken
+from .tracing.trace import Traced, fixed_sizes
 
 __all__ = ["Rows", "find_rows", "other_values"]
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
+from multiworld.model.cut import cut
 from multiworld.serving import Pipeline
-from multiworld.serving.cutting import cut
 
 
 def plain(*wrapped: Callable[[nn.Module], nn.Module]) -> nn.Sequential:

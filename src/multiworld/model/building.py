@@ -10,11 +10,11 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from ...model.errors import PayloadMismatchError
-from . import guards
 from .boundaries import Boundary, Layout
-from .pinning import is_same
-from .tracing import Key, Traced, fixed_sizes
+from .errors import PayloadMismatchError
+from .tracing import guards
+from .tracing.pinning import is_same
+from .tracing.trace import Key, Traced, fixed_sizes
 
 __all__ = ["build"]
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
+from multiworld.model.copying import private_copy
+from multiworld.model.cut import cut, profile
 from multiworld.serving import Pipeline
-from multiworld.serving.cutting import cut, profile
-from multiworld.serving.cutting.copying import private_copy
 
 
 class Trained(nn.Module):

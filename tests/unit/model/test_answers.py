@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from multiworld.model.cut import cut
 from multiworld.serving import Pipeline
-from multiworld.serving.cutting import cut
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Makes the stages of a pipeline of a model that is cut."""
+"""Cuts a model into the stages of a pipeline, of about equal cost as measured."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ..graph import Batch, Stage
-from .cut import Part, cut_parts
+from ..model.cut import Part, cut, cut_parts, profile
+from ..model.partition import LayerCost, Partition, partition
+from .graph import Batch, Stage
 
-__all__ = ["batch_of", "stages_of"]
+__all__ = ["LayerCost", "Part", "Partition", "batch_of", "cut", "cut_parts", "partition", "profile", "stages_of"]
 
 
 def batch_of(part: Part, wanted: Batch | Literal[False] | None) -> Batch | Literal[False] | None:
@@ -28,11 +29,11 @@ def stages_of(
     max_param_bytes: int | None = None,
     **options: Any,
 ) -> list[Stage]:
-    """Return a model as a chain of stages ``part0``, ``part1``, ...; ``options`` go to each ``Stage``; its device is by
-    default the one on which the model is.
+    """Return a model as a chain of stages ``part0``, ``part1``, ...
 
-    ``replicas``: of each stage, or one number per stage. Parts whose requests cannot be concatenated never get a
-    ``batch``; where one is asked for, only the first may be such a part. Raises as ``cut`` does.
+    ``replicas``: of each stage, or one number per stage. ``options`` go to each ``Stage``; the default for its device
+    is the one on which the model is. With ``batch``, only the first part may be one whose requests cannot be
+    concatenated, and its stage gets no ``batch``. Raises as ``cut`` does.
     """
     counts = [replicas] * num_stages if isinstance(replicas, int) else list(replicas)
     if len(counts) != num_stages:

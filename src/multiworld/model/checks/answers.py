@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ....channel.tensors import CODES
+from ...channel.tensors import CODES
 
 __all__ = ["problem_of"]
 

@@ -14,8 +14,10 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
+from multiworld.model.cut import cut, cut_parts, profile
 from multiworld.model.errors import PayloadMismatchError
-from multiworld.serving.cutting import LayerCost, cut, cut_parts, partition, profile, stages_of
+from multiworld.model.partition import LayerCost, partition
+from multiworld.serving.cutting import stages_of
 from multiworld.serving.graph import Batch, Graph
 
 

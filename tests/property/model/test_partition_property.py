@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from multiworld.serving.cutting import LayerCost, cut, partition
+from multiworld.model.cut import cut
+from multiworld.model.partition import LayerCost, partition
 
 layers = st.lists(
     st.builds(

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from multiworld.serving.cutting import cut, profile
+from multiworld.model.cut import cut, profile
 
 Step = Callable[["Stepped", torch.Tensor], torch.Tensor]
 COUNT = [0]

@@ -15,8 +15,8 @@ from torch import fx, nn
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
+from ..copying import private_copy
 from . import guards
-from .copying import private_copy
 from .fast_path import LayerByLayer, is_encoder, layer_by_layer, without_fast_path
 from .pinning import WeightProxy, WeightValues
 from .regions import as_modules

@@ -10,8 +10,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from ...channel.tensors import CODES
-from .tracing import Traced
+from ..channel.tensors import CODES
+from .tracing.trace import Traced
 
 __all__ = ["Measured", "can_be_sent", "inputs_of", "measure"]
 

@@ -1,0 +1,1 @@
+"""Follows a module through an example, and returns the graph of its operations."""

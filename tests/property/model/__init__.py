@@ -1,0 +1,1 @@
+"""The properties that cutting a model has for any costs and shapes."""

@@ -1,0 +1,1 @@
+"""The layer that cuts and measures models, one file for each module."""
