@@ -8,7 +8,7 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any, Union
 
 import hypothesis.strategies as st
@@ -38,6 +38,11 @@ SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+def later(hint: Any) -> st.SearchStrategy[Any]:
+    """Return the strategy of a type that may contain itself."""
+    return st.deferred(lambda: of_type(hint))
+
+
 @cache  # building strategies takes longer than drawing from them
 def of_type(hint: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for whatever a message may have as a field."""
@@ -45,7 +50,7 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
         return SIMPLE[hint]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return st.one_of([st.deferred(partial(of_type, each)) for each in arguments])
+        return st.one_of([later(each) for each in arguments])
     if origin is tuple and arguments[-1] is Ellipsis:
         return st.lists(of_type(arguments[0]), max_size=3).map(tuple)
     if origin is tuple:
