@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..wire.backoff import BackOff
 from .errands import Errands, start_daemon
 
 __all__ = ["Check", "CudaQueue", "Poller", "acquire_queue", "release_queue"]
@@ -69,13 +70,13 @@ class Poller:
         return not thread.is_alive()
 
     def _run(self) -> None:
-        delay_s, num_seen = MIN_SLEEP_S, 0
+        back_off, num_seen = BackOff(MIN_SLEEP_S, MAX_SLEEP_S), 0
         while self._wait_for_checks():
             any_over = self._ask_all()
             if any_over or num_seen != self._num_watched:  # more may follow soon
-                delay_s, num_seen = MIN_SLEEP_S, self._num_watched
-            else:
-                delay_s = min(2 * delay_s, MAX_SLEEP_S)
+                num_seen = self._num_watched
+                back_off.reset()
+            delay_s = back_off.next_s()
             if not any_over:
                 self._sleep(delay_s)
 

@@ -8,9 +8,9 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
+from ..wire.backoff import BackOff
 from ..wire.progress import ProgressThread, Timer
 from ..world.procfs import child_pids, process_session
 from .spawn.forking import WAITED_FOR
@@ -35,6 +35,7 @@ class WorkerProcess:
         self.returncode: int | None = None
         self._loop, self._on_exit = loop, on_exit
         self._kill_at: Timer | None = None
+        self._sweeps = BackOff(FIRST_SWEEP_S, LAST_SWEEP_S)
         self._pidfd = os.pidfd_open(pid)
         try:
             loop.register(self._pidfd, select.EPOLLIN, self)
@@ -93,7 +94,7 @@ class WorkerProcess:
         self.returncode = returncode
         if self._kill_at is not None:
             self._kill_at.cancel()
-        self._sweep(FIRST_SWEEP_S)
+        self._sweep()
         self._on_exit(returncode)
 
     def on_failure(self, error: BaseException) -> None:
@@ -105,12 +106,12 @@ class WorkerProcess:
             os.close(self._pidfd)
             self._pidfd = -1
 
-    def _sweep(self, again_s: float) -> None:
+    def _sweep(self) -> None:
         """Reap the killed rest of the session, whose parent this process has become. Nothing announces their end.
 
         The guard kills what has a group of its own, a moment later.
         """
-        is_left = True
+        is_left, again_s = True, self._sweeps.next_s()
         try:
             while os.waitid(os.P_PGID, self.pid, os.WEXITED | os.WNOHANG) is not None:
                 pass
@@ -118,7 +119,7 @@ class WorkerProcess:
             is_left = again_s <= GUARDED_S
         _reap_session(self.pid)
         if is_left and again_s < LAST_SWEEP_S:
-            self._loop.call_later(again_s, partial(self._sweep, again_s * 2))
+            self._loop.call_later(again_s, self._sweep)
 
 
 def _reap_session(session: int) -> None:

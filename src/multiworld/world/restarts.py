@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..wire.backoff import BackOff
+
 __all__ = ["Restarts"]
 
 LIVED_WELL_S = 10.0
@@ -13,14 +15,15 @@ class Restarts:
     """Of one member. One end is nothing; ends that follow each other quickly are a crash loop."""
 
     def __init__(self) -> None:
-        self._num_quick = 0
+        self._back_off = BackOff(FIRST_DELAY_S, LONGEST_DELAY_S, num_free=1)
 
     def ended(self, lived_s: float) -> float:
         """Return the seconds to wait: 0 at first, then 0.1, 0.2, … up to 5 while it lives for less than 10 s."""
         if lived_s >= LIVED_WELL_S:
-            self._num_quick = 0
+            self._back_off.reset()
             return 0.0
-        self._num_quick += 1
-        if self._num_quick == 1:
-            return 0.0
-        return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(self._num_quick - 2, 10))
+        return self._back_off.next_s()
+
+    def not_started(self) -> float:
+        """Return the seconds to wait after it could not be started: never 0, as what was short is short still."""
+        return max(FIRST_DELAY_S, self._back_off.next_s())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from functools import partial
 from ..errors import HandshakeError, JoinRefusedError, StoreError
 from ..store.base import parse_store_url
 from ..store.tcp import PURPOSE, TCPStore, TCPStoreServer
+from ..wire.backoff import BackOff
 from ..wire.dialer import DialError, dial
 from ..wire.names import is_address, resolve
 from ..wire.operation import Operation, drive
@@ -98,7 +100,7 @@ class StoreDesk:
         ``on_unreachable`` hears why a try failed.
         """
         deadline = time.monotonic() + timeout_s
-        retry_s = FIRST_RETRY_S
+        back_off = BackOff(FIRST_RETRY_S, MAX_RETRY_S, random=random.random)
         parsed = parse_store_url(url)
         while True:
             client = self._clients.get(url)
@@ -129,8 +131,7 @@ class StoreDesk:
                 raise JoinRefusedError(world, f"store {url} refuses: {error}") from error
             except DialError as error:
                 on_unreachable(error)
-                await pause(self._loop, retry_s)
-                retry_s = min(2 * retry_s, MAX_RETRY_S)
+                await pause(self._loop, back_off.next_s())
                 continue
             fresh.attach(connection)
             existing = self._clients.get(url)

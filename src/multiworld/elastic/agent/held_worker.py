@@ -19,6 +19,7 @@ from ...process.spawn.fork_server import ForkServer
 from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.keeper import ForkServerKeeper
 from ...process.spawn.launch_order import Launch
+from ...wire.backoff import BackOff
 from ...wire.descriptors import is_scarcity
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread, Timer
@@ -294,9 +295,9 @@ class Starter:
 
         It is no failure of the worker that there are no descriptors, memory or processes left: then it is tried again.
         """
-        self._try(held, FIRST_RETRY_S)
+        self._try(held, BackOff(FIRST_RETRY_S, LAST_RETRY_S))
 
-    def _try(self, held: HeldWorker, retry_s: float) -> None:
+    def _try(self, held: HeldWorker, retries: BackOff) -> None:
         held.is_tried()
         assignment, streams = held.assignment, None
         try:
@@ -313,12 +314,12 @@ class Starter:
             launch = self._launch(assignment, env)
         except Exception as error:  # whatever it is: a worker that is not started must not be waited for
             logger.debug("rank %d cannot be started", assignment.rank, exc_info=True)
-            self._loop.call_soon(partial(self._not_started, held, streams, error, retry_s))
+            self._loop.call_soon(partial(self._not_started, held, streams, error, retries))
             return
         stdout_fd, stderr_fd = streams.stdout_fd, streams.stderr_fd
         self._servers.spawn(
             lambda server, told: server.spawn(launch, stdout_fd, stderr_fd, told),
-            partial(self._started, held, streams, retry_s),
+            partial(self._started, held, streams, retries),
         )
 
     def look(self, now: float) -> None:
@@ -343,7 +344,7 @@ class Starter:
     def _running(self) -> list[int]:
         return [each.pid for each in self._processes if each.returncode is None]
 
-    def _started(self, held: HeldWorker, streams: WorkerStreams, retry_s: float, answer: int | OSError) -> None:
+    def _started(self, held: HeldWorker, streams: WorkerStreams, retries: BackOff, answer: int | OSError) -> None:
         streams.started()
         if isinstance(answer, int):
             try:
@@ -356,23 +357,23 @@ class Starter:
                 self._processes.add(process)
                 held.began(process, streams, partial(self._examine, streams))
                 return
-        self._not_started(held, streams, answer, retry_s)
+        self._not_started(held, streams, answer, retries)
 
-    def _not_started(self, held: HeldWorker, streams: WorkerStreams | None, error: Exception, retry_s: float) -> None:
+    def _not_started(self, held: HeldWorker, streams: WorkerStreams | None, error: Exception, retries: BackOff) -> None:
         if streams is not None:
             streams.close_after(0)
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         if is_scarcity(error):
             if streams is not None:
                 self._pump.take_back(held.assignment)
-            self._retry_later(held, reason, retry_s)
+            self._retry_later(held, reason, retries)
         else:
             self._failed(held, reason)
 
-    def _retry_later(self, held: HeldWorker, reason: str, retry_s: float) -> None:
-        rank = held.assignment.rank
+    def _retry_later(self, held: HeldWorker, reason: str, retries: BackOff) -> None:
+        rank, retry_s = held.assignment.rank, retries.next_s()
         self._say_scarce("rank %d cannot be started now, and is tried again in %.1f s: %s", rank, retry_s, reason)
-        retry = self._loop.call_later(retry_s, partial(self._try, held, min(2 * retry_s, LAST_RETRY_S)))
+        retry = self._loop.call_later(retry_s, partial(self._try, held, retries))
         held.waits(retry, partial(self._given_up, held))
 
     def _given_up(self, held: HeldWorker, signum: int) -> None:

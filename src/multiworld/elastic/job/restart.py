@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
+from ...wire.backoff import BackOff
 from .options import RestartBudget, RestartPolicy
 
 __all__ = ["DEFAULT_BUDGET", "RestartLedger", "fault_domain"]
@@ -36,7 +37,7 @@ class RestartLedger:
 
     def __init__(self) -> None:
         self._times: dict[Hashable, list[float]] = {}
-        self._quick_failures: dict[Hashable, int] = {}
+        self._back_offs: dict[Hashable, BackOff] = {}
 
     def count(self, who: Hashable) -> int:
         return len(self._times.get(who, ()))
@@ -62,16 +63,11 @@ class RestartLedger:
 
     def forget(self, who: Hashable) -> None:
         self._times.pop(who, None)
-        self._quick_failures.pop(who, None)
+        self._back_offs.pop(who, None)
 
     def delay_s(self, who: Hashable, ran_s: float) -> float:
         """Return how long to wait before the next start: nothing at first, doubling while it fails right after it."""
-        failures = self._quick_failures.get(who, 0)
-        if ran_s >= max(QUICK_S, 2 * _delay_s(failures)):
-            failures = 0
-        self._quick_failures[who] = failures + 1
-        return _delay_s(failures)
-
-
-def _delay_s(failures: int) -> float:
-    return 0.0 if failures == 0 else min(FIRST_DELAY_S * 2 ** (failures - 1), MAX_DELAY_S)
+        back_off = self._back_offs.setdefault(who, BackOff(FIRST_DELAY_S, MAX_DELAY_S, num_free=1))
+        if ran_s >= max(QUICK_S, 2 * back_off.coming_s):
+            back_off.reset()
+        return back_off.next_s()

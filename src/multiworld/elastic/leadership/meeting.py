@@ -6,6 +6,8 @@ import enum
 from collections.abc import Collection
 from math import inf
 
+from ...wire.backoff import BackOff
+
 __all__ = ["Call", "Place", "Reminder", "Strangers"]
 
 STRANGE_S = 2.0  # an agent that is just ending may close a connection without a word
@@ -78,7 +80,7 @@ class Reminder:
 
     def __init__(self) -> None:
         self._since: float | None = None
-        self._due, self._gap = inf, FIRST_S
+        self._due, self._gaps = inf, BackOff(FIRST_S, LONGEST_S)
 
     def look(self, now: float, *, is_waiting: bool) -> float | None:
         """Return for how long it has been waited for, if that is to be said now."""
@@ -86,8 +88,9 @@ class Reminder:
             self._since = None
             return None
         if self._since is None:
-            self._since, self._due, self._gap = now, now + FIRST_S, 2 * FIRST_S
+            self._gaps.reset()
+            self._since, self._due = now, now + self._gaps.next_s()
         if now < self._due:
             return None
-        self._due, self._gap = now + self._gap, min(2 * self._gap, LONGEST_S)
+        self._due = now + self._gaps.next_s()
         return now - self._since

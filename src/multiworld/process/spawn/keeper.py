@@ -22,7 +22,6 @@ __all__ = ["ForkServerKeeper"]
 logger = logging.getLogger(__name__)
 
 MAX_LOST = 3  # fork servers that are lost, or cannot be started, before a process is given up
-FIRST_RETRY_S = 0.1
 Order = Callable[[ForkServer, Started], None]
 
 
@@ -120,7 +119,7 @@ class ForkServerKeeper:
         try:
             server = self._start()
         except OSError as error:  # too many processes, or no memory
-            retry_s = max(FIRST_RETRY_S, self._restarts.ended(0.0))
+            retry_s = self._restarts.not_started()
             text = "no process that starts workers can be started now, which is tried again in %.1f s: %s"
             self._say_scarce(text, retry_s, error)
             self._give_up(error)

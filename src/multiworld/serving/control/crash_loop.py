@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...wire.backoff import BackOff
+
 __all__ = ["CrashLoop"]
 
 FIRST_S, MOST_S = 0.5, 30.0
@@ -12,7 +14,7 @@ class CrashLoop:
     """The first death costs no delay, the next ones 0.5, 1, 2 … 30 seconds, until a minute has passed without any."""
 
     def __init__(self) -> None:
-        self.deaths = 0
+        self._back_off = BackOff(FIRST_S, MOST_S, num_free=1)
         self.not_before = 0.0
         self._last = float("-inf")
 
@@ -20,21 +22,22 @@ class CrashLoop:
         """Return the delay until the next start; 0 if there is none, or one is under way: others died with it."""
         if now < self.not_before:
             return 0.0
-        if now - self._last > CALM_S + self._delay(self.deaths):
-            self.deaths = 0
-        self.deaths += 1
+        if now - self._last > CALM_S + self._back_off.last_s:
+            self._back_off.reset()
         self._last = now
-        delay = self._delay(self.deaths)
+        delay = self._back_off.next_s()
         self.not_before = max(self.not_before, now + delay)
         return delay
+
+    @property
+    def deaths(self) -> int:
+        """In a row, those that came together counted once."""
+        return self._back_off.num
 
     def allows(self, *, now: float) -> bool:
         return now >= self.not_before
 
     def forgive(self) -> None:
         """Somebody changed something: try again at once."""
-        self.deaths, self.not_before = 0, 0.0
-
-    @staticmethod
-    def _delay(deaths: int) -> float:
-        return 0.0 if deaths < 2 else float(min(MOST_S, FIRST_S * 2 ** min(deaths - 2, 16)))
+        self.not_before = 0.0
+        self._back_off.reset()

@@ -61,6 +61,6 @@ class KeptHost:
                 self.handle = self._start()
                 return
             except OSError as error:  # no process, descriptor or memory just now
-                delay_s = max(0.1, restarts.ended(0.0))
+                delay_s = restarts.not_started()
                 logger.warning("no host process can be started, which is tried again in %.1f s: %s", delay_s, error)
                 await asyncio.sleep(delay_s)

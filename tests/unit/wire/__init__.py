@@ -1,0 +1,1 @@
+"""Of the layer that moves bytes."""
