@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from ..channel.registry import find_channel
 from ..errors import (
@@ -32,7 +33,6 @@ from ..wire.waiting import pause, run_in_thread, wait_async, wait_blocking, wait
 from ..wire.worker import Worker
 from .blocking_manager import BlockingManager
 from .detector import Detector
-from .group_mesh import WorldMesh, mesh_of_world
 from .join_request import check_request
 from .joining import Joining
 from .launch_news import left_news, news_of
@@ -41,7 +41,6 @@ from .link import Link
 from .liveness import Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
-from .process_group import WorldProcessGroup, form_process_group
 from .process_link import open_link, release_link
 from .several import together
 from .state import WorldChange, WorldState
@@ -366,12 +365,16 @@ class WorldManager:
         self.world_breaks(world, WorldBrokenError(world.name, world.generation, world.rank, "the rank aborted it"))
         self._end(world)
 
-    def form_process_group(self, world: World, timeout_s: float) -> WorldProcessGroup:
+    def form_process_group(self, world: World, timeout_s: float) -> GroupOfWorld:
+        from .process_group import form_process_group  # takes 20 ms to import, which few programs need
+
         return form_process_group(world, timeout_s)
 
     def mesh_of_group(
         self, group: GroupOfWorld, dim_name: str | Sequence[str] | None, shape: Sequence[int] | None, until: float
-    ) -> WorldMesh:
+    ) -> DeviceMesh:
+        from .group_mesh import mesh_of_world
+
         return mesh_of_world(group, dim_name, shape, until)
 
     async def leave_worlds(self, worlds: Sequence[World], timeout_s: float | None) -> None:
