@@ -11,15 +11,15 @@ import signal
 import socket
 import sys
 import tempfile
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ..process.interruption import undoing
-from ..process.spawn.forking import die_with_parent, flush_streams
+from ..process.spawn.forking import die_with_parent, start_forked
 from ..wire.addresses import family_of
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
@@ -106,15 +106,8 @@ def _draw_up_beside(options: argparse.Namespace, folder: Path) -> bool:
 @contextmanager
 def _drawing_up(options: argparse.Namespace, folder: Path) -> Iterator[_Child]:
     """Fork the process that draws up; it has ended when this is left."""
-    flush_streams()
-    parent = os.getpid()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the child has none of our handlers
-    try:
-        pid = os.fork()
-        if not pid:
-            _be_drawing_up(options, folder, parent, mask)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    parent, mask = os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    pid = start_forked(partial(_be_drawing_up, options, folder, parent, mask))
     child = _Child(pid)
     try:
         yield child
@@ -122,24 +115,17 @@ def _drawing_up(options: argparse.Namespace, folder: Path) -> Iterator[_Child]:
         child.end()
 
 
-def _be_drawing_up(options: argparse.Namespace, folder: Path, parent: int, mask: Iterable[int]) -> NoReturn:
+def _be_drawing_up(options: argparse.Namespace, folder: Path, parent: int, mask: Iterable[int]) -> int:
     """In the child. A signal kills it: whatever the user's module would catch."""
-    status = 1
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
-        for number in ENDING:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        try:
-            die_with_parent(parent)
-        except ProcessLookupError:
-            os._exit(status)  # nobody waits for it
-        status = _draw_up(options, folder)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        flush_streams()
-        os._exit(status)
+        die_with_parent(parent)
+    except ProcessLookupError:
+        return 1  # nobody waits for it
+    return _draw_up(options, folder)
 
 
 class _Child:

@@ -49,7 +49,7 @@ class ForkServer:
         self._env = dict(os.environ)
         self._numbers = itertools.count()
         self._pending: dict[int, Started] = {}
-        self._hatched: set[int] = set()  # children of ours that are no workers yet
+        self._forked: set[int] = set()  # children of ours that are no workers yet
         self._unsent: deque[tuple[dict[str, Any], list[int]]] = deque()
         self._loop: ProgressThread | None = None
         self._on_lost: Callable[[str], None] | None = None
@@ -167,10 +167,10 @@ class ForkServer:
         self._channel.close()
 
     def _obey(self, record: dict[str, Any]) -> None:
-        if "hatched" in record:
-            self._hatched.add(record["hatched"])
-            WAITED_FOR.add(record["hatched"])
-            self._on_forked(record["hatched"])
+        if "forked" in record:
+            self._forked.add(record["forked"])
+            WAITED_FOR.add(record["forked"])
+            self._on_forked(record["forked"])
         elif "died" in record:
             self._reap(record["died"])
         elif "ready" in record:
@@ -180,7 +180,7 @@ class ForkServer:
         elif "lost" in record:
             self._reason, self.is_useless = record["lost"], True
         elif "started" in record:
-            self._hatched.discard(record["pid"])
+            self._forked.discard(record["pid"])
             self._tell(self._pending.pop(record["started"]), record["pid"])
         elif "failed" in record:
             if record["pid"] is not None:
@@ -245,8 +245,8 @@ class ForkServer:
         while self._unsent:
             for fd in self._unsent.popleft()[1]:
                 os.close(fd)
-        while self._hatched:
-            self._reap(next(iter(self._hatched)))
+        while self._forked:
+            self._reap(next(iter(self._forked)))
         return status
 
     def _wait(self) -> int | None:
@@ -272,7 +272,7 @@ class ForkServer:
                 self._obey(received[0])
 
     def _reap(self, pid: int) -> None:
-        self._hatched.discard(pid)
+        self._forked.discard(pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         _wait_for(pid)

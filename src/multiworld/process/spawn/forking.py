@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 __all__ = [
     "WAITED_FOR",
@@ -18,7 +21,10 @@ __all__ = [
     "flush_streams",
     "fork",
     "is_adopting_orphans",
+    "open_standard_descriptors",
     "outlive_parent",
+    "share_memory",
+    "start_forked",
 ]
 
 PR_SET_PDEATHSIG = 1
@@ -45,6 +51,36 @@ def flush_streams() -> None:
     for stream in streams:
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()  # type: ignore[attr-defined]
+
+
+def share_memory() -> None:
+    """Call it once all is imported that forked processes are to have: what is in memory then stays shared with them."""
+    gc.freeze()  # else the first collection of each writes to, and so copies, every page
+    flush_streams()
+    ctypes.CDLL(None).fflush(None)
+
+
+def open_standard_descriptors() -> None:
+    """Open those of 0, 1 and 2 that this process was started without: else a pipe could get such a number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+def start_forked(run: Callable[[], int]) -> int:
+    """Fork a child that ends with the status that ``run`` returns, or with 1 and a traceback. Return its pid.
+
+    All signals are blocked in the child, until ``run`` has set what they do there. Raises OSError.
+    """
+    flush_streams()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = fork()
+        if pid == 0:
+            _run_to_the_end(run)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
 
 
 def count_lasting_threads() -> int:
@@ -87,6 +123,18 @@ def die_with_parent(parent: int) -> None:
 def outlive_parent() -> None:
     """Take ``die_with_parent`` back."""
     _prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(0))
+
+
+def _run_to_the_end(run: Callable[[], int]) -> NoReturn:
+    """Nothing goes back to the caller, whose frames are the parent's."""
+    status = 1
+    try:
+        status = run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        flush_streams()
+        os._exit(status)
 
 
 def _count_threads() -> int:

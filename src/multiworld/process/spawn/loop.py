@@ -23,13 +23,13 @@ from typing import Any, NoReturn
 from ...world.procfs import STOPPED, process_start_time, process_state
 from . import seqpacket
 from .forking import fork
-from .worker_program import Hatchling, Inheritance
+from .worker_program import Inheritance, Spare
 
 __all__ = ["ForkLoop"]
 
 PID_BYTES = 8
 LOOK_MS = 200
-NEST_SIZE = 8  # forked one after the other by one process; other nests meanwhile
+BATCH_SIZE = 8  # forked one after the other by one process; other batches meanwhile
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Order:
 
 
 @dataclass
-class Nest:
+class ForkBatch:
     """Processes that are being forked: their pids will come, in this order, and their launches go into these."""
 
     channels: deque[socket.socket]
@@ -60,7 +60,7 @@ class ForkLoop:
         self._agent_pidfd = os.pidfd_open(inheritance.agent_pid)
         self._orders: deque[Order] = deque()
         self._announced = 0  # orders that are expected
-        self._nests: dict[int, Nest] = {}  # by the descriptor that tells the pids
+        self._batches: dict[int, ForkBatch] = {}  # by the descriptor that tells the pids
         self._spares: dict[int, socket.socket] = {}  # by pid
         self._starting: dict[int, tuple[int, int, socket.socket]] = {}  # by descriptor: the order's number, pid
         self._workers: dict[int, int] = {}  # by pidfd: pid. Spares as well
@@ -87,8 +87,8 @@ class ForkLoop:
             self._obey(*received)
         elif fd == self._agent_pidfd:
             self._end()
-        elif fd in self._nests:
-            self._hatched(fd)
+        elif fd in self._batches:
+            self._forked(fd)
         elif fd in self._starting:
             self._answer(fd)
         elif fd in self._workers:
@@ -127,10 +127,10 @@ class ForkLoop:
         wanted = len(self._orders)
         if not wanted and not self._starting:  # orders come first
             wanted = max(self._announced, self._num_spares)
-        forking = sum(len(nest.channels) for nest in self._nests.values())
+        forking = sum(len(batch.channels) for batch in self._batches.values())
         try:
             while (missing := wanted - forking - len(self._spares)) > 0:
-                forking += self._lay(min(missing, NEST_SIZE))
+                forking += self._fork_batch(min(missing, BATCH_SIZE))
         except OSError as error:
             self._cannot_fork(error)
 
@@ -162,17 +162,17 @@ class ForkLoop:
         else:
             seqpacket.send(self._agent, {"failed": number, "pid": pid, **received[0]})
 
-    def _lay(self, num: int) -> int:
+    def _fork_batch(self, num: int) -> int:
         """Fork a process that forks those that are meant, tells their pids and ends: the agent adopts the orphans."""
         pairs = [seqpacket.connected_pair() for _ in range(num)]
         told, tell = os.pipe()
-        self._nests[told] = Nest(deque(ours for ours, _ in pairs))
+        self._batches[told] = ForkBatch(deque(ours for ours, _ in pairs))
         self._poll.register(told, select.POLLIN)
         try:
             if fork() == 0:
-                self._become_hatchlings([theirs for _, theirs in pairs], tell)
+                self._become_spares([theirs for _, theirs in pairs], tell)
         except OSError:
-            self._clear_nest(told)
+            self._clear_batch(told)
             raise
         finally:
             os.close(tell)
@@ -180,7 +180,7 @@ class ForkLoop:
                 theirs.close()
         return num
 
-    def _become_hatchlings(self, channels: Sequence[socket.socket], tell: int) -> NoReturn:
+    def _become_spares(self, channels: Sequence[socket.socket], tell: int) -> NoReturn:
         """In the process that forks them, and in them. Nothing must go back to the loop, which is not theirs."""
         try:
             parent = os.getpid()
@@ -190,20 +190,20 @@ class ForkLoop:
             for index, channel in enumerate(channels):
                 if index != mine:
                     channel.close()
-            Hatchling(channels[mine], parent, self._inheritance).run()
+            Spare(channels[mine], parent, self._inheritance).run()
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(1)
 
-    def _hatched(self, told: int) -> None:
-        content = os.read(told, PID_BYTES * NEST_SIZE)
-        if not content and self._clear_nest(told):
+    def _forked(self, told: int) -> None:
+        content = os.read(told, PID_BYTES * BATCH_SIZE)
+        if not content and self._clear_batch(told):
             self._cannot_fork(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
         for at in range(0, len(content), PID_BYTES):
             pid = int.from_bytes(content[at : at + PID_BYTES], "little")
-            self._tell_hatched(pid)
-            channel = self._nests[told].channels.popleft()
+            self._tell_forked(pid)
+            channel = self._batches[told].channels.popleft()
             try:
                 self._watch([pid])
             except OSError as error:  # what cannot be watched could outlive the agent
@@ -214,11 +214,11 @@ class ForkLoop:
             else:
                 self._spares[pid] = channel
 
-    def _clear_nest(self, told: int) -> int:
+    def _clear_batch(self, told: int) -> int:
         """Close it, and return how many have not been forked."""
         self._poll.unregister(told)
         os.close(told)
-        missing = self._nests.pop(told).channels
+        missing = self._batches.pop(told).channels
         for channel in missing:
             channel.close()
         return len(missing)
@@ -242,9 +242,9 @@ class ForkLoop:
         os.close(self._agent_pidfd)
         channels = [channel for _, _, channel in self._starting.values()]
         channels += self._spares.values()
-        for nest in self._nests.values():
-            channels += nest.channels
-        for fd in (*(channel.detach() for channel in channels), *self._nests, *self._workers):
+        for batch in self._batches.values():
+            channels += batch.channels
+        for fd in (*(channel.detach() for channel in channels), *self._batches, *self._workers):
             os.close(fd)
         for order in self._orders:
             for fd in order.fds:
@@ -270,10 +270,10 @@ class ForkLoop:
     def _end(self) -> NoReturn:
         """The agent has ended: so does all that was started for it. Or it wants no more: then it reaps all."""
         self._kill_workers()
-        for told in self._nests:  # these end when they see our ends of their channels closed
+        for told in self._batches:  # these end when they see our ends of their channels closed
             while content := os.read(told, PID_BYTES):
                 with contextlib.suppress(BrokenPipeError):
-                    self._tell_hatched(int.from_bytes(content, "little"))
+                    self._tell_forked(int.from_bytes(content, "little"))
         with contextlib.suppress(ChildProcessError):  # once there is none
             os.waitpid(-1, 0)
         os._exit(0)
@@ -284,9 +284,9 @@ class ForkLoop:
             with contextlib.suppress(ProcessLookupError):  # one that leads no group yet
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
-    def _tell_hatched(self, pid: int) -> None:
+    def _tell_forked(self, pid: int) -> None:
         """The agent reaps what has not become a worker."""
-        seqpacket.send(self._agent, {"hatched": pid})
+        seqpacket.send(self._agent, {"forked": pid})
 
 
 def _fork_and_leave(num: int, tell: int) -> int:

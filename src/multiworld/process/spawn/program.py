@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -18,7 +17,7 @@ from typing import NoReturn
 
 from . import seqpacket
 from .blas_threads import get_blas_threads, set_blas_threads
-from .forking import count_lasting_threads, die_with_parent, flush_streams, outlive_parent
+from .forking import count_lasting_threads, die_with_parent, open_standard_descriptors, outlive_parent, share_memory
 from .loop import ForkLoop
 from .worker_program import Inheritance
 
@@ -83,9 +82,7 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
     if os.getsid(0) != os.getpid():
         os.setsid()
     _close_others(agent.fileno())
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # the agent may have been started without one of these
-        os.set_inheritable(fd, True)
-    os.close(fd)
+    open_standard_descriptors()
     if options.dies_with_agent:
         with contextlib.suppress(ProcessLookupError):  # found out by the first poll
             die_with_parent(options.agent_pid)
@@ -96,9 +93,7 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
         _preload(agent, options.preload, base_path)
     num_blas_threads = get_blas_threads()
     set_blas_threads(1)  # of most workers; the others set it again
-    gc.freeze()  # else each worker's first collection writes to, and so copies, every page
-    flush_streams()
-    ctypes.CDLL(None).fflush(None)
+    share_memory()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our children: their status means nothing
     if options.dies_with_agent:
         outlive_parent()  # to kill what is left when that has ended

@@ -5,23 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 from . import seqpacket
 from .forking import count_lasting_threads, flush_streams, fork
+from .interpreter import start_interpreter
 from .program import ServerOptions, serve
 
 __all__ = ["start_process"]
 
-# Without the folder of a script in front: what lies there is the program's, not ours. Where this package was found by
-# that folder, the last entry finds it.
-BOOTSTRAP = (
-    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; sys.path.append({root!r}); "
-    "from multiworld.process.spawn.program import main; sys.path.pop(); main({fd}, {options!r})"
-)
+PROGRAM = "multiworld.process.spawn.program:main"
 
 
 def start_process(options: ServerOptions, *, in_place: bool) -> tuple[int, socket.socket]:
@@ -48,14 +42,7 @@ def _fork_server(ours: socket.socket, theirs: socket.socket, options: ServerOpti
 
 
 def _execute_server(theirs: socket.socket, options: ServerOptions) -> int:
-    root = str(Path(__file__).parents[3])
-    bootstrap = BOOTSTRAP.format(root=root, fd=theirs.fileno(), options=options.to_text())
-    process = subprocess.Popen(
-        [sys.executable, "-c", bootstrap],
-        stdin=None if _is_open(0) else subprocess.DEVNULL,  # the workers' as well
-        pass_fds=(theirs.fileno(),),
-        start_new_session=True,
-    )
+    process = start_interpreter(PROGRAM, theirs, options.to_text(), reads_stdin=_is_open(0))  # the workers' as well
     process.returncode = 0  # it is waited for by its pid: the object is to take it for ended
     return process.pid
 

@@ -21,7 +21,7 @@ from .launch_order import Launch
 from .missing_command import start_error
 from .python_program import prepare, run_to_the_end
 
-__all__ = ["Hatchling", "Inheritance"]
+__all__ = ["Inheritance", "Spare"]
 
 NOT_STARTED = 127
 
@@ -39,7 +39,7 @@ class Inheritance:
     """The signals that a program started by the agent ignores from the beginning."""
 
 
-class Hatchling:
+class Spare:
     """A process that ``parent`` forked, and that waits to be told which worker it is."""
 
     def __init__(self, channel: socket.socket, parent: int, inheritance: Inheritance) -> None:

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,8 @@ from typing import NoReturn
 
 from ...process.logs.output import ProcessOutput
 from ...process.orphan_guard import OrphanGuard
-from ...process.spawn.forking import WAITED_FOR, flush_streams, fork
+from ...process.spawn.child_start import ChildStart
+from ...process.spawn.forking import WAITED_FOR, start_forked
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import Timer
@@ -24,7 +24,6 @@ from ...world.restarts import Restarts
 from ...world.stopped import StoppedTime
 from ..black_box import BlackBox, carry
 from ..exit_status import IN_VAIN, Ending, starts_again
-from .hatching import Hatching
 from .loop import HostLoop
 from .member_process import become_member
 from .order import Order
@@ -189,24 +188,19 @@ class Members:
         output = self._outputs.open(order.member)
         try:
             box = BlackBox()
-            up = Hatching(self._loop)
+            up = ChildStart(self._loop)
         except OSError:
             output.started()
             output.give_up()
             raise
-        flush_streams()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            pid = fork()
-            if pid == 0:
-                self._become(order, output, up, box)
+            pid = start_forked(partial(self._become, order, output, up, box))
         except OSError:
             up.give_up()
             output.give_up()
             box.close()
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             output.started()
         try:
             member = _Member(order, pid, output, up, box)
@@ -222,19 +216,14 @@ class Members:
         self._guard.watch(pid)
         self._loop.register(member.pidfd, select.EPOLLIN, _Ending(member, self._ended))
 
-    def _become(self, order: Order, output: ProcessOutput, up: Hatching, box: BlackBox) -> NoReturn:
-        """In the child. Nothing must go back to the loop, which is not its own."""
-        try:
-            for member in self._running.values():
-                member.box.close()
-            self._guard.close_descriptors()
-            carry(box)
-            self._abandon()
-            become_member(order, self._inheritance, output.stdout_fd, output.stderr_fd, up.announce)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
+    def _become(self, order: Order, output: ProcessOutput, up: ChildStart, box: BlackBox) -> NoReturn:
+        """In the child."""
+        for member in self._running.values():
+            member.box.close()
+        self._guard.close_descriptors()
+        carry(box)
+        self._abandon()
+        become_member(order, self._inheritance, output.stdout_fd, output.stderr_fd, up.announce)
 
     def _ended(self, member: _Member) -> None:
         self._loop.unregister(member.pidfd)
@@ -267,7 +256,7 @@ class Members:
 class _Member:
     """One process that runs."""
 
-    def __init__(self, order: Order, pid: int, output: ProcessOutput, up: Hatching, box: BlackBox) -> None:
+    def __init__(self, order: Order, pid: int, output: ProcessOutput, up: ChildStart, box: BlackBox) -> None:
         self.order, self.pid, self.output, self.up, self.box = order, pid, output, up, box
         self.is_kept = order.keep
         self.pidfd = os.pidfd_open(pid)  # not reaped yet, so it is the process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -15,7 +14,13 @@ from typing import NoReturn
 from ...process.interruption import takeable
 from ...process.orphans import Reaping
 from ...process.spawn.blas_threads import get_blas_threads, set_blas_threads
-from ...process.spawn.forking import count_lasting_threads, die_with_parent, flush_streams, outlive_parent
+from ...process.spawn.forking import (
+    count_lasting_threads,
+    die_with_parent,
+    open_standard_descriptors,
+    outlive_parent,
+    share_memory,
+)
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import raise_limit
 from ...wire.token import weakness_is_told
@@ -57,7 +62,7 @@ def main(descriptor: int, dies_with_parent: bool) -> NoReturn:
 
 
 def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: bool = False) -> int:
-    _open_standard_descriptors()
+    open_standard_descriptors()
     raise_limit()  # for members, too: a gateway has connections without number, and a replica an edge per neighbour
     if options.paths:
         sys.path[:] = options.paths  # before anything of theirs is imported
@@ -96,10 +101,8 @@ def _prepare(preload: Iterable[str]) -> tuple[list[str], int | None]:
     num_blas_threads = get_blas_threads()
     set_blas_threads(1)
     warnings = _preload(preload)
-    gc.freeze()  # else each member's first collection writes to, and so copies, every page
+    share_memory()
     gc.enable()
-    flush_streams()
-    ctypes.CDLL(None).fflush(None)
     return warnings, num_blas_threads
 
 
@@ -116,10 +119,3 @@ def _preload(names: Iterable[str]) -> list[str]:
             warnings.append(f"preloading {name} started {now - threads} thread(s), which members do not have")
             threads = now
     return warnings
-
-
-def _open_standard_descriptors() -> None:
-    """Else pipes of members could get these numbers."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)

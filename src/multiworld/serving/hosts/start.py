@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ProtocolError
+from ...process.spawn.interpreter import start_interpreter
 from ..errors import DeploymentError
 from .lines import LineSplitter, to_line
 from .options import HostOptions
@@ -21,12 +22,7 @@ from .order import Order
 
 __all__ = ["HostHandle", "start_host"]
 
-# Without the folder of a script in front: what lies there is the user's, not ours. Where this package was found by
-# that folder, the last entry finds it.
-BOOTSTRAP = (
-    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; sys.path.append({root!r}); "
-    "from multiworld.serving.hosts.program import main; sys.path.pop(); main({fd}, {dies!r})"
-)
+PROGRAM = "multiworld.serving.hosts.program:main"
 CHUNK_BYTES = 64 * 1024
 STOP_MARGIN_S = 8.0
 REAP_S = 1.0
@@ -64,7 +60,8 @@ def start_host(
     ours, theirs = socket.socketpair()
     try:
         with theirs:
-            process = _execute(theirs)
+            dies = threading.current_thread() is threading.main_thread()  # the kernel counts the starting thread's end
+            process = start_interpreter(PROGRAM, theirs, dies, reads_stdin=False)
     except BaseException:
         ours.close()
         raise
@@ -162,14 +159,3 @@ class HostHandle:
         until = loop.time() + timeout_s
         while self.returncode is None and loop.time() < until:  # noqa: ASYNC110 - child watchers are the user's
             await asyncio.sleep(POLL_S)
-
-
-def _execute(line: socket.socket) -> subprocess.Popen[bytes]:
-    dies = threading.current_thread() is threading.main_thread()  # the kernel counts the end of the starting thread
-    root = str(Path(__file__).parents[3])
-    return subprocess.Popen(
-        [sys.executable, "-c", BOOTSTRAP.format(root=root, fd=line.fileno(), dies=dies)],
-        stdin=subprocess.DEVNULL,
-        pass_fds=(line.fileno(),),
-        start_new_session=True,
-    )

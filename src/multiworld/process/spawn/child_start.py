@@ -1,4 +1,4 @@
-"""How a host process learns that a child it forked has come so far that it cannot outlive its parent."""
+"""How a process learns that a child it forked has come so far that it cannot outlive its parent."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 import select
 from collections.abc import Callable
 
-from .loop import HostLoop
+from ...world.kept_process import Loop
 
-__all__ = ["Hatching"]
+__all__ = ["ChildStart"]
 
 logger = logging.getLogger(__name__)
 
 
-class Hatching:
+class ChildStart:
     """A pipe whose other end the child closes when the kernel has been told to end it with this process.
 
     One that is stopped before that would outlive us, and hold our connections open.
     """
 
-    def __init__(self, loop: HostLoop) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop, self._on_up = loop, _nothing
         self._read_fd, self._write_fd = os.pipe()
 
@@ -50,7 +50,7 @@ class Hatching:
         self.finish()
 
     def on_failure(self, error: BaseException) -> None:
-        logger.error("that a member is up was not dealt with: %s", error)
+        logger.error("the start of a child was not dealt with: %s", error)
 
     def close_descriptor(self) -> None:
         os.close(self._read_fd)
