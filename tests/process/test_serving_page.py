@@ -266,11 +266,14 @@ async def test_a_browser_comes_again_when_the_page_is_served_again(tmp_path: Pat
             assert "connected" in await driven.find("at('hosts').textContent")
             source.why = "nobody listens"
             await driven.until("at('banner').textContent.includes('nobody listens')", SEEN_S)
+            assert await driven.find("at('main').className") == "lost"
             source.why = ""
             await driven.until("at('banner').textContent === 'Every stage takes requests.'", SEEN_S)
             source.now["ready"], source.now["missing"] = False, "stage 'join' has no replica that takes <requests>"
             await driven.until("at('banner').textContent.includes('takes <requests>')", SEEN_S)
         await driven.until("at('link').textContent.startsWith('not connected')", SEEN_S)
+        assert await driven.find("at('main').className + ' ' + at('banner').className") == "lost lost"
+        assert await driven.find("at('phase').className") == "pill"
         port = int(re.findall(r":(\d+)/", url)[0])
         source.now["name"] = "another"
         async with serve_page(source, port=port):
@@ -305,6 +308,49 @@ async def test_failing_requests_turn_banner_and_stage_amber_and_then_red(tmp_pat
         assert await driven.find("at('failure').querySelector('pre').textContent") == "T"
         source.now = failing(source.now, answered=1098, failed=60)
         await driven.until("at('banner').className === 'bad' && document.querySelector('#graph .stage.bad')")
+        assert driven.complaints == []
+
+
+async def test_a_stage_of_many_replicas_is_folded_and_events_stay_on_the_first_screen(tmp_path: Path) -> None:
+    source = FakeSource()
+    source.now = status_of({"embed": ["gateway"], "many": ["embed"]}, replicas={"embed": 2, "many": 40})
+    source.now["replicas"][30]["state"] = "draining"
+    for number in range(20):
+        source.happen("ReplicaLost", member=f"many-{number + 41}", stage="many", why="it died")
+    async with serve_page(source) as url, browser(tmp_path) as driven:
+        await driven.open(url, width=1280, height=800)
+        await driven.until("at('link').textContent === 'live'")
+        assert await driven.find("document.querySelectorAll('#graph .chip').length") == 40
+        assert await driven.find("document.querySelector('#graph .chip').dataset.id") == "many-29"
+        assert await driven.find("document.querySelectorAll('#graph .world').length") == 5
+        assert await driven.find("document.querySelector('#graph svg').getBoundingClientRect().height") < 400
+        for width, height in ((1280, 800), (390, 844)):
+            await driven.resize(width, height)
+            await driven.until(f"innerWidth === {width} && document.documentElement.scrollWidth <= {width}")
+            assert await driven.find("at('events').getBoundingClientRect().top") < height - 150
+        assert driven.complaints == []
+
+
+async def test_a_click_on_an_event_leads_to_its_replica_whose_id_can_be_copied(tmp_path: Path) -> None:
+    source = FakeSource()
+    source.now = failing(source.now, answered=1000, failed=0)
+    source.happen("ReplicaReady", member="right-1", stage="right", took_s=1.0, version=1)
+    async with serve_page(source) as url, browser(tmp_path) as driven:
+        await driven.tell("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+        await driven.open(url)
+        await driven.until("at('link').textContent === 'live'")
+        source.now = failing(source.now, answered=1090, failed=10)
+        await driven.until("at('banner').className === 'bad'")
+        await driven.find("document.querySelector('#events button').click()")
+        assert await driven.find("at('detail').querySelector('h2').textContent") == "right-1"
+        assert await driven.find("document.querySelector('#graph .picked').dataset.id") == "right-1"
+        assert "ValueError: <bad> row" in await driven.find("at('detail').querySelector('h3').textContent")
+        await driven.find("document.querySelector('#detail .copy').click()")
+        await driven.until("document.querySelector('#detail .copy').textContent === 'copied'")
+        source.now["replicas"] = [each for each in source.now["replicas"] if each["id"] != "right-1"]
+        await driven.until("at('detail').querySelector('h2').textContent === 'right-1 is gone'")
+        await driven.find("document.querySelector('#detail .close').click()")
+        assert await driven.find("at('detail').hidden")
         assert driven.complaints == []
 
 

@@ -12,11 +12,13 @@ from itertools import pairwise
 
 from ..graph import GATEWAY
 
-__all__ = ["SINK", "SOURCE", "Box", "Drawing", "draw"]
+__all__ = ["SINK", "SOURCE", "Box", "Drawing", "draw", "is_folded"]
 
 SOURCE, SINK = "gateway:in", "gateway:out"
 """Where requests come in, and answers go out: the gateways, drawn twice. No stage has a colon in its name."""
 BOX_W, BOX_H, BOX_GAP = 158.0, 76.0, 8.0
+MOST_BOXES = 6  # replicas of a stage; more are drawn as chips
+CHIPS_IN_ROW, CHIP_H, CHIP_GAP = 4, 22.0, 6.0
 HEAD_H, PAD = 44.0, 8.0
 LANE = 18.0
 NODE_GAP, LAYER_GAP = 14.0, 64.0
@@ -184,10 +186,29 @@ def _size(node: Node, num_places: Mapping[str, int], is_upright: bool) -> tuple[
     if node in (SOURCE, SINK):
         return (BOX_W + 2 * PAD if is_upright else END_W), END_H
     places = max(1, num_places.get(node, 0))
-    return BOX_W + 2 * PAD, HEAD_H + places * (BOX_H + BOX_GAP) + PAD - BOX_GAP
+    rows, row_h, gap = places, BOX_H, BOX_GAP
+    if is_folded(places):
+        rows, row_h, gap = -(-places // CHIPS_IN_ROW), CHIP_H, CHIP_GAP
+    return BOX_W + 2 * PAD, HEAD_H + rows * (row_h + gap) + PAD - gap
+
+
+def is_folded(num_places: int) -> bool:
+    """Return whether the replicas of a stage are drawn as chips, as there are too many for boxes."""
+    return num_places > MOST_BOXES
 
 
 def _inside(node: Box, num_places: int) -> list[Box]:
+    if is_folded(num_places):
+        width = (BOX_W - (CHIPS_IN_ROW - 1) * CHIP_GAP) / CHIPS_IN_ROW
+        return [
+            Box(
+                x=node.x + PAD + index % CHIPS_IN_ROW * (width + CHIP_GAP),
+                y=node.y + HEAD_H + index // CHIPS_IN_ROW * (CHIP_H + CHIP_GAP),
+                width=width,
+                height=CHIP_H,
+            )
+            for index in range(num_places)
+        ]
     return [
         Box(x=node.x + PAD, y=node.y + HEAD_H + index * (BOX_H + BOX_GAP), width=BOX_W, height=BOX_H)
         for index in range(num_places)

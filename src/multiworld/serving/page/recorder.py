@@ -169,7 +169,7 @@ class Recorder:
         now = time.monotonic()
         observe(self._rates, self._slots, status, now)
         shown = {**snapshot(status, self._rates, self._slots, now), "silent": None}
-        graph = graph_view(status, self._slots)
+        graph = graph_view(status, self._slots, {each["id"] for each in shown["replicas"] if each["trouble"]})
         added = self._add_point(shown)
         if added or shown != self.shown or graph != self.graph:
             self.shown = shown

@@ -27,6 +27,8 @@ class Story:
     tone: Tone
     about: str
     text: str
+    member: str = ""
+    """The replica or gateway that it is about, if it is about one."""
     detail: str = ""
 
 
@@ -44,6 +46,7 @@ def tell(event: Event) -> Story:
         tone=tone,
         about=str(event.get("stage", event.get("host", ""))),
         text=text,
+        member=str(event.get("member", "")),
         detail=str(event.get("traceback", "")) or _rest(str(event.get("error", ""))),
     )
 

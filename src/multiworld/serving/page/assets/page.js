@@ -1,4 +1,3 @@
-"use strict";
 const svgSpace = "http://www.w3.org/2000/svg", span = 300, kept = 500;
 const glyphs = {good: "●", calm: "◔", warn: "◑", bad: "✕"}, marks = {warn: "◆", bad: "▲"};
 const order = ["fault", "replica", "scaling", "update"];
@@ -6,23 +5,14 @@ const labels = {fault: "faults", replica: "starts and replacements", scaling: "s
   other: "other", world: "worlds"};
 const hidden = new Set(["world"]);
 const narrow = matchMedia("(max-width: 700px)");
-let run = null, graph = null, snapshot = null, points = [], events = [], skew = 0, picked = null;
-const at = id => document.getElementById(id);
-function make(tag, settings, ...children) {
-  const made = Object.assign(document.createElement(tag), settings);
-  made.append(...children);
-  return made;
-}
+let run = null, graph = null, snapshot = null, points = [], events = [], picked = null, chosen = null, isLive = true, heard = 0;
 function draw(tag, attributes, ...children) {
   const made = document.createElementNS(svgSpace, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   made.append(...children);
   return made;
 }
-function put(node, text) { if (node.textContent !== text) node.textContent = text; }
-function name(node, value) { if (node.getAttribute("class") !== value) node.setAttribute("class", value); }
 function short(text, most) { return text.length > most ? text.slice(0, most - 1) + "…" : text; }
-function count(value) { return value === null || value === undefined ? "–" : value.toLocaleString("en"); }
 function limit(window) { return window === null || window === undefined || window >= 65536 ? "" : count(window); }
 function rate(value) {
   if (value === null || value === undefined) return "–";
@@ -37,14 +27,6 @@ function batch(size) { return size === null || size === undefined ? "–" : size
 function share(value) { return value === null || value === undefined ? "–" : Math.round(value * 100) + " %"; }
 function size(bytes) { return bytes >= 1e6 ? (bytes / 1e6).toFixed(1) + " MB" : Math.round(bytes / 1e3) + " kB"; }
 function memory(mb) { return mb === null || mb === undefined ? "–" : count(mb) + " MB"; }
-function age(seconds) {
-  if (seconds < 60) return seconds + " s";
-  return seconds < 3600 ? Math.floor(seconds / 60) + " min" : (seconds / 3600).toFixed(1) + " h";
-}
-function clock(at) {
-  const when = new Date(at * 1000);
-  return when.toLocaleTimeString([], {hour12: false}) + "." + String(when.getMilliseconds()).padStart(3, "0");
-}
 function tone(member) {
   if (member.state === "ready") return member.open ? "good" : "calm";
   return {draining: "warn", leaving: "warn", awaited: "warn", gone: "bad"}[member.state] || "calm";
@@ -73,8 +55,9 @@ function showGraph() {
   }
   for (const edge of graph.edges) {
     const path = draw("path", {d: edge[kind], class: "world " + edge.state});
+    const ends = `${edge.from} → ${edge.to}` + (edge.count > 1 ? `, ${edge.count} worlds` : "");
     Object.assign(path.dataset, {from: edge.from, to: edge.to});
-    path.append(draw("title", {}, `${edge.from} → ${edge.to}: ${edge.state}` + (edge.error ? `, ${edge.error}` : "")));
+    path.append(draw("title", {}, `${ends}: ${edge.state}` + (edge.error ? `, ${edge.error}` : "")));
     root.append(path);
   }
   root.append(texts, ...drawing.empty.map(vacancy));
@@ -102,29 +85,47 @@ function stage(id, [x, y, width, height]) {
   return [box, left, right, below];
 }
 function vacancy([x, y, width, height, who, missed]) {
-  const says = !who ? "not started yet" : missed ? `✕ ${short(who, 16)} is gone` : `${short(who, 16)} has left`;
+  const small = height < 40;
+  const says = small ? (missed ? "✕" : "◔") : !who ? "not started yet" : missed ? `✕ ${short(who, 16)} is gone` : `${short(who, 16)} has left`;
   return draw("g", {class: "member " + (!who ? "calm" : missed ? "bad" : "idle")},
-    draw("rect", {x, y, width, height, rx: 7, class: "box"}),
+    draw("title", {}, who ? `${who} ${missed ? "is gone" : "has left"}` : "not started yet"),
+    draw("rect", {x, y, width, height, rx: small ? 5 : 7, class: "box"}),
     draw("text", {x: x + width / 2, y: y + height / 2 + 4, class: "middle state"}, says));
 }
 function member(id, [x, y, width, height]) {
+  if (height < 40) return chip(id, [x, y, width, height]);
   const text = (dy, look) => draw("text", {x: x + 8, y: y + dy, class: look});
   const lines = [text(17, "name"), text(33, "state"), text(47, "faint"), text(61, "")];
   const version = draw("text", {x: x + width - 8, y: y + 17, class: "right faint"});
   const load = draw("rect", {x: x + 8, y: y + height - 8, width: 0, height: 3, class: "load", rx: 1.5});
   const hint = draw("title", {});
-  const group = draw("g", {class: "member", tabindex: 0, role: "img", "data-id": id}, hint,
+  const group = draw("g", {class: "member"}, hint,
     draw("rect", {x, y, width, height, rx: 7, class: "box"}), ...lines, version,
     draw("rect", {x: x + 8, y: y + height - 8, width: width - 16, height: 3, class: "track", rx: 1.5}), load);
+  parts.set(id, {group, lines, version, load, hint, room: width - 16});
+  return chosenBy(group, id);
+}
+function chip(id, [x, y, width, height]) {
+  const label = draw("text", {x: x + width / 2, y: y + height / 2 + 4, class: "middle state"}), hint = draw("title", {});
+  const group = draw("g", {class: "member chip"}, hint, draw("rect", {x, y, width, height, rx: 5, class: "box"}), label);
+  parts.set(id, {group, label, hint});
+  return chosenBy(group, id);
+}
+function chosenBy(group, id) {
+  for (const [key, value] of [["tabindex", 0], ["role", "button"], ["data-id", id]]) group.setAttribute(key, value);
   for (const when of ["focus", "mouseenter"]) group.addEventListener(when, () => pick(id));
   for (const when of ["blur", "mouseleave"]) group.addEventListener(when, () => pick(null));
-  parts.set(id, {group, lines, version, load, hint, room: width - 16});
+  group.addEventListener("click", () => choose(id));
+  group.addEventListener("keydown", event => {
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(id); }
+  });
   return group;
 }
 function pick(id) {
   picked = id;
+  const stage = id && snapshot ? (snapshot.replicas.find(each => each.id === id) || {}).stage : null;
   for (const path of document.querySelectorAll("#graph .world")) {
-    const near = path.dataset.from === id || path.dataset.to === id;
+    const ends = [path.dataset.from, path.dataset.to], near = ends.includes(id) || ends.includes(stage);
     path.classList.toggle("near", near);
     path.classList.toggle("far", id !== null && !near);
   }
@@ -148,17 +149,21 @@ function showNumbers() {
     const part = parts.get(each.id);
     if (!part) continue;
     const look = tone(each), state = stateOf(each);
-    name(part.group, "member " + look);
+    const trouble = each.trouble ? ` failing-${each.trouble.tone}` : "";
+    name(part.group, `member ${part.label ? "chip " : ""}${look}${trouble}${each.id === chosen ? " picked" : ""}`);
     const queue = limit(each.window) ? `${each.queue}/${limit(each.window)}` : each.queue;
-    fill(part, [`${glyphs[look]} ${short(each.id, 17)}`, short(state, 25),
+    const sign = each.trouble && look === "good" ? marks[each.trouble.tone] : glyphs[look];
+    const all = `${each.id}: ${state}, process ${each.pid} on ${each.host}, ${rate(each.rate)}, ` +
+      `${time(each.service_s)} each, ${each.queue} queued, ${share(each.utilisation)} busy` +
+      (each.trouble ? `, ${each.trouble.text}` : "");
+    put(part.hint, all);
+    part.group.setAttribute("aria-label", all);
+    if (part.label) { put(part.label, `${sign} ${each.id.slice(each.id.lastIndexOf("-") + 1)}`); continue; }
+    fill(part, [`${sign} ${short(each.id, 17)}`, short(state, 25),
       short(`pid ${each.pid ?? "–"} · ${each.host}`, 26), `${rate(each.rate)} · ${time(each.service_s)} · q ${queue}`]);
     put(part.version, each.version > 1 ? "v" + each.version : "");
     part.load.setAttribute("width", part.room * (each.utilisation || 0));
     name(part.load, each.utilisation > 0.85 ? "load high" : "load");
-    const all = `${each.id}: ${state}, process ${each.pid} on ${each.host}, ${rate(each.rate)}, ` +
-      `${time(each.service_s)} each, ${each.queue} queued, ${share(each.utilisation)} busy`;
-    put(part.hint, all);
-    part.group.setAttribute("aria-label", all);
   }
 }
 function fill(part, texts) { if (part) texts.forEach((text, index) => put(part.lines[index], text)); }
@@ -203,6 +208,61 @@ function showTables() {
     [each.capacity ? count(each.capacity) : "–", "n"]]]));
 }
 
+// ---- one member: what is known of it
+
+function choose(id) {
+  chosen = id;
+  showDetail();
+  showNumbers();
+  for (const row of document.querySelectorAll("#replicas tr")) row.classList.toggle("picked", row.dataset.id === id);
+  if (id) at("detail").scrollIntoView({block: "nearest"});
+}
+function showDetail() {
+  const box = at("detail");
+  box.hidden = chosen === null;
+  if (chosen === null || !snapshot) return;
+  const found = [...snapshot.replicas, ...snapshot.gateways].find(each => each.id === chosen);
+  put(box.querySelector("h2"), found ? chosen : `${chosen} is gone`);
+  const stage = found && snapshot.stages.find(each => each.name === found.stage);
+  facts(box.querySelector("dl"), !found ? [] : [["state", stateOf(found)], ["pid", String(found.pid ?? "–")],
+    ["host", found.host], ["age", age(found.age_s)], ["rate", rate(found.rate)], ["memory", memory(found.memory_mb)],
+    ...(stage ? [["stage", stage.name], ["version", String(found.version)], ["queue", count(found.queue)],
+      ["batch", batch(found.batch)], ["done", count(found.done)], ["failed", count(found.failed)]] : [])]);
+  const failure = [stage && stage.failure, snapshot.failure].find(each => each && each.member === chosen);
+  const failed = box.querySelector(".failed");
+  failed.hidden = !failure;
+  if (failure) {
+    put(failed.querySelector("h3"), `the last error (${failure.count} times): ${failure.error.split("\n")[0]}`);
+    put(failed.querySelector("pre"), failure.traceback || failure.error);
+  }
+}
+function facts(list, pairs) {
+  while (list.children.length > pairs.length) list.lastChild.remove();
+  pairs.forEach(([label, value], index) => {
+    if (!list.children[index]) list.append(make("div", {}, make("dt", {}), make("dd", {})));
+    put(list.children[index].children[0], label);
+    put(list.children[index].children[1], value);
+  });
+}
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const field = make("textarea", {value: text});  // where the page comes over plain HTTP from another host
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+}
+at("detail").querySelector(".close").addEventListener("click", () => choose(null));
+at("detail").querySelector(".copy").addEventListener("click", async ({target}) => {
+  await copy(chosen);
+  put(target, "copied");
+  setTimeout(() => put(target, "copy id"), 1500);
+});
+for (const id of ["replicas", "gateways"]) at(id).addEventListener("click", ({target}) => {
+  const row = target.closest("tr");
+  if (row && !String(getSelection())) choose(row.dataset.id);
+});
+
 // ---- totals and curves
 
 function showStatus() {
@@ -210,11 +270,15 @@ function showStatus() {
   document.title = `${snapshot.ready ? "" : "✕ "}${snapshot.name} · multiworld`;
   put(at("name"), snapshot.name);
   const phase = snapshot.stopping ? "stopping" : snapshot.resuming ? "resuming" : snapshot.ready ? "ready" : "unready";
+  const isKnown = isLive && !snapshot.silent;
   put(at("phase"), phase === "unready" ? "not ready" : phase);
-  name(at("phase"), "pill " + phase);
+  name(at("phase"), isKnown ? "pill " + phase : "pill");
   put(at("epoch"), `routing epoch ${snapshot.epoch}`);
-  if (snapshot.silent) {
-    banner("warn", `The controller does not answer: ${snapshot.silent.why}. Requests go on without it; what is shown ` +
+  at("main").className = isKnown ? "" : "lost";
+  if (!isLive) {
+    banner("lost", `Not connected${heard ? `: what is shown is of ${clock(heard)}` : ""}.`);
+  } else if (snapshot.silent) {
+    banner("lost", `The controller does not answer: ${snapshot.silent.why}. Requests go on without it; what is shown ` +
       `is of ${clock(snapshot.silent.since)}.`);
   } else if (snapshot.missing) {
     const since = snapshot.unready_s === null ? "" : ` for ${snapshot.unready_s} s`;
@@ -243,10 +307,8 @@ function showFailure(failure) {
     failure.error.split("\n")[0]);
   put(box.querySelector("pre"), failure.traceback || failure.error);
 }
-function banner(look, text) { name(at("banner"), look); put(at("banner"), text); }
 function showCurves() {
   const now = points.length ? points[points.length - 1].at : 0;
-  skew = now;
   const falls = events.filter(each => each.kind === "ReplicaLost" && each.at > now - span);
   for (const [id, field, text] of [["rate", "rate", rate], ["p50", "p50_s", time], ["p95", "p95_s", time],
     ["p99", "p99_s", time], ["open", "open", count], ["bad", "bad_rate", rate]]) curve(id, field, text, now, falls);
@@ -299,6 +361,11 @@ function shape(tone, x, y) {
 function item(event) {
   const made = make("li", {className: event.tone}, make("time", {dateTime: new Date(event.at * 1000).toISOString()},
     `${clock(event.at)} · ${labels[event.category]}`), event.text);
+  if (event.member) {
+    const who = make("button", {type: "button", className: "who", title: `show ${event.member}`}, event.text);
+    who.addEventListener("click", () => choose(event.member));
+    made.lastChild.replaceWith(who);
+  }
   if (event.detail) made.append(make("details", {}, make("summary", {}, "more"), make("pre", {}, event.detail)));
   return made;
 }
@@ -322,7 +389,12 @@ function isRun(other) {
   if (run !== null) { points = []; events = []; graph = snapshot = null; showEvents(); }
   run = other;
 }
-function takeSnapshot(value) { snapshot = value; showStatus(); if (value) { showNumbers(); showTables(); } }
+function takeSnapshot(value) {
+  snapshot = value;
+  if (value) heard = Date.now() / 1000;
+  showStatus();
+  if (value) { showNumbers(); showTables(); showDetail(); }
+}
 function takeGraph(value) { graph = value; showGraph(); }
 function takePoints({points: more}) {
   const last = points.length ? points[points.length - 1].at : 0;
@@ -344,8 +416,14 @@ function connect() {
   hear("snapshot", takeSnapshot);
   hear("series", takePoints);
   hear("events", takeEvents);
-  source.onopen = () => link("", "live");
+  source.onopen = () => {
+    isLive = true;
+    link("", "live");
+    showStatus();
+  };
   source.onerror = () => {
+    isLive = false;
+    showStatus();
     link("lost", "not connected: the gateway has ended or cannot be reached; trying again");
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 1000);
   };
@@ -353,10 +431,10 @@ function connect() {
 narrow.addEventListener("change", showGraph);
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; showGraph(); showCurves(); } });
-const first = JSON.parse(at("first").textContent);
-isRun(first.run);
-takeEvents(first.events);
-takeSnapshot(first.snapshot);
-takeGraph(first.graph);
-takePoints(first.series);
+const known = first();
+isRun(known.run);
+takeEvents(known.events);
+takeSnapshot(known.snapshot);
+takeGraph(known.graph);
+takePoints(known.series);
 connect();
