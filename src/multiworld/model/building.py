@@ -14,7 +14,7 @@ from .boundaries import Boundary, Layout
 from .errors import PayloadMismatchError
 from .tracing import guards
 from .tracing.pinning import is_same
-from .tracing.trace import Key, Traced, fixed_sizes
+from .tracing.traced import Key, Traced, fixed_sizes
 
 __all__ = ["build"]
 

@@ -20,8 +20,10 @@ from .measuring import Measured, can_be_sent, measure
 from .partition import LayerCost, partition
 from .rows import find_rows, other_values
 from .signature import Signature
+from .tracing.exported import trace_by_export
 from .tracing.fast_path import packing_noted, without_fast_path
-from .tracing.trace import Example, NothingPinnedError, Traced, trace_by_export, trace_by_fx, trace_by_fx_and_pin
+from .tracing.symbolic import NothingPinnedError, trace_by_fx, trace_by_fx_and_pin
+from .tracing.traced import Example, Traced
 
 __all__ = ["Part", "cut", "cut_parts", "profile"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ..channel.tensors import CODES
-from .tracing.trace import Traced
+from .tracing.traced import Traced
 
 __all__ = ["Measured", "can_be_sent", "inputs_of", "measure"]
 

@@ -11,7 +11,7 @@ from torch import fx
 from .comparing import is_close
 from .measuring import can_be_sent, inputs_of
 from .tracing.guards import broken
-from .tracing.trace import Traced, fixed_sizes
+from .tracing.traced import Traced, fixed_sizes
 
 __all__ = ["Rows", "find_rows", "other_values"]
 

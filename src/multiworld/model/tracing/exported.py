@@ -1,0 +1,95 @@
+"""Follows a module with torch.export: with values, where torch.fx cannot follow its code."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from . import guards
+from .fast_path import without_fast_path
+from .regions import as_modules
+from .traced import Example, Traced, output_of, plain_output
+
+__all__ = ["trace_by_export"]
+
+logger = logging.getLogger(__name__)
+
+
+def trace_by_export(module: nn.Module, example: Example) -> Traced:
+    """Trace with torch.export, which follows the code with values; the sizes that may vary stay free.
+
+    Raises what torch.export raises.
+    """
+    spec: list[pytree.TreeSpec] = []
+    plain = copy.copy(module)  # the same weights; only its forward differs
+
+    def forward(*payload: torch.Tensor) -> Any:
+        result = plain_output(module(**dict(zip(example.values, payload, strict=True))))
+        spec[:] = [pytree.tree_structure(result)]
+        return result
+
+    plain.forward = forward
+    exported = _export(plain, example)
+    readable, others = guards.read(getattr(exported, "_guards_code", ()))
+    if others:
+        logger.warning(
+            "%s was followed for inputs of which holds: %s. Do not send it others: what it would do then is not known.",
+            type(module).__name__,
+            "; ".join(others),
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = exported.module()
+    graph = traced.graph
+    names = list(example.values)
+    for node in list(graph.nodes):
+        if node.target in ("_guards_fn", torch.ops.aten._assert_tensor_metadata.default):
+            graph.erase_node(node)  # they hold for the example's device, and take time with each request
+    as_modules(traced)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for name, node in zip(names, placeholders, strict=True):
+        node.target = name
+    output = output_of(graph)
+    output.args = (pytree.tree_unflatten(list(pytree.tree_leaves(output.args[0])), spec[0]),)
+    graph.set_codegen(fx.graph.CodeGen())
+    followed = fx.GraphModule(traced, graph)
+    return Traced(followed, example, tuple(_without_needless(readable, module, followed, example)))
+
+
+def _without_needless(readable: list[str], module: nn.Module, followed: fx.GraphModule, example: Example) -> list[str]:
+    """Let requests of one row pass, the most usual, where the model as followed does the same with one as it does."""
+    for num_rows in example.first_sizes:
+        has_rows = [value.shape[:1] == (num_rows,) for value in example.values.values()]
+        one = {
+            name: value[:1] if is_one else value
+            for is_one, (name, value) in zip(has_rows, example.values.items(), strict=True)
+        }
+        sizes = tuple(tuple(value.shape) for value in one.values())
+        if guards.broken(tuple(readable), sizes) and _agree(module, followed, one):
+            readable = guards.except_for_one_row(readable, sizes, has_rows.index(True))
+    return readable
+
+
+def _agree(module: nn.Module, followed: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> bool:
+    try:
+        with torch.no_grad(), without_fast_path():
+            whole = pytree.tree_leaves(plain_output(module(**{name: value.clone() for name, value in values.items()})))
+            found = pytree.tree_leaves(followed(*(value.clone() for value in values.values())))
+            return len(whole) == len(found) and all(map(torch.equal, whole, found))
+    except Exception:  # the model's own code may raise anything
+        return False
+
+
+def _export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
+    tensors = tuple(value.clone() for value in example.values.values())  # of each request they are different ones
+    free = tuple(dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) for tensor in tensors)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        return torch.export.export(module, tensors, dynamic_shapes={"payload": free}, strict=False)
