@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from multiworld.model.user_main import prepare_main
-from multiworld.model.weights import put_weights, weights_of
 from multiworld.serving import files
 from multiworld.serving.blueprint import Blueprint, load_work
 from multiworld.serving.control.weights_store import WeightsStore
@@ -140,51 +136,11 @@ def test_a_file_that_becomes_shorter_is_not_waited_for(tmp_path: Path) -> None:
         fetch_file(tmp_path, "x", ask)
 
 
-def test_another_host_keeps_its_own_path_and_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["/here", "/both"])
-    monkeypatch.setattr(sys, "argv", ["before"])
-    before = os.getcwd()
-    main = {"dir": "/nowhere/at/all", "orig_dir": "/nowhere", "sys_path": ["/theirs", "/both"], "sys_argv": ["after"]}
-    prepare_main(main, elsewhere=True)
-    assert (sys.path, sys.argv, os.getcwd()) == (["/here", "/both", "/theirs"], ["after"], before)
-    prepare_main({"sys_path": ["/theirs"]})
-    assert sys.path == ["/theirs"]
-
-
 @pytest.mark.parametrize("name", ["../secret", "controller.json", "/etc/passwd"])
 def test_no_other_file_is_given_away(folder: Path, name: str) -> None:
     (folder / "controller.json").write_text("secret")
     with pytest.raises(ValueError, match="no file of this deployment"):
         read_piece(folder, name, 0)
-
-
-def test_weights_are_put_whole_or_refused() -> None:
-    module = nn.Linear(2, 1)
-    put_weights(module, {"bias": torch.tensor([7.0])})
-    assert weights_of(module)["bias"].tolist() == [7.0]
-    with pytest.raises(RuntimeError, match="does not have: nonsense"):
-        put_weights(module, {"nonsense": torch.ones(1)})
-    with pytest.raises(TypeError, match="takes no weights"):
-        put_weights(functools.partial(double), {"a": torch.ones(1)})
-
-
-def test_a_work_whose_state_is_its_own_dict_gets_no_unknown_weights() -> None:
-    class Work:
-        def __init__(self) -> None:
-            self.weights = {"factor": torch.ones(1)}
-
-        def state_dict(self) -> dict[str, torch.Tensor]:
-            return self.weights
-
-        def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-            self.weights = state
-
-    work = Work()
-    with pytest.raises(RuntimeError, match="does not have: facotr"):
-        put_weights(work, {"facotr": torch.ones(1)})
-    assert list(work.weights) == ["factor"]
-    put_weights(work, {"factor": torch.zeros(1)})
-    assert work.weights["factor"].item() == 0
 
 
 async def test_an_update_of_some_weights_leaves_the_others_as_the_last_update_made_them(tmp_path: Path) -> None:
