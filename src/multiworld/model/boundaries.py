@@ -1,4 +1,4 @@
-"""Finds where a graph of operations can be cut: where only tensors go over, and what goes over there."""
+"""Finds the places where a graph of operations can be cut, and the tensors that cross each of them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ RANDOM = ("rand", "normal", "bernoulli", "dropout", "multinomial")
 
 @dataclass(frozen=True)
 class Boundary:
-    """``end``: how many of the graph's operations lie before it. ``tensors`` go over it, ``sizes`` are read from them.
+    """``end``: how many of the graph's operations lie before it. ``tensors`` cross it; ``sizes`` are read from them.
 
-    A stage can execute several requests at once if each tensor that goes over has the requests' rows in front:
-    ``by_rows``.
+    ``by_rows``: the first dimension of each tensor is that of the rows, so requests can be concatenated.
     """
 
     end: int
@@ -36,11 +35,11 @@ class Boundary:
 
 
 class Layout:
-    """The operations of a graph in order, and which of them are made again wherever they are needed.
+    """The operations of a graph in order, and which of them each part computes again for itself.
 
-    Made again is what depends on no request, only on weights, constants and sizes: a mask, positions, rotary angles.
-    Sending it would cost more, and such a tensor has no rows to concatenate. What is written into, itself or through
-    a view, is not: it would be made without what was written.
+    A part computes again what depends on no request, only on weights, constants and sizes: a mask, positions, rotary
+    angles. To send it would cost more, and such a tensor has no rows to concatenate. A tensor that is written into,
+    itself or through a view, is sent: computed again, it would lack what was written.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
@@ -51,7 +50,7 @@ class Layout:
         self.remade = self._made_again(self._written())
 
     def boundaries(self, measured: Mapping[fx.Node, Measured], with_rows: Collection[fx.Node]) -> list[Boundary]:
-        """Return where the graph can be cut, each place once (of equal ones the first), the very end not among them.
+        """Return where the graph can be cut. Of places with the same tensors only the first is returned, never the end.
 
         ``with_rows``: the operations that return a tensor with the requests' rows in front.
         """
@@ -67,11 +66,11 @@ class Layout:
         return found
 
     def needed_sizes(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
-        """Return the sizes that nodes are made of, directly or through what is made again."""
+        """Return the sizes that nodes need, directly or through what is computed again."""
         return {node for node in self._needed(nodes) if node in self.sizes}
 
     def needed_weights(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
-        """Return the weights and constants that nodes are made of, directly or through what is made again."""
+        """Return the weights and constants that nodes need, directly or through what is computed again."""
         return {node for node in self._needed(nodes) if node.op == "get_attr"}
 
     def _needed(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -105,17 +104,17 @@ class Layout:
         return Boundary(end, tensors, readable, by_rows)
 
     def _memory_written(self, measured: Mapping[fx.Node, Measured]) -> list[set[int]]:
-        """Return for each operation which memory it and the later ones write into."""
+        """Return for each operation the memory into which it and the later operations write."""
         written: list[set[int]] = [set()]
         for node in reversed(self.nodes):
             into = _written_by(node)
-            if node.op == "call_module":  # it returns a view, or wrote into what it was given, as an activation may
+            if node.op == "call_module":  # it may return a view, or write into its input as an activation does
                 into = [source for source in node.all_input_nodes if measured[source].memory == measured[node].memory]
             written.append(written[-1] | {measured[source].memory for source in into})
         return written[::-1]
 
     def _last_uses(self) -> dict[fx.Node, int]:
-        """Return the index of the last operation that needs a node, directly or through what is made again there."""
+        """Return for each node the last operation that needs it, also through what is computed again there."""
         last: dict[fx.Node, int] = {}
         for node in self.nodes:
             if node in self.remade or node in self.sizes:
@@ -136,7 +135,7 @@ class Layout:
         return remade
 
     def _written(self) -> set[fx.Node]:
-        """Return which of what would be made again shares its memory with what is written into."""
+        """Return the nodes to be computed again whose memory an operation writes into."""
         written: set[fx.Node] = set()
         left = [node for writer in self.nodes for node in _written_by(writer)]
         while left:
@@ -149,7 +148,7 @@ class Layout:
 
 
 def _share_any(tensors: Iterable[fx.Node], written: Collection[int], measured: Mapping[fx.Node, Measured]) -> bool:
-    """Return whether two tensors share memory that is written into: sent, each would have its own."""
+    """Return whether two tensors share memory that is written into. Once sent, each would have memory of its own."""
     counts = Counter(measured[node].memory for node in tensors)
     return any(count > 1 and memory in written for memory, count in counts.items())
 
@@ -175,14 +174,14 @@ def _written_by(node: fx.Node) -> list[fx.Node]:
 
 
 def _maybe_viewed_by(node: fx.Node) -> list[fx.Node]:
-    """Return the tensors whose memory an operation's result may be."""
+    """Return the tensors of which an operation's result may be a view."""
     if isinstance(node.target, torch._ops.OpOverload):
         return _arguments(node, node.target, only_written=False)
     return node.all_input_nodes
 
 
 def _arguments(node: fx.Node, target: torch._ops.OpOverload[..., Any], *, only_written: bool) -> list[fx.Node]:
-    """Return the tensors that an operation's schema says it writes into, or also returns views of."""
+    """Return the tensors that an operation's schema writes into; unless ``only_written``, also those it views."""
     found: list[fx.Node] = []
     for place, argument in enumerate(target._schema.arguments):
         alias = argument.alias_info
@@ -195,7 +194,7 @@ def _arguments(node: fx.Node, target: torch._ops.OpOverload[..., Any], *, only_w
 
 
 def _is_size(node: fx.Node) -> bool:
-    """Return whether a node is a size of a tensor that torch.export left free."""
+    """Return whether a node is a size that torch.export left free."""
     return node.target is torch.ops.aten.sym_size.int and isinstance(node.meta.get("val"), torch.SymInt)
 
 

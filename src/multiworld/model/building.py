@@ -1,4 +1,4 @@
-"""Makes modules of the parts of a graph that was cut: each takes one payload and returns one."""
+"""Builds a module of each part of a graph. A part takes one payload and returns one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["build"]
 def build(
     traced: Traced, layout: Layout, cuts: Sequence[Boundary], state: Collection[str], num_rows: int | None
 ) -> list[nn.Module]:
-    """Return the parts between the cuts as modules; their weights are those of the whole, under the same names.
+    """Return the parts between the cuts as modules. They use the weights of the whole, under the same names.
 
-    One tensor goes from part to part as it is, several as a dict. ``state``: the names in the whole's ``state_dict``;
-    the parts' have no others. ``num_rows``: of the example.
+    One tensor crosses a cut as it is, several cross as a dict. ``state``: the names in the whole's ``state_dict``; a
+    part's ``state_dict`` has no others. ``num_rows``: of the example.
     """
     for node in layout.nodes:
         if node.op == "get_attr" and node.target not in state:
@@ -39,7 +39,7 @@ def build(
 
 
 class _Constant(nn.Module):
-    """Holds a tensor that is no part of the state, also after pickling, which would make a plain attribute one."""
+    """Holds a tensor outside the ``state_dict``. Pickling would make a buffer of a plain attribute of a GraphModule."""
 
     value: torch.Tensor
 
@@ -52,7 +52,7 @@ class _Constant(nn.Module):
 
 
 class _Structure(nn.Module):
-    """Refuses a payload of another structure than the example's, of which a part would be ignored."""
+    """Refuses a payload with another structure than the example's: a part would ignore what it does not know."""
 
     def __init__(self, keys: list[Key]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Structure(nn.Module):
 
 
 class _Sizes(nn.Module):
-    """Refuses sizes for which the model was not followed; None stands for any."""
+    """Refuses sizes for which the model was not traced. None stands for any size."""
 
     def __init__(self, name: str, sizes: tuple[int | None, ...]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Sizes(nn.Module):
 
 
 class _Guards(nn.Module):
-    """Refuses sizes with which the model would go another way than the one that was followed."""
+    """Refuses sizes with which the model would take another branch than the traced one."""
 
     def __init__(self, names: list[str], conditions: tuple[str, ...]) -> None:
         super().__init__()
@@ -106,16 +106,16 @@ class _Guards(nn.Module):
 
 
 class _Pinned(nn.Module):
-    """Refuses weights with which the model would go another way than the one that was followed."""
+    """Refuses weights with which the model would take another branch than the traced one."""
 
     def __init__(self, names: list[str], values: list[torch.Tensor]) -> None:
         super().__init__()
         self.names, self.values = names, [value.detach().clone() for value in values]
-        self.seen: list[tuple[int, int]] = []  # the weights that were found to be the same
+        self.seen: list[tuple[int, int]] = []  # address and version of each weight when it was last compared
 
     def forward(self, tensor: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         present = [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights]
-        if present != self.seen or any(version < 0 for _, version in present):  # loading weights counts up
+        if present != self.seen or any(version < 0 for _, version in present):  # loading weights raises the version
             for name, value, is_one in zip(self.names, self.values, is_same(weights, self.values), strict=True):
                 if not is_one:
                     raise RuntimeError(
@@ -127,7 +127,7 @@ class _Pinned(nn.Module):
 
 
 class PartTracer(fx.Tracer):
-    """Follows a part when it is unpickled. What is computed of buffers stays computed: it follows new weights."""
+    """Traces a part when it is unpickled. What is computed of buffers is traced, so new weights have effect."""
 
     proxy_buffer_attributes = True
 
@@ -191,7 +191,7 @@ class _Part:
             self._made[inputs[0]] = self._checked(tensors, "guards", _Guards(names, self._traced.guards))
 
     def _check_pinned(self) -> None:
-        names = [name for name in self._traced.pinned if name in self._state]  # nobody loads others
+        names = [name for name in self._traced.pinned if name in self._state]  # others are never loaded anew
         if names:
             first = next(node for node in self._layout.nodes if node.op == "placeholder")
             check = _Pinned(names, [_attribute(self._traced.module, name) for name in names])
@@ -205,7 +205,7 @@ class _Part:
         return made if len(made) > 1 else next(iter(made.values()))
 
     def _checked(self, values: list[fx.Node], name: str, check: nn.Module) -> fx.Node:
-        """Have a module look at what comes in; what else is called by a part is followed when it is unpickled."""
+        """Let a module check what comes in. It has to be a module: unpickling would trace into a function."""
         name = f"checked_{name}"
         while hasattr(self._traced.module, name):
             name += "_"
@@ -216,7 +216,7 @@ class _Part:
         return self._graph.call_function(operator.getitem, (payload, key))
 
     def _make(self, node: fx.Node) -> fx.Node:
-        """Return the node's copy in this part; what may be made again is, with all that it is made of."""
+        """Return the node's copy in this part. What is computed again is copied with all that it needs."""
         if node not in self._made:
             if node.op == "get_attr" and node.target not in self._state:
                 self._made[node] = self._graph.call_module(_constant_name(node))
@@ -225,7 +225,7 @@ class _Part:
         return self._made[node]
 
     def _on_any_device(self, node: fx.Node) -> fx.Node:
-        """Make a copied node use the payload's device, where it names the one on which the model was traced."""
+        """Let a copied node use the payload's device in place of the device on which the model was traced."""
         if any(isinstance(value, torch.device) for value in (*node.args, *node.kwargs.values())):
             with self._graph.inserting_before(node):
                 self._device = self._device or self._graph.call_function(getattr, (self._tensor, "device"))
@@ -238,7 +238,7 @@ class _Part:
 
     @property
     def _tensor(self) -> fx.Node:
-        """One of the tensors that come in."""
+        """One of the part's inputs."""
         if self._before is not None:
             return self._made[self._before.tensors[0]]
         return self._made[next(node for node in self._layout.nodes if node.op == "placeholder")]

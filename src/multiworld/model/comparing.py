@@ -1,4 +1,4 @@
-"""Compares answers and tensors: bit by bit, or to within what rounding makes different."""
+"""Compares answers and tensors, bit by bit or within rounding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["agree", "is_close", "leaves", "same"]
 
 
 def leaves(answer: Any) -> list[torch.Tensor]:
-    """Return the tensors of an answer, whatever its structure."""
+    """Return the tensors of an answer of any structure."""
     if isinstance(answer, torch.Tensor):
         return [answer]
     items = answer.values() if isinstance(answer, Mapping) else answer if isinstance(answer, (list, tuple)) else ()
@@ -20,7 +20,7 @@ def leaves(answer: Any) -> list[torch.Tensor]:
 
 
 def agree(one: Any, other: Any) -> bool:
-    """Return whether two answers to one request are the same; on a GPU, sums may come in another order each time."""
+    """Return whether two answers to one request are the same. On a GPU they may differ by rounding."""
     ones, others = leaves(one), leaves(other)
     return len(ones) == len(others) and all(
         same(first, second) or (first.is_cuda and is_close(first, second))
@@ -29,7 +29,7 @@ def agree(one: Any, other: Any) -> bool:
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors are equal, bit by bit but for the kinds of NaN."""
+    """Return whether two tensors are equal bit by bit, except that all NaN are equal."""
     if one.dtype != other.dtype or one.layout != other.layout or one.is_nested != other.is_nested:
         return False
     if one.is_nested:
@@ -45,10 +45,10 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def is_close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 0.0) -> bool:
-    """Return whether two tensors differ by no more than rounding may make out of one computation.
+    """Return whether two tensors differ by no more than rounding explains.
 
-    That is the root of their type's precision (3.5e-4 for float32), or ``tolerance`` if that is more, of the largest
-    value: between the one rounding of an operation, and what would be another result.
+    The bound is relative to the largest value: the square root of the type's precision (3.5e-4 for float32), or
+    ``tolerance`` if that is more.
     """
     if one.shape != other.shape or one.dtype != other.dtype:
         return False

@@ -1,4 +1,4 @@
-"""Copies a model so that whatever is done with the copy, nothing of the model changes; and keeps random states."""
+"""Copies a model so that no use of the copy changes it, and keeps random states."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def private_copy(module: M) -> M:
-    """Return a copy in evaluation mode that has only the parameters in common with a model.
+    """Return a copy in evaluation mode that shares only the parameters with the model.
 
-    Buffers, other tensors, attributes and hooks are its own, except for what Python cannot copy, such as a lock or an
-    open file. A module that ``Module.compile`` compiled is as it was before.
+    Buffers, other tensors, attributes and hooks are copied, except for what Python cannot copy, such as a lock or an
+    open file. A module that ``Module.compile`` compiled is not compiled in the copy.
     """
     originals = list(module.modules())
     copies = [object.__new__(type(original)) for original in originals]  # a GraphModule's own __new__ makes a class
@@ -37,7 +37,7 @@ def private_copy(module: M) -> M:
 
 @contextmanager
 def random_states_kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """At the end, all that draws random numbers goes on as if nobody had drawn meanwhile: on CPUs and these GPUs."""
+    """Restore the random states of Python, NumPy and PyTorch at the end, on the CPU and the GPUs of ``tensors``."""
     gpus = sorted({tensor.device.index for tensor in tensors if tensor.is_cuda})
     numpy = sys.modules.get("numpy")
     of_python, of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
@@ -54,7 +54,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     if id(value) in memo:
         return memo[id(value)]
     made: Any
-    if isinstance(value, torch.Tensor) and not value.is_leaf:  # which deepcopy refuses
+    if isinstance(value, torch.Tensor) and not value.is_leaf:  # deepcopy refuses it
         made = value.detach().clone()
     elif type(value) in (dict, OrderedDict):
         made = memo[id(value)] = type(value)()
@@ -65,7 +65,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     else:
         try:
             made = copy.deepcopy(value, memo)
-        except Exception:  # it may be of any type, and raise anything
+        except Exception:  # the value may be of any type and raise anything
             made = value
     memo[id(value)] = made
     return made

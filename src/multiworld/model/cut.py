@@ -1,4 +1,4 @@
-"""Cuts a model into stages: measures it, decides where, builds the parts and checks that they equal the whole."""
+"""Cuts a model into parts: measures it, decides where, builds the parts and checks that they equal the whole."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from .tracing.traced import Example, Traced
 __all__ = ["Part", "cut", "cut_parts", "profile"]
 
 SECONDS_PER_BYTE = 3e-10
-"""What a byte costs between two processes of one host: about 3 GB/s."""
+"""The time to send a byte between two processes of one host: about 3 GB/s."""
 SECONDS_PER_TENSOR = 2e-5
-"""What a tensor costs at least to be packed, sent and unpacked."""
+"""The time to pack, send and unpack a small tensor."""
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Part:
-    """``by_rows``: each tensor that goes in or out has the requests' rows in front, so requests can be concatenated."""
+    """``by_rows``: each tensor that goes in or out has the rows in front, so that requests can be concatenated."""
 
     module: nn.Module
     by_rows: bool
     signature: Signature
-    """Of what goes in and comes out when the example is answered."""
+    """The tensors that go in and come out with the example."""
 
 
 def profile(module: nn.Module, example: Any, *, repeats: int = 5) -> list[LayerCost]:
-    """Measure what the parts of a model cost between the places where it can be cut.
+    """Measure the cost of a model between each two places where it can be cut.
 
-    ``example``: a request's payload: a tensor, or a list or dict of tensors, which ``forward`` takes as its positional
-    or keyword arguments. The module stays as it is; a copy of it is measured, in evaluation mode. Raises ValueError if
-    it cannot be traced.
+    ``example``: a payload: a tensor, or a list or dict of tensors, which ``forward`` takes as its positional or keyword
+    arguments. The module stays as it is: a copy is measured, in evaluation mode. Raises ValueError if the module cannot
+    be traced.
     """
     return _tried(module, example, 1, lambda _, traced: _Cuttable(traced, repeats, at_least=1).costs())
 
@@ -66,22 +66,23 @@ def cut(
     max_param_bytes: int | None = None,
     by_rows: bool = False,
 ) -> list[nn.Module]:
-    """Cut a model into modules which, called one after the other, return bitwise what it returns in evaluation mode.
+    """Cut a model into modules that, called in a chain, return bitwise what the model returns in evaluation mode.
 
-    Where the model uses PyTorch's fast path for attention and torch.export has to follow it, they return what it
-    returns without that path, which is the same to within rounding (see ``comparing.is_close``).
+    If torch.export has to follow PyTorch's fast path for attention, the parts return what the model returns without
+    that path: the same within rounding (see ``comparing.is_close``).
 
-    The slowest of them is as fast as the measured costs allow. They share the model's parameters, and have copies of
-    its buffers, under the same names. The model stays as it is, in the mode in which it is; the parts are in evaluation
-    mode. Skip connections go along as further tensors of the payload. ``example``:
-    see ``profile``; give it two rows or more, so that rows can be told from other dimensions of size 1, and the size of
-    a usual request, for which the parts are balanced. ``by_rows``: cut only where the first dimension of all that goes
-    on is that of the rows, so that requests can be batched in every part; but in the first one only if all of a request
-    has its rows in front.
+    The slowest part is as fast as the measured costs allow. The parts share the model's parameters and have copies of
+    its buffers, under the same names. The model and its mode stay as they are; the parts are in evaluation mode. Skip
+    connections become further tensors of the payload. A part raises PayloadMismatchError for a payload that does not
+    fit the example.
 
-    Raises ValueError for a model that cannot be traced, has fewer places to cut than asked for, keeps state between
-    calls, draws random numbers, or gives an answer that cannot be served; TypeError for what is no module, or for an
-    example that it cannot take.
+    ``example``: as of ``profile``. Give it at least two rows, which tell the rows from other dimensions of size 1, and
+    the usual size: the parts are balanced for it. ``by_rows``: cut only where every tensor has the rows in front, so
+    that requests can be batched in every part; in the first part only if every input has its rows in front.
+
+    Raises ValueError for a model that cannot be traced, has too few places to cut, keeps state between calls, draws
+    random numbers, or gives an answer that cannot be sent; TypeError for what is no module, or for an example that it
+    cannot take.
     """
     parts = cut_parts(
         module,
@@ -107,7 +108,7 @@ def cut_parts(
     max_param_bytes: int | None = None,
     by_rows: bool = False,
 ) -> list[Part]:
-    """As ``cut``, and tell of each part whether its requests can be batched."""
+    """Cut as ``cut`` does, and return with each part its signature and whether its requests can be batched."""
 
     def attempt(own: nn.Module, traced: Traced) -> list[Part]:
         cuttable = _Cuttable(traced, repeats, at_least=num_stages, by_rows=by_rows)
@@ -134,18 +135,18 @@ def cut_parts(
 
 
 class _UnsuitableError(ValueError):
-    """A model as one way of tracing gives it cannot be cut as asked; another way may do."""
+    """The graph of one way of tracing cannot be cut as asked. Another way may succeed."""
 
 
 def _tried(module: nn.Module, example: Any, num_stages: int, attempt: Callable[[nn.Module, Traced], T]) -> T:
-    """Return what the first way of tracing gives with which an attempt succeeds. Attempts get a copy of the module."""
+    """Try each way of tracing, and return the result of the first attempt that succeeds, of a copy of the module."""
     check_kind(module)
     bound = Example.bind(module, example)
     name = type(module).__name__
     with random_states_kept([*module.parameters(), *module.buffers(), *bound.values.values()]):
         own = private_copy(module)
         _check_behaviour(name, private_copy(own), bound)
-        problems: dict[str, str] = {}  # each once, with the first way that has met it
+        problems: dict[str, str] = {}  # each problem once, with the first way of tracing that met it
         for trace in (trace_by_fx, trace_by_fx_and_pin, trace_by_export):
             try:
                 return attempt(own, trace(private_copy(own), bound))
@@ -153,7 +154,7 @@ def _tried(module: nn.Module, example: Any, num_stages: int, attempt: Callable[[
                 continue
             except _UnsuitableError as error:
                 problems.setdefault(str(error), trace.__name__)
-            except Exception as error:  # this runs the model's own code, which may raise anything
+            except Exception as error:  # the model's own code may raise anything
                 problems.setdefault(f"{type(error).__name__}: {_first_line(error)}", trace.__name__)
     reasons = "; ".join(f"{way}: {problem}" for problem, way in problems.items())
     raise ValueError(
@@ -162,7 +163,7 @@ def _tried(module: nn.Module, example: Any, num_stages: int, attempt: Callable[[
 
 
 def _check_behaviour(name: str, module: nn.Module, bound: Example) -> None:
-    """Raise ValueError for a model that cannot be served in parts, however it is followed."""
+    """Raise ValueError for a model that no way of tracing can cut."""
     others = {parameter: other_values(value) for parameter, value in bound.values.items()}
     try:
         answer = check_pure(module, bound.values, others)
@@ -178,7 +179,7 @@ def _check_behaviour(name: str, module: nn.Module, bound: Example) -> None:
 
 
 class _Cuttable:
-    """A model as a chain of runs of operations, between the places where it can be cut."""
+    """A traced model as a chain of runs of operations between the places where it can be cut."""
 
     def __init__(self, traced: Traced, repeats: int, *, at_least: int, by_rows: bool = False) -> None:
         self.traced = traced
@@ -222,7 +223,7 @@ class _Cuttable:
         ]
 
     def _weights(self, run: Sequence[fx.Node]) -> dict[int, int]:
-        """Return the bytes of each tensor that the part of a run holds."""
+        """Return the bytes of each weight that a part with this run holds."""
         module = self.traced.module
         made = [node for node in run if node not in self.layout.remade]
         held: list[object] = []
@@ -237,22 +238,22 @@ class _Cuttable:
 
 
 def _usable(boundaries: list[Boundary], at_least: int, *, by_rows: bool) -> list[Boundary]:
-    """Prefer places where requests can be concatenated; unless ``by_rows``, take all if those are too few."""
+    """Return the places where requests can be concatenated, or all places if those are too few and not ``by_rows``."""
     along_rows = [boundary for boundary in boundaries if boundary.by_rows]
     enough = along_rows and len(along_rows) + 1 >= at_least
     return along_rows if by_rows or enough else boundaries
 
 
 def _name(nodes: Sequence[fx.Node], measured: Mapping[fx.Node, Measured]) -> str:
-    """Return the name of the costliest operation of a run: the module's, where it is one."""
+    """Return the name of the costliest operation of a run; a module has its path as a name."""
     costliest = max(nodes, key=lambda node: measured[node].seconds)
     return str(costliest.target) if costliest.op == "call_module" else costliest.name
 
 
 def _check(module: nn.Module, bound: Example, example: Any, parts: Sequence[nn.Module]) -> list[Any]:
-    """Compare one run through the parts, each with its own copy of its payload as in a process of its own.
+    """Run the parts in a chain, and compare the answer with that of the whole. Each payload is copied as if sent.
 
-    Return the payloads: the example, and what each part answers.
+    Return the payloads: the example, and the answer of each part. Raises _UnsuitableError if the answers differ.
     """
     payloads = [example]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Runs a traced model on its example, and notes what each operation took and returned."""
+"""Runs a traced model on its example, and measures the time and the result of each operation."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["Measured", "can_be_sent", "inputs_of", "measure"]
 
 @dataclass(frozen=True)
 class Measured:
-    """``shape`` is None where an operation returned something else than one tensor that can be sent.
+    """The time and the result of one operation. ``shape``: None unless the result is one tensor that can be sent.
 
-    ``memory``: where its memory begins; at each moment different tensors have the same only if they share it.
+    ``memory``: the address of the result's memory. Tensors that live at the same time have equal addresses only if they
+    share memory.
     """
 
     seconds: float
@@ -51,10 +52,9 @@ class _Stopwatch(fx.Interpreter):
 
 
 def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
-    """Return the shortest of ``repeats`` runs for each operation, after one run that is not counted.
+    """Return the shortest time of ``repeats`` runs for each operation, after one run that is not counted.
 
-    The shortest, since what else the machine does can only add to an operation's time: a stall in most of the runs
-    would move a median, and with it the cut.
+    The shortest: other load on the machine can only add time. A stall in most of the runs would move a median.
     """
     inputs = inputs_of(traced)
     watch = _Stopwatch(traced.module, any(value.is_cuda for value in inputs))
@@ -67,7 +67,7 @@ def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
 
 
 def can_be_sent(value: object) -> TypeGuard[torch.Tensor]:
-    """Return whether a value may go from stage to stage: quantized, sparse and nested tensors do not."""
+    """Return whether a value is a tensor that can be sent: not quantized, sparse or nested."""
     return (
         isinstance(value, torch.Tensor)
         and value.layout is torch.strided
@@ -77,6 +77,6 @@ def can_be_sent(value: object) -> TypeGuard[torch.Tensor]:
 
 
 def inputs_of(traced: Traced) -> list[torch.Tensor]:
-    """Return the example's tensors in the graph's order, whatever the example's."""
+    """Return the example's tensors in the order of the graph's inputs."""
     places = [node for node in traced.module.graph.nodes if node.op == "placeholder"]
     return [traced.example.values[str(node.target)] for node in places]

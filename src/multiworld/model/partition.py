@@ -1,4 +1,4 @@
-"""Decides between which layers a model is cut, so that the slowest stage is as fast as it can be. Pure."""
+"""Decides between which layers a model is cut: the slowest stage becomes as fast as possible. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["LayerCost", "Partition", "partition"]
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one layer was measured to cost: seconds per call, bytes of its weights, what goes on to the next layer.
+    """The measured cost of one layer: seconds per call, bytes of its weights, and what it sends to the next layer.
 
-    ``shared_bytes``: of those of its weights that other layers have too, by a number for each. A stage of several such
-    layers holds them once.
+    ``shared_bytes``: the bytes of each weight that other layers use, too, by a number for each weight. A stage with
+    several of these layers holds the weight once.
     """
 
     name: str
@@ -28,7 +28,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Partition:
-    """``starts``: the first layer of each stage. ``seconds``: what each stage takes, sending and receiving included."""
+    """``starts``: the first layer of each stage. ``seconds``: per stage, with sending and receiving."""
 
     starts: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -46,10 +46,10 @@ def partition(
     seconds_per_tensor: float = 0.0,
     max_param_bytes: int | None = None,
 ) -> Partition:
-    """Cut a chain of layers into ``num_stages`` runs: the slowest as fast as can be, and then the least to send.
+    """Cut a chain of layers into ``num_stages`` runs, so that the slowest is fastest; of equal cuts, the least is sent.
 
-    A stage takes the seconds of its layers, and those for the bytes and the tensors that it receives and sends on (the
-    request and the answer are no difference between cuts, and not counted). Raises ValueError if there are fewer layers
+    A stage takes the seconds of its layers, and the seconds for the bytes and tensors that it receives and sends. The
+    request and the answer are the same for all cuts and are not counted. Raises ValueError if there are fewer layers
     than stages, or if no cut keeps every stage's weights within ``max_param_bytes``.
 
     Exact, by dynamic programming over the last cut: O(stages * layers^2).
@@ -80,7 +80,7 @@ def partition(
 
 
 class _Chain:
-    """Answers what a run of layers costs, in constant time."""
+    """Knows the cost of any run of layers, in constant time."""
 
     def __init__(self, costs: Sequence[LayerCost], sent: Sequence[float], max_param_bytes: float) -> None:
         self._seconds = list(accumulate((cost.seconds for cost in costs), initial=0.0))
@@ -96,12 +96,12 @@ class _Chain:
         return self._seconds[end] - self._seconds[start] + self._sent[start] + self._sent[end]
 
     def sent(self, start: int) -> float:
-        """Return how long what goes over the cut in front of a layer takes."""
+        """Return the seconds that it takes to send what crosses the cut in front of a layer."""
         return self._sent[start]
 
 
 def _weights(costs: Sequence[LayerCost]) -> list[int]:
-    """Return the bytes of the weights of the first layer, of the first two, and so on."""
+    """Return the bytes of the weights of the first layer, of the first two layers, and so on."""
     known: set[int] = set()
     sums: list[int] = []
     for cost in costs:

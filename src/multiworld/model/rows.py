@@ -1,4 +1,4 @@
-"""Finds out which operations keep the rows of a request apart from those of others, by running them beside others."""
+"""Finds the operations that keep the rows of requests apart, by running the example alone and among other rows."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from .tracing.traced import Traced, fixed_sizes
 __all__ = ["Rows", "find_rows", "other_values"]
 
 TOLERANCE_ON_GPU = 1e-2
-"""Of the largest value: there, another number of rows may be computed by another algorithm, with TF32 or without."""
+"""Relative to the largest value. A GPU may use another algorithm, with or without TF32, for another number of rows."""
 
 NUMBERS_TRIED = 64
-"""Of rows, which a batch may have."""
+"""Up to which number of rows the guards of a model are checked."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """``nodes``: the operations whose result has the requests' rows in front, ``number`` of them in the example."""
+    """``nodes``: the operations whose result has the rows in front. ``number``: of rows in the example."""
 
     number: int | None
     nodes: frozenset[fx.Node]
 
 
 def find_rows(traced: Traced) -> Rows:
-    """Return what has rows in front, each the same whatever other rows there are; nothing if the model takes no other
-    number of rows.
+    """Return the operations whose rows do not depend on other rows; none if the model takes no other number of rows.
 
-    Shapes alone do not tell: where time is in front, as in ``nn.TransformerEncoderLayer``, or where each row depends on
-    all, as after ``softmax(0)``, they are those of rows. Nor does an input's first dimension: what most operations
-    keep is taken for the rows.
+    Shapes do not tell: time may be in front, as in ``nn.TransformerEncoderLayer``, or each row may depend on all, as
+    after ``softmax(0)``. The first dimensions of the inputs may differ: the one that most operations keep is taken.
     """
     found = [Rows(number, _nodes_with_rows(traced, number)) for number in traced.example.first_sizes]
     return max(found, key=lambda rows: len(rows.nodes), default=Rows(None, frozenset()))
@@ -53,7 +51,7 @@ def _nodes_with_rows(traced: Traced, num_rows: int) -> frozenset[fx.Node]:
 
 
 def _takes_any(traced: Traced, num_rows: int) -> bool:
-    """Return whether the model as it was followed is right for any number of rows."""
+    """Return whether the graph holds for any number of rows."""
     shapes = [tuple(value.shape) for value in inputs_of(traced)]
     places = [node for node in traced.module.graph.nodes if node.op == "placeholder"]
     for node, shape in zip(places, shapes, strict=True):
@@ -67,7 +65,7 @@ def _takes_any(traced: Traced, num_rows: int) -> bool:
 
 
 def _run_beside_others(traced: Traced, num_rows: int) -> frozenset[fx.Node]:
-    """Run the model on the example alone and among other rows, operation after operation, so that little is kept."""
+    """Run the example alone and among other rows, one operation at a time, so that few results are held at once."""
     inputs = inputs_of(traced)
     alone, among = fx.Interpreter(traced.module), fx.Interpreter(traced.module)
     alone.args_iter = iter([value.clone() for value in inputs])
@@ -82,22 +80,21 @@ def _run_beside_others(traced: Traced, num_rows: int) -> frozenset[fx.Node]:
             found.add(node)
         for used in alone.user_to_last_uses.get(node, ()):
             if not _has_rows(alone.env.pop(used), among.env.pop(used), num_rows):
-                found.discard(used)  # something was written into it meanwhile
+                found.discard(used)  # a later operation wrote into it
     return frozenset(found)
 
 
 def _among_others(value: torch.Tensor) -> torch.Tensor:
     """Return one other row, those of the example, and twice as many other rows.
 
-    So what mixes rows with earlier or later ones, counts them, takes them in pairs or turns them round gives itself
-    away.
+    This reveals operations that mix rows with earlier or later ones, count them, pair them or reverse them.
     """
     others = other_values(value)
     return torch.cat((others[:1], value, others, others))
 
 
 def other_values(value: torch.Tensor) -> torch.Tensor:
-    """Return other rows. What may be indices, each column those of a table of its own, must stay indices that exist."""
+    """Return other rows. A column may hold indices of a table, so only values of the same column replace them."""
     if not value.numel() or not value.dim():
         return value
     others = value[:1].expand_as(value)
@@ -109,7 +106,7 @@ def other_values(value: torch.Tensor) -> torch.Tensor:
 
 
 def _larger(others: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return rows so much larger that their largest exceeds that of all: it must not be hidden among other rows."""
+    """Return rows scaled until their largest value exceeds that of all rows, so that no other row hides its effect."""
     factor = 2 * value.abs().max() / others.abs().max()
     return others * torch.where(factor.isfinite(), factor, 2)
 

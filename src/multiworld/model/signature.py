@@ -1,4 +1,4 @@
-"""What a stage or a pipeline takes and gives: names, types and shapes of tensors. Pure, and without torch."""
+"""Describes what a model takes and returns: names, types and shapes of tensors. Pure; it does not import torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ KINDS: tuple[Kind, ...] = ("tensor", "list", "dict")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor. ``dtype``: as torch calls it, without ``torch.``; ``shape``: -1 for a dimension of any size.
+    """One tensor. ``dtype``: its name in torch, without ``torch.``; ``shape``: -1 for a dimension of any size.
 
-    ``optional``: of an input, whether a request may leave it out.
+    ``optional``: whether a payload may leave out this input.
     """
 
     name: str
@@ -36,11 +36,11 @@ class TensorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The tensors that go in and come out. ``takes``: as what they go in; None: that is not known.
+    """The tensors that go in and come out. Empty ``inputs`` or ``outputs``: they are not known.
 
-    Empty ``inputs`` or ``outputs``: not known either. With ``takes="tensor"`` there is one input; with ``"list"`` the
-    inputs are in the order of the list, so that only the last ones may be optional. ``is_open``: whether the work takes
-    other inputs besides.
+    ``takes``: the form of the payload; None: unknown. With ``takes="tensor"`` there is one input; with ``"list"`` the
+    inputs are in the order of the list, so only the last ones may be optional. ``is_open``: whether other inputs are
+    taken, too.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -74,10 +74,10 @@ class Signature:
         answer_rows: bool | None = None,
         optional: Collection[str] = (),
     ) -> Signature:
-        """Return that of an example of a request, and of its answer if that is known.
+        """Return the signature of an example and, if known, of its answer.
 
-        ``rows``: whether the first dimension of all tensors is that of the requests' rows, and so of any size;
-        ``answer_rows``: the same of the answer (default: as ``rows``); ``optional``: inputs that may be left out.
+        ``rows``: whether the first dimension of all tensors is that of the rows, and so of any size; ``answer_rows``:
+        the same of the answer (default: ``rows``); ``optional``: inputs that may be left out.
         """
         inputs = _specs(example, "input", has_rows=rows)
         return cls(
@@ -90,7 +90,7 @@ class Signature:
 
     @classmethod
     def joined(cls, first: Signature | None, last: Signature | None) -> Signature | None:
-        """Return that of a chain, of which the first and the last part have these; None if neither says anything."""
+        """Return the signature of a chain with these first and last parts; None if neither is known."""
         given = first or cls(takes=None)
         joined = replace(given, outputs=() if last is None else last.outputs)
         return joined if joined.inputs or joined.outputs or joined.takes else None
@@ -100,12 +100,12 @@ class Signature:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Signature:
-        """Return what ``to_json`` returned."""
+        """Return the signature of which ``to_json`` returned these fields."""
         return cls(**{**fields, "inputs": _read(fields["inputs"]), "outputs": _read(fields["outputs"])})
 
 
 def named_tensors(payload: Any, word: str, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a payload's tensors by name. Without a dict they have ``names``, if there are as many, else ``word-0``…"""
+    """Return a payload's tensors by name. Without a dict their names are ``names``, if as many, else ``word-0``, …"""
     if isinstance(payload, Mapping):
         return dict(payload)
     is_many = isinstance(payload, (list, tuple))

@@ -1,4 +1,4 @@
-"""What a user's code raises is its own: that it cancels itself or exits ends neither the loop nor who awaits it."""
+"""Contains what a user's code raises: if it exits or cancels itself, neither the event loop nor the caller ends."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import torch
 __all__ = ["OverdueError", "contained", "place_of_error", "result_of", "users_traceback"]
 
 T = TypeVar("T")
-CALLED_OFF_S = 1.0  # for code that is cancelled to end
+CALLED_OFF_S = 1.0  # how long cancelled code may take to end
 OURS = Path(__file__).parents[1]
 NOT_THEIRS = (
     *(f"{OURS / part}/" for part in ("serving", "model", "world", "channel", "wire")),
     f"{Path(torch.__file__).parent}/",
     "<frozen ",
 )
-STANDARD = f"{Path(asyncio.__file__).parents[1]}/"  # and what is installed below it, which is theirs
+STANDARD = f"{Path(asyncio.__file__).parents[1]}/"  # packages that are installed below it count as theirs
 
 
 class OverdueError(Exception):
-    """The code did not come to its end in time. Its own TimeoutError is another matter."""
+    """The code took too long. It does not stand for a TimeoutError that the code itself raises."""
 
 
 def contained(error: BaseException) -> Exception:
-    """Return what was raised, as an error that concerns its request alone: a RuntimeError for what would end more."""
+    """Return the error as one that ends only its request: a RuntimeError in place of SystemExit and the like."""
     if isinstance(error, Exception):
         return error
     if isinstance(error, SystemExit):
@@ -39,7 +39,7 @@ def contained(error: BaseException) -> Exception:
 
 
 def users_traceback(error: Exception) -> str:
-    """Return the traceback from where the user's code begins, of the error or of its cause; else nothing."""
+    """Return the traceback of the error or its cause, from the first frame of the user's code; empty without one."""
     cause: BaseException | None = error
     while cause is not None:
         trace = cause.__traceback__
@@ -52,7 +52,7 @@ def users_traceback(error: Exception) -> str:
 
 
 def place_of_error(error: BaseException) -> str:
-    """Return ``file.py:12``: the last line of the user's own code that it came through, else where it was raised."""
+    """Return ``file.py:12``: the last line of the user's own code in the traceback, else where the error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if _is_theirs(frame.filename)]
     own = [frame for frame in theirs if "-packages/" not in frame.filename]
@@ -66,9 +66,9 @@ def _is_theirs(path: str) -> bool:
 
 
 async def result_of(work: Awaitable[T], limit_s: float | None = None) -> T:
-    """Return its result, or raise what it raised; a RuntimeError in place of CancelledError and SystemExit of its own.
+    """Return the result of a work, or raise what it raises: RuntimeError for its own CancelledError or SystemExit.
 
-    Cancelled or overdue, it cancels the work, and waits a moment for its end. Raises OverdueError after ``limit_s``.
+    Raises OverdueError after ``limit_s``. When overdue or cancelled, the work is cancelled and gets a moment to end.
     """
     task = asyncio.ensure_future(_contained(work))
     try:
@@ -89,7 +89,7 @@ async def _contained(work: Awaitable[T]) -> T:
         return await work
     except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # SystemExit, and what libraries make of a panic: nobody would learn why it ended
+    except BaseException as error:  # SystemExit, or a panic of a library: it would end the process without a reason
         raise contained(error) from None
 
 
@@ -97,4 +97,4 @@ async def _call_off(task: asyncio.Future[T]) -> None:
     task.cancel()
     await asyncio.wait({task}, timeout=CALLED_OFF_S)
     if task.done() and not task.cancelled():
-        task.exception()  # nobody else looks at it
+        task.exception()  # retrieved, so that asyncio does not log it

@@ -1,4 +1,4 @@
-"""Decides whether a model can be cut and its answers served, and says what stands in the way."""
+"""Decides whether a model can be cut and its answers sent, and says why not."""
 
 from .answers import problem_of
 from .kinds import check_kind

@@ -1,4 +1,4 @@
-"""Decides whether a model's answer can be served as it is, and says what stands in the way."""
+"""Decides whether a model's answer can be sent, and says why not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPECTED = "expected a tensor, or a list or dict of tensors"
 
 
 def problem_of(answer: Any) -> str | None:
-    """Return why an answer cannot be served; None if it can. In a dict, None stands for what there is not."""
+    """Return why an answer cannot be sent; None if it can. A dict may have None for a tensor that is left out."""
     if isinstance(answer, torch.Tensor):
         return _problem_of_tensor("its answer", answer)
     if isinstance(answer, Mapping):

@@ -1,4 +1,4 @@
-"""Refuses by name the models that cannot be cut as they are given: what wraps another one, and what has no values."""
+"""Refuses models that cannot be cut as they are: wrappers of another model, and models without values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MERGED = "DataParallel", "DistributedDataParallel", "AveragedModel"
 
 
 def check_kind(module: object) -> None:
-    """Raise TypeError for what is no module, ValueError for one that is refused; the text says what to do."""
+    """Raise TypeError for what is no module, ValueError for a module that cannot be cut. The text says what to do."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"expected a torch.nn.Module, got {_named(module)}{_advice(module)}")
     for path, part in module.named_modules():

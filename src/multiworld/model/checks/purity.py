@@ -1,8 +1,8 @@
-"""Finds out whether a model's answer depends on its request alone, by running it several times under observation.
+"""Checks that a model's answer depends on its input alone, by calling it several times and watching it.
 
-Replicas do not share what a model writes down for its next call, a request that is sent again after a loss changes it
-twice, and a batch changes it once for several requests. So a model that keeps state between calls, or draws random
-numbers, is not cut.
+A model with state between calls, or with random numbers, cannot be cut. Several copies of a part would not share the
+state, an input that is sent again after a loss would change it twice, and a batch would change it once for several
+inputs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KEPT = "it keeps state between calls, which replicas do not share and a request 
 
 
 class ImpureError(Exception):
-    """A model's answer depends on more than its request. The text says on what."""
+    """A model's answer depends on more than its input. The text says on what."""
 
 
 def check_pure(module: nn.Module, values: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> Any:
-    """Return a model's answer to an example, after it gave the same again, also behind ``others``, another request.
+    """Return a model's answer to an example. The answer must be the same in each call, also after one with ``others``.
 
-    For a copy of which only the parameters are shared; those are left as they are. Raises ImpureError, and what the
-    model raises for its example.
+    ``module``: a copy that shares only the parameters with the original; they stay as they are. Raises ImpureError, and
+    whatever the model raises for its example.
     """
     try:
         return _Trial(module).run(values, others)
@@ -73,7 +73,7 @@ class _Trial:
             self._random.append(random_states())
 
     def _try(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Call the model with values that it may refuse: only what it does afterwards counts."""
+        """Call the model with values that it may refuse. Only its later answers count."""
         try:
             self._call(values)
         except WriteRefusedError:
@@ -86,12 +86,12 @@ class _Trial:
             return all(agree(answer, found) for found in self._watch.answers_to_extremes(values))
         except WriteRefusedError:
             raise
-        except Exception:  # what is drawn leads where the model cannot compute
+        except Exception:  # with extreme random numbers, the model's own code may raise anything
             return False
 
     @property
     def _drawn(self) -> list[str]:
-        """From where random numbers were drawn, unless the model gives these a state of its own first, a seed."""
+        """The generators of which the model drew, without those that it seeds before each draw."""
         before, between, after = self._random[:3]
         return [name for name in before if before[name] != between[name] and between[name] != after[name]]
 

@@ -1,4 +1,4 @@
-"""Takes down all that a module holds, in itself and in its parts, so that two moments can be compared."""
+"""Records all values that a module and its parts hold, and compares two records."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MAX_DEPTH = 8
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return the tensors that a module holds with what they are called, whether it registered them or not."""
+    """Return the names and tensors that a module holds, registered or not."""
     return ((name, value) for name, value in _held(module) if isinstance(value, torch.Tensor))
 
 
 def snapshot(module: nn.Module) -> Snapshot:
-    """Return what a module holds by name: copies of tensors but not of parameters, numbers, texts and containers."""
+    """Return by name the values that a module holds. Tensors are copied, except for parameters."""
     return {name: _taken(value) for name, value in _held(module)}
 
 
 def difference(one: Snapshot, other: Snapshot) -> str | None:
-    """Return what differs first between two moments of one module."""
+    """Return the name of the first value that differs between two snapshots of one module; None if none does."""
     for name, value in other.items():
         if name not in one or not _equal(one[name], value):
             return name
@@ -59,7 +59,7 @@ def _held(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(value: Any, name: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    """Walk containers and objects, each once. Named after how one gets there; a length shows that one grew."""
+    """Walk containers and objects, each once, and name each value by its path. A set counts by its length."""
     if isinstance(value, (*PLAIN, *NOT_STATE, torch.Tensor)):
         yield name, value
         return
@@ -82,7 +82,7 @@ def _leaves(value: Any, name: str, seen: set[int], depth: int) -> Iterator[tuple
 
 
 def _is_users_object(value: Any) -> bool:
-    """Return whether to look into an object. Those of Python and torch lead to everything, as a logger does."""
+    """Return whether to look into an object. Objects of Python and torch, such as a logger, lead to everything."""
     origin = type(value).__module__.partition(".")[0]
     is_foreign = origin == "torch" or origin in sys.stdlib_module_names
     return hasattr(value, "__dict__") and (isinstance(value, (nn.Module, types.SimpleNamespace)) or not is_foreign)
@@ -97,7 +97,7 @@ def _taken(value: Any) -> Any:
         return value.getstate()
     if isinstance(value, COUNTERS):
         return repr(value)
-    if hasattr(value, "tobytes"):  # of an array
+    if hasattr(value, "tobytes"):  # a NumPy array
         return value.tobytes()
     return value
 

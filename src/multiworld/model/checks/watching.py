@@ -1,4 +1,4 @@
-"""Watches the operations of a model's calls: what they write into, and whether they draw random numbers."""
+"""Watches the operations of a model's calls: which tensors they write into, and whether they draw random numbers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ FILLS = 0.0, 1.0
 
 
 class WriteRefusedError(Exception):
-    """A model was about to write into what lives on after the call. The text says what, and by which operation."""
+    """A model was about to write into a tensor that outlives the call. The text names the tensor and the operation."""
 
 
 def _uncompiled() -> AbstractContextManager[Any]:
-    """Run what the caller has compiled as it was written, which can be watched.
+    """Run compiled code as it was written: only that can be watched.
 
-    Importing the compiler takes seconds: where it is not loaded, nothing was compiled.
+    To import the compiler takes seconds. If it is not loaded, nothing was compiled.
     """
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Calls a model. What would write into its parameters, buffers or attributes is refused before it does.
+    """Calls a model, and refuses operations that would write into its parameters, buffers or attributes.
 
-    ``outliving``: the operation that wrote in two calls into one tensor which is not the model's own, such as a global.
+    ``outliving``: the operation that wrote in two calls into one tensor that is not the model's own, such as a global.
     ``drawing``: the last operation that drew random numbers.
     """
 
@@ -48,10 +48,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._own: dict[int, str] = {}
         self._made: set[int] = set()
         self._foreign: dict[int, torch.Tensor] = {}
-        """Neither the model's nor made in the call that wrote into it. Held, so that nothing else gets its memory."""
+        """Neither the model's nor made in the call that wrote into them. Held, so that their memory is not reused."""
         self._foreign_now: dict[int, tuple[torch.Tensor, str]] = {}
         self._overwritten: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """What of that was written into, in this order, and what stood there."""
+        """The tensors of ``_foreign`` that were written into, in this order, each with its values before."""
         self._refused: WriteRefusedError | None = None
         self._fill: float | None = None
         self.outliving: str | None = None
@@ -59,20 +59,20 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let torch compile what it does not run otherwise, as ``torch.cond``, and watch that.
+        """Let torch compile what it can only run compiled, such as ``torch.cond``, and watch the compiled code.
 
-        Else it is marked as not to be compiled, for good, torch.export fails at it later, and torch's compiler stays
-        hooked into the interpreter then, which counts references otherwise.
+        Otherwise torch marks it for good as not to be compiled. torch.export then fails at it, and torch's compiler
+        stays hooked into the interpreter, which changes reference counts.
         """
         return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing of this is compiled; to say so to torch would import its compiler, which takes seconds."""
+        """Return False: to skip the compiler, torch would have to import it, which takes seconds."""
         return False
 
     def call(self, values: Mapping[str, torch.Tensor]) -> Any:
-        """Return the answer to copies of these values. Raises WriteRefusedError, and what the model raises."""
+        """Return the answer to copies of these values. Raises WriteRefusedError, and whatever the model raises."""
         given = {name: value.clone() for name, value in values.items()}
         parameters = [(name, value, value.detach()) for name, value in self._module.named_parameters()]
         self._own = dict(_by_memory((value, name) for name, value in tensors_of(self._module)))
@@ -85,7 +85,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return answer
 
     def answers_to_extremes(self, values: Mapping[str, torch.Tensor]) -> Iterator[Any]:
-        """Return the answers to copies of these values if all that is drawn is 0, and if it is 1."""
+        """Return the answers to copies of these values with all random numbers 0, and with all 1."""
         try:
             for self._fill in FILLS:
                 yield self.call(values)
@@ -93,7 +93,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._fill = None
 
     def undo(self) -> None:
-        """Write back what stood in tensors that are not the model's own before they were written into."""
+        """Restore the values of tensors that are not the model's own and were written into."""
         while self._overwritten:
             tensor, before = self._overwritten.pop()
             tensor.copy_(before)
@@ -145,7 +145,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of all that draws random numbers by default, by name."""
+    """Return the states of the default random generators by name."""
     states = {"PyTorch": tuple(torch.get_rng_state().tolist()), "Python's random module": random.getstate()}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for index, generator in enumerate(torch.cuda.default_generators):
@@ -158,7 +158,7 @@ def random_states() -> dict[str, Any]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Return a number that only tensors of one memory have, while one of them lives; 0 for one that has none."""
+    """Return a number that tensors share only if they share memory, while one lives; 0 for a tensor without memory."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse, for one

@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 def trace_by_export(module: nn.Module, example: Example) -> Traced:
-    """Trace with torch.export, which follows the code with values; the sizes that may vary stay free.
+    """Trace with torch.export, which runs the code with the example. Sizes that may vary stay free.
 
     Raises what torch.export raises.
     """
     spec: list[pytree.TreeSpec] = []
-    plain = copy.copy(module)  # the same weights; only its forward differs
+    plain = copy.copy(module)  # it has the same weights, and another forward
 
     def forward(*payload: torch.Tensor) -> Any:
         result = plain_output(module(**dict(zip(example.values, payload, strict=True))))
@@ -51,7 +51,7 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
     names = list(example.values)
     for node in list(graph.nodes):
         if node.target in ("_guards_fn", torch.ops.aten._assert_tensor_metadata.default):
-            graph.erase_node(node)  # they hold for the example's device, and take time with each request
+            graph.erase_node(node)  # these checks hold for the example's device only, and take time with each request
     as_modules(traced)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     for name, node in zip(names, placeholders, strict=True):
@@ -64,7 +64,7 @@ def trace_by_export(module: nn.Module, example: Example) -> Traced:
 
 
 def _without_needless(readable: list[str], module: nn.Module, followed: fx.GraphModule, example: Example) -> list[str]:
-    """Let requests of one row pass, the most usual, where the model as followed does the same with one as it does."""
+    """Except one row, the most usual number, from guards if the graph and the model agree on one row."""
     for num_rows in example.first_sizes:
         has_rows = [value.shape[:1] == (num_rows,) for value in example.values.values()]
         one = {
@@ -88,7 +88,7 @@ def _agree(module: nn.Module, followed: fx.GraphModule, values: Mapping[str, tor
 
 
 def _export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
-    tensors = tuple(value.clone() for value in example.values.values())  # of each request they are different ones
+    tensors = tuple(value.clone() for value in example.values.values())  # each request has tensors of its own
     free = tuple(dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) for tensor in tensors)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

@@ -1,7 +1,7 @@
-"""PyTorch's fast path for attention: how its modules are followed, and what their answers are compared with.
+"""Handles PyTorch's fast path for attention: how its modules are traced, and when answers are compared without it.
 
 Outside of training, ``nn.TransformerEncoder``, its layers and ``nn.MultiheadAttention`` may compute with one fused
-operation. torch.export follows the operations that it stands for, whose last digits are others.
+operation. torch.export traces the separate operations, whose results differ in the last digits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["LayerByLayer", "is_encoder", "layer_by_layer", "packing_noted", "wit
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Have attention computed as torch.export follows it. The setting is one for the whole process."""
+    """Compute attention as torch.export traces it. The setting concerns the whole process."""
     was = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -33,14 +33,14 @@ def is_encoder(module: nn.Module) -> bool:
 
 
 def layer_by_layer(encoder: nn.TransformerEncoder, src: torch.Tensor) -> torch.Tensor:
-    """Return what the encoder returns without masks; torch.fx cannot follow how it looks for them."""
+    """Return what the encoder returns without masks. torch.fx cannot trace how the encoder looks for masks."""
     for layer in encoder.layers:
         src = layer(src, src_mask=None, is_causal=False, src_key_padding_mask=None)
     return src if encoder.norm is None else encoder.norm(src)
 
 
 class LayerByLayer(nn.TransformerEncoder):
-    """An encoder that torch.fx can follow if there are no masks."""
+    """An encoder that torch.fx can trace if there are no masks."""
 
     def forward(
         self,
@@ -56,7 +56,7 @@ class LayerByLayer(nn.TransformerEncoder):
 
 @contextmanager
 def packing_noted(module: nn.Module) -> Iterator[list[str]]:
-    """Note the names of the encoders that may pack their rows by a padding mask, and then give zeros for padding."""
+    """Note the names of encoders that may pack rows by a padding mask. They give zeros for padding."""
     noted: list[str] = []
 
     def noting(name: str) -> Callable[..., None]:

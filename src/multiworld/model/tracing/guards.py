@@ -1,4 +1,4 @@
-"""The conditions on its inputs' sizes under which a model was followed by torch.export: read, and checked. Pure."""
+"""Reads and checks guards: the conditions on input sizes under which a graph of torch.export holds. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import CodeType
 __all__ = ["broken", "described", "except_for_one_row", "read"]
 
 Sizes = tuple[tuple[int, ...], ...]
-"""Of each input, in the order of the graph."""
+"""The shape of each input, in the order of the graph."""
 
 SIZE = re.compile(r"L\['\w+'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 FIXED = re.compile(r"sizes\[\d+\]\[\d+\] == \d+")
@@ -35,9 +35,9 @@ PLAIN = (
 
 
 def read(codes: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return torch's guards as expressions of ``sizes[input][dimension]``, and as they are those that are none.
+    """Return torch's guards as expressions of ``sizes[input][dimension]``, and unchanged those that cannot be read.
 
-    Sizes that have to be one number are left out: the traced inputs tell them.
+    Guards that fix a size to one number are left out: the traced inputs carry these sizes.
     """
     readable: dict[str, None] = {}
     others: list[str] = []
@@ -58,20 +58,21 @@ def read(codes: Iterable[str]) -> tuple[list[str], list[str]]:
 
 @lru_cache(maxsize=1024)
 def broken(guards: tuple[str, ...], sizes: Sizes) -> str | None:
-    """Return the first guard that does not hold. Remembered: there may be many, and requests are of few sizes."""
+    """Return the first guard that does not hold. Cached: there may be many guards, and requests have few sizes."""
     return next((guard for guard in guards if not _holds(guard, sizes)), None)
 
 
 def except_for_one_row(guards: Iterable[str], sizes: Sizes, with_rows: int) -> list[str]:
-    """Return guards that hold for these sizes, of one row: those that do not get an exception for one row.
+    """Return the guards, each with an exception for one row if it does not hold for ``sizes``, which have one row.
 
-    torch.export takes each size for two at least, and so guards that products of sizes differ from 1 and each other.
+    torch.export assumes that each size is at least two, so it guards that products of sizes differ from 1 and each
+    other. ``with_rows``: the index of an input with rows.
     """
     return [guard if _holds(guard, sizes) else f"sizes[{with_rows}][0] == 1 or ({guard})" for guard in guards]
 
 
 def described(guard: str, names: Sequence[str]) -> str:
-    """Return a guard as its model's author would write it; the name is empty where the request is the tensor."""
+    """Return a guard as the model's author would write it. The name is empty if the payload is the tensor itself."""
 
     def shape(found: re.Match[str]) -> str:
         name = names[int(found[1])]
@@ -91,7 +92,7 @@ def _is_readable(node: ast.AST) -> bool:
 def _holds(guard: str, sizes: Sizes) -> bool:
     try:
         return bool(eval(_compiled(guard), {"__builtins__": {}, **FUNCTIONS, "sizes": sizes}))
-    except ArithmeticError:  # of sizes with which the model cannot compute either
+    except ArithmeticError:  # the model cannot compute with these sizes either
         return False
 
 

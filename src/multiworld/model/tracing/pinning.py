@@ -1,4 +1,4 @@
-"""Knows the values of weights while a model is traced, and which of them chose the way that was followed."""
+"""Knows the values of weights while a model is traced, and which of them chose a branch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_ALL_VALUES = (
 
 
 class WeightProxy(fx.Proxy):
-    """Stands for a weight, or for what is computed of weights alone: its value can be had."""
+    """Stands for a weight, or for what is computed of weights alone. Its value is known."""
 
     def __int__(self) -> int:
         return int(self._value())
@@ -46,20 +46,20 @@ class WeightProxy(fx.Proxy):
 
 
 class WeightValues:
-    """The values of what a graph computes of weights alone, as far as the graph has come.
+    """The values of all nodes so far that are computed of weights alone.
 
-    ``pinned``: the parameters and buffers whose values somebody has asked for, first one first.
+    ``pinned``: the parameters and buffers whose values the model has asked for, in that order.
     """
 
     def __init__(self, root: nn.Module) -> None:
         self._root = root
-        self._nodes: dict[fx.Node, None] = {}  # of weights alone, in the order of the graph
+        self._nodes: dict[fx.Node, None] = {}  # those computed of weights alone, in the order of the graph
         self._values: dict[fx.Node, Any] = {}
         self.pinned: dict[str, None] = {}
         self.was_asked = False
 
     def holds(self, node: fx.Node) -> bool:
-        """Return whether a node that was just made is of weights alone, and remember it."""
+        """Return whether a new node is computed of weights alone, and remember it."""
         inputs = node.all_input_nodes
         is_operation = node.op in ("call_function", "call_method") and bool(inputs)
         if node.op == "get_attr" or (is_operation and all(source in self._nodes for source in inputs)):
@@ -68,13 +68,13 @@ class WeightValues:
         return False
 
     def value_of(self, node: fx.Node) -> Any:
-        """Return the value of a node, and pin the weights that it is made of.
+        """Return the value of a node, and pin the weights that it depends on.
 
-        Raises TraceError if it depends on anything else.
+        Raises TraceError if it depends on an input.
         """
         if node not in self._nodes or any(map(self._is_written_from_elsewhere, self._nodes)):
             raise fx.proxy.TraceError("what depends on a request cannot choose what is computed")
-        for known in self._nodes:  # in order, with what writes in place
+        for known in self._nodes:  # in order, in-place operations included
             if known not in self._values:
                 self._values[known] = self._run(known)
         self.was_asked = True
@@ -94,7 +94,7 @@ class WeightValues:
             return node.target(*args, **kwargs)
 
     def _weight(self, target: str) -> torch.Tensor:
-        """Look it up by hand: while a module is traced, its attributes are proxies."""
+        """Return a weight from the module's own dicts: while a module is traced, its attributes are proxies."""
         path, _, name = target.rpartition(".")
         held = vars(self._root.get_submodule(path))
         for tensors in (held["_parameters"], held["_buffers"], held):
@@ -105,7 +105,7 @@ class WeightValues:
 
 
 def is_same(weights: Collection[torch.Tensor], values: Collection[torch.Tensor]) -> list[bool]:
-    """Return for each weight whether it has the value that it had."""
+    """Return for each weight whether it still has its value."""
     return [
         weight.shape == value.shape and bool(torch.equal(weight, value.to(weight.device)))
         for weight, value in zip(weights, values, strict=True)
@@ -113,7 +113,7 @@ def is_same(weights: Collection[torch.Tensor], values: Collection[torch.Tensor])
 
 
 def _sources(node: fx.Node) -> list[str]:
-    """Return the weights whose values a node is made of: not those of which it only asks the shape or the type."""
+    """Return the weights whose values a node depends on, without those of which it uses only the shape or the type."""
     found: dict[str, None] = {}
     seen: set[fx.Node] = set()
     left = [node]
@@ -136,7 +136,7 @@ def _is_of_all_values(node: fx.Node) -> bool:
 
 
 def _may_write(node: fx.Node) -> bool:
-    """Return whether an operation may write into its first argument, or another."""
+    """Return whether an operation may write into one of its arguments."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     is_in_place = (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "__setitem__")
     return is_in_place or bool(node.kwargs.get("inplace")) or "out" in node.kwargs

@@ -1,4 +1,4 @@
-"""Makes a module of operations under ``torch.autocast`` or ``torch.no_grad``, of which torch.export makes a graph."""
+"""Turns the graphs that torch.export makes of ``torch.autocast`` and ``torch.no_grad`` blocks into modules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MODES = ("wrap_with_autocast", "wrap_with_set_grad_enabled")
 
 
 def as_modules(module: fx.GraphModule) -> None:
-    """Replace each call of such a graph by that of a module that can be copied and pickled; those in it too.
+    """Replace each call of such a graph by a call of a module that can be copied and pickled; nested graphs, too.
 
-    Raises NotImplementedError for graphs among which values choose, as in ``torch.cond``: those of several requests
-    would choose one for all.
+    Raises NotImplementedError for graphs that are chosen by values, as in ``torch.cond``: the values of several
+    requests would choose one graph for all of them.
     """
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -56,7 +56,7 @@ class _Inner:
 
 
 class _Region(nn.Module):
-    """Names the operator in place of holding it: unpickled, it would be another one."""
+    """Holds the operator's name, not the operator: an unpickled operator would be another object."""
 
     def __init__(self, node: fx.Node, tensors: list[fx.Node], graphs: dict[fx.Node, fx.GraphModule]) -> None:
         super().__init__()

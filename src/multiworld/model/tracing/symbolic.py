@@ -18,27 +18,27 @@ __all__ = ["NothingPinnedError", "trace_by_fx", "trace_by_fx_and_pin"]
 
 
 class NothingPinnedError(Exception):
-    """No weight chooses what a model computes, so that there is nothing more to find than without pins."""
+    """The model branches on no weight, so pinning weights finds the same as tracing without pins."""
 
 
 def trace_by_fx(module: nn.Module, example: Example) -> Traced:
-    """Trace symbolically: shapes stay free, names stay as they are. Raises whatever ``forward`` does with a proxy."""
+    """Trace with free shapes and unchanged names. Raises whatever ``forward`` raises for a proxy."""
     return _trace(module, example, pins=False)
 
 
 def trace_by_fx_and_pin(module: nn.Module, example: Example) -> Traced:
-    """As ``trace_by_fx``, for models that branch on the values of weights: the way that it goes with those it has.
+    """Trace as ``trace_by_fx`` does, along the branches that the model takes with its present weights.
 
-    Raises NothingPinnedError for others.
+    Raises NothingPinnedError for a model that does not branch on weights.
     """
     return _trace(module, example, pins=True)
 
 
 class _Tracer(fx.Tracer):
-    """Leaves those modules whole whose code fx cannot follow, and remembers where it failed.
+    """Keeps modules whole whose code torch.fx cannot follow, and remembers in which module tracing failed.
 
-    What is computed of buffers is followed too: as constants, it would not change when they get new weights. With
-    ``weights``, code may ask for the values of weights, to branch on them, and they are pinned then.
+    It traces what is computed of buffers: a constant would not change when the buffer gets a new value. With
+    ``weights``, the model may branch on the values of weights, which are then pinned.
     """
 
     proxy_buffer_attributes = True
@@ -83,7 +83,7 @@ class _Tracer(fx.Tracer):
 
 
 def _is_alone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call gives one argument and no masks."""
+    """Return whether a call has one argument and no masks."""
     return len(args) == 1 and not any(value is not None and value is not False for value in kwargs.values())
 
 
@@ -91,7 +91,7 @@ def _trace(module: nn.Module, example: Example, *, pins: bool) -> Traced:
     opaque: set[type[nn.Module]] = set()
     original = module
     while True:
-        module = private_copy(original)  # where tracing fails, proxies may be left in attributes
+        module = private_copy(original)  # failed tracing may leave proxies in attributes
         if module._forward_hooks or module._forward_pre_hooks:
             raise NotImplementedError("it has hooks of its own, which fx does not follow")
         if is_encoder(module):
@@ -100,7 +100,9 @@ def _trace(module: nn.Module, example: Example, *, pins: bool) -> Traced:
         tracer = _Tracer(opaque, weights)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a default that cannot be asserted is no concern: it is never given
+                warnings.simplefilter(
+                    "ignore"
+                )  # torch.fx warns that it cannot assert a default; that argument is never given
                 graph = tracer.trace(module, concrete_args=example.absent or None)
         except Exception:
             if tracer.failed is None or tracer.failed in opaque:
@@ -119,7 +121,7 @@ def _trace(module: nn.Module, example: Example, *, pins: bool) -> Traced:
 
 
 def _erase(graph: fx.Graph, node: fx.Node) -> None:
-    """Erase a parameter that is not given, and the assertions about it."""
+    """Erase a parameter that the example does not give, and the assertions about it."""
     for user in list(node.users):
         _erase(graph, user)
     graph.erase_node(node)

@@ -18,15 +18,15 @@ Key = str | int | None
 
 @dataclass(frozen=True)
 class Example:
-    """A request's payload, bound to the parameters of a module's ``forward``.
+    """A payload, bound to the parameters of a module's ``forward``.
 
-    ``keys``: parameter to where in the payload its tensor stands; None if the payload is the tensor itself.
+    ``keys``: for each parameter, where in the payload its tensor stands.
     """
 
     values: dict[str, torch.Tensor]
     keys: dict[str, Key]
     absent: dict[str, Any]
-    """Parameters that the payload does not give, with their defaults."""
+    """The parameters without a tensor in the payload, with their defaults."""
 
     @classmethod
     def bind(cls, module: nn.Module, payload: object) -> Example:
@@ -55,7 +55,7 @@ class Example:
 
     @property
     def first_sizes(self) -> list[int]:
-        """The sizes of the tensors' first dimensions, each once: one of them may be the number of rows."""
+        """The different sizes of the tensors' first dimensions. One of them may be the number of rows."""
         return list(dict.fromkeys(value.shape[0] for value in self.values.values() if value.dim()))
 
 
@@ -63,8 +63,8 @@ class Example:
 class Traced:
     """``module.graph`` takes the tensors of ``example`` and returns a tensor, or a list or dict of tensors.
 
-    ``guards``: what must hold of the sizes of a request's tensors, besides those that are fixed. ``pinned``: the
-    parameters and buffers whose values chose the way that was followed, so that it does not hold for others.
+    ``guards``: conditions on the sizes of the inputs, besides the fixed sizes. ``pinned``: the parameters and buffers
+    whose values chose a branch of the model. The graph holds only for these values.
     """
 
     module: fx.GraphModule
@@ -74,19 +74,19 @@ class Traced:
 
 
 def fixed_sizes(placeholder: fx.Node, num_rows: int | None) -> tuple[int | None, ...] | None:
-    """Return for each dimension of an input the size that torch.export followed the model for, if that is fixed.
+    """Return the size of each dimension of an input for which torch.export traced the model; None for a free size.
 
-    It fixes each that is 1, without need: with an example of one row, nothing is known of more rows.
+    torch.export fixes every size that is 1. That of one row is no need, so it counts as free.
     """
     value = placeholder.meta.get("val")
-    if not isinstance(value, torch.Tensor):  # fx follows it for no size
+    if not isinstance(value, torch.Tensor):  # torch.fx traces for any size
         return None
     sizes = [size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size for size in value.shape]
     return tuple(None if dim == 0 and size == num_rows == 1 else size for dim, size in enumerate(sizes))
 
 
 def plain_output(value: Any) -> Any:
-    """Return an output as tensors (or nodes), lists and dicts; what is neither, as a cache, is left out of a dict."""
+    """Return an output as tensors (or nodes), lists and dicts. A dict loses other values, such as a cache."""
     if isinstance(value, Mapping):
         items = ((key, item) for key, item in value.items() if isinstance(item, (torch.Tensor, fx.Node, list, tuple)))
         return {str(key): plain_output(item) for key, item in items}
