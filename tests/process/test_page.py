@@ -23,7 +23,7 @@ from multiworld.observe import snapshots as snapshots_module
 from multiworld.observe.server import PageServer
 from multiworld.observe.snapshots import Snapshots
 from multiworld.wire.progress import ProgressThread
-from tests.unit.elastic.control.test_questions import status, three
+from tests.unit.elastic.control.test_questions import job_status, three
 from tests.unit.elastic.job.test_job import Hosts, agent, hosts
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -46,7 +46,7 @@ class Shown:
         common = {"at": 1.0, "kind": "restart", "generation": 1, "term": 1}
         events = tuple({"number": n, "text": f"happening {n}", **common} for n in range(1, self.happened + 1))
         return Snapshot(
-            status=status(self.job), events=events, last_number=self.happened, counts={"restart": self.happened}
+            status=job_status(self.job), events=events, last_number=self.happened, counts={"restart": self.happened}
         )
 
     def happen(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from multiworld.elastic.page.site import page_html
 from multiworld.elastic.page.snapshot import Snapshot
 from multiworld.observe.access import may_read
 from multiworld.observe.sites import is_loopback
-from tests.unit.elastic.control.test_questions import status, three
+from tests.unit.elastic.control.test_questions import job_status, three
 from tests.unit.elastic.launch.test_arguments import options
 from tests.unit.exposition import check_with_promtool, checked_samples
 
@@ -26,7 +27,7 @@ SAMPLE = re.compile(rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{{LABEL}(?:,{LABEL
 def snapshot(num_events: int = 0, **changes: Any) -> Snapshot:
     numbers = range(1, num_events + 1)
     kept = tuple({"number": number, "kind": "x", "text": str(number), "at": 1.0} for number in numbers)[-3:]
-    return Snapshot(status={**status(three()), **changes}, events=kept, last_number=num_events, counts={})
+    return Snapshot(status=replace(job_status(three()), **changes), events=kept, last_number=num_events, counts={})
 
 
 def samples(text: str) -> dict[str, str]:
@@ -59,7 +60,7 @@ def samples(text: str) -> dict[str, str]:
 def test_the_metrics_of_a_job() -> None:
     some = three()
     some.fail(2)
-    found = samples(metrics_text(status(some), {"worker failed": 1, "generation": 1}))
+    found = samples(metrics_text(job_status(some), {"worker failed": 1, "generation": 1}))
     assert found['multiworld_job_info{job="job7",phase="running",policy="worker"}'] == "1"
     assert found["multiworld_job_generation"] == "1"
     assert found['multiworld_nodes{bound="active"}'] == "2"
@@ -72,13 +73,13 @@ def test_the_metrics_of_a_job() -> None:
 
 def test_promtool_has_nothing_to_say_of_a_job() -> None:
     some = three()
-    for told, counts in ((status(some), {}), (status(some), {"worker failed": 1, "generation": 1})):
+    for told, counts in ((job_status(some), {}), (job_status(some), {"worker failed": 1, "generation": 1})):
         checked_samples(metrics_text(told, counts))
         check_with_promtool(metrics_text(told, counts))
 
 
 def test_names_that_users_choose_are_escaped_in_metrics() -> None:
-    told = {**status(three()), "job": 'a "job"\\ of\ntwo lines, }x{'}
+    told = replace(job_status(three()), job='a "job"\\ of\ntwo lines, }x{')
     assert 'multiworld_job_info{job="a \\"job\\"\\\\ of\\ntwo lines, }x{",' in metrics_text(told, {})
     samples(metrics_text(told, {}))
 

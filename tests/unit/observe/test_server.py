@@ -17,12 +17,13 @@ from multiworld.observe.snapshots import Snapshots
 from multiworld.testing import wait_until
 from multiworld.wire.admission import MAX_IN_RESERVE
 from multiworld.wire.progress import ProgressThread
+from tests.unit.elastic.control.test_questions import job_status, three
 
 LOCAL, WAIT_S = "127.0.0.1", 10.0
 
 
 def take() -> Snapshot:
-    return Snapshot(status={"job": "x"}, events=(), last_number=0, counts={})
+    return Snapshot(status=job_status(three()), events=(), last_number=0, counts={})
 
 
 @pytest.fixture

@@ -163,6 +163,15 @@ class Agent:
         return [held.id for held in self._held.values() if held.returncode is None and not held.given_up]
 
     @property
+    def pids(self) -> dict[str, int]:
+        """The processes of the workers that run."""
+        return {
+            held.id: held.process.pid
+            for held in self._held.values()
+            if held.returncode is None and held.process is not None
+        }
+
+    @property
     def num_running(self) -> int:
         return sum(held.returncode is None for held in self._held.values())
 

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from ...wire.listener import Listener, Pending
 from ...wire.progress import ProgressThread
 from ...world.link import Link
 from ..agent.agent import Agent
+from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
 from ..logs.pump import LogPump
 from . import questions
@@ -96,6 +98,7 @@ class Desk:
         self._numbers = itertools.count(1)
         self._looking = False
         self._closed = False
+        self._epoch_s = time.time() - time.monotonic()  # taken once, so that a time that is told stays the same
         name = control_name(run_id, os.geteuid(), os.urandom(NONCE_BYTES).hex())
         self._listener = Listener(loop, name, 0, b"", {PURPOSE: partial(self._admit, is_local=True)})
 
@@ -114,7 +117,7 @@ class Desk:
             payload = {name: value for name, value in note.items() if name not in ("say", "number")}
             self._reply(number, payload)
 
-    def status(self) -> dict[str, Any] | None:
+    def status(self) -> JobStatus | None:
         """Return what is known of the job, if this agent coordinates it."""
         coordinator = self._chief.coordinator
         if coordinator is None:
@@ -125,6 +128,9 @@ class Desk:
             term=coordinator.term,
             coordinator=self._agent_id,
             page=self._page(),
+            now=time.monotonic(),
+            epoch_s=self._epoch_s,
+            pids=coordinator.pids,
         )
 
     def close(self) -> None:
@@ -236,7 +242,9 @@ class Desk:
         question = opened.question
         ask = question.get("ask")
         if ask == "status":
-            self._reply(number, {"answer": self.status()})
+            status = self.status()
+            assert status is not None
+            self._reply(number, {"answer": asdict(status)})
         elif ask == "events":
             self._tell_events(coordinator, number, opened)
         elif ask == "scale":

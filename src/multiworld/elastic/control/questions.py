@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any
 
 from ..job.history import Event, History
 from ..job.job import Job
 from ..job.layout import AgentInfo
+from ..job.status import AgentStatus, JobStatus, NodeStatus, WorkerStatus, WorldStatus
 
 __all__ = [
     "DEEDS",
@@ -32,56 +34,65 @@ ENDING = "this agent is ending"
 """Why a question is not answered any more."""
 
 
-def status_of(job: Job, *, run_id: str, term: int, coordinator: str, page: str | None) -> dict[str, Any]:
-    """Return all that is known of a job, ready for JSON."""
+def status_of(
+    job: Job,
+    *,
+    run_id: str,
+    term: int,
+    coordinator: str,
+    page: str | None,
+    now: float = 0.0,
+    epoch_s: float = 0.0,
+    pids: Mapping[str, int] | None = None,
+) -> JobStatus:
+    """Return all that is known of a job. ``now``, ``epoch_s`` and ``pids``: as ``Job.describe`` takes them."""
     agents, draining = list_agents(job), set(job.draining)
     node_ranks = {agent: node_rank for node_rank, agent in enumerate(job.active)}
-    places = {agent.id: {"index": index, "host": agent.hostname} for index, agent in enumerate(agents)}
-    nowhere = {"index": None, "host": None}  # it has ended well, and its host has gone
-    workers = [{**each, **places.get(each["agent"], nowhere)} for each in sorted(job.describe(), key=_by_rank)]
-    worlds: dict[str, list[int]] = {}
-    on_agent: dict[str, list[dict[str, Any]]] = {agent.id: [] for agent in agents}
+    index_of = {agent.id: index for index, agent in enumerate(agents)}
+    workers = []
+    for worker in sorted(job.describe(now, epoch_s=epoch_s, pids=pids), key=_by_rank):
+        index = index_of.get(worker.agent)
+        workers.append(worker if index is None else replace(worker, index=index, host=agents[index].hostname))
+    worlds: dict[str, list[int | None]] = {}
+    on_agent: dict[str, list[WorkerStatus]] = {agent.id: [] for agent in agents}
     for worker in workers:
-        on_agent.setdefault(worker["agent"], []).append(worker)
-        for world in worker["worlds"]:
-            worlds.setdefault(world, []).append(worker["rank"])
-    return {
-        "job": run_id,
-        "phase": job.phase.value,
-        "policy": job.policy.value,
-        "generation": job.generation,
-        "term": term,
-        "coordinator": coordinator,
-        "page": page,
-        "nodes": {
-            "min": job.plan.min_nodes,
-            "max": job.plan.max_nodes,
-            "wanted": job.wanted_nodes,
-            "active": len(job.active),
-        },
-        "agents": [
-            {
-                "index": index,
-                "id": agent.id,
-                "hostname": agent.hostname,
-                "host": agent.host,
-                "port": agent.port,
-                "pid": agent.pid,
-                "role": agent.role,
-                "devices": agent.devices,
-                "state": _state(agent.id, node_ranks, draining),
-                "coordinates": agent.id == coordinator,
-                "node_rank": node_ranks.get(agent.id),
-                "num_workers": sum(each["state"] == "running" for each in on_agent[agent.id]),
-                "worlds": sorted({world for each in on_agent[agent.id] for world in each["worlds"]}),
-                "restarts": sum(each["restarts"] for each in on_agent[agent.id]),
-            }
+        on_agent.setdefault(worker.agent, []).append(worker)
+        for world in worker.worlds:
+            worlds.setdefault(world, []).append(worker.rank)
+    return JobStatus(
+        job=run_id,
+        phase=job.phase.value,
+        policy=job.policy.value,
+        generation=job.generation,
+        term=term,
+        coordinator=coordinator,
+        page=page,
+        nodes=NodeStatus(
+            min=job.plan.min_nodes, max=job.plan.max_nodes, wanted=job.wanted_nodes, active=len(job.active)
+        ),
+        agents=tuple(
+            AgentStatus(
+                index=index,
+                id=agent.id,
+                hostname=agent.hostname,
+                host=agent.host,
+                port=agent.port,
+                pid=agent.pid,
+                role=agent.role,
+                devices=agent.devices,
+                state=_state(agent.id, node_ranks, draining),
+                coordinates=agent.id == coordinator,
+                node_rank=node_ranks.get(agent.id),
+                num_workers=sum(each.state == "running" for each in on_agent[agent.id]),
+                worlds=tuple(sorted({world for each in on_agent[agent.id] for world in each.worlds})),
+                restarts=sum(each.restarts for each in on_agent[agent.id]),
+            )
             for index, agent in enumerate(agents)
-        ],
-        "workers": workers,
-        "worlds": [{"name": name, "ranks": ranks} for name, ranks in sorted(worlds.items())],
-        "restarts": sum(each["restarts"] for each in workers),
-    }
+        ),
+        workers=tuple(workers),
+        worlds=tuple(WorldStatus(name=name, ranks=tuple(ranks)) for name, ranks in sorted(worlds.items())),
+        restarts=sum(each.restarts for each in workers),
+    )
 
 
 def list_agents(job: Job) -> list[AgentInfo]:
@@ -152,6 +163,5 @@ def _state(agent: str, node_ranks: Mapping[str, int], draining: AbstractSet[str]
     return "active" if agent in node_ranks else "waiting"
 
 
-def _by_rank(worker: dict[str, Any]) -> tuple[bool, int, str, int]:
-    rank = worker["rank"]
-    return rank is None, rank or 0, worker["agent"], worker["local_rank"]
+def _by_rank(worker: WorkerStatus) -> tuple[bool, int, str, int]:
+    return worker.rank is None, worker.rank or 0, worker.agent, worker.local_rank

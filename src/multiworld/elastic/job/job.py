@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -22,6 +22,7 @@ from .posts import Post, Posts, PostState
 from .restart import DEFAULT_BUDGET, RestartLedger, fault_domain
 from .roster import Roster
 from .seats import candidates, fill, leaving
+from .status import WorkerStatus
 
 __all__ = ["Job", "JobPlan", "Phase"]
 
@@ -184,24 +185,32 @@ class Job:
         """Return the ids of the workers that run on a host, as far as we have heard."""
         return {self._posts[slot].id for slot in self._posts.alive() if slot.agent == agent_id}
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return what is known of every worker, for people: rank, host, state, restarts, worlds."""
-        rows = []
-        for slot, worker in self._posts.items():
-            assignment = worker.assignment
-            rows.append(
-                {
-                    "rank": None if assignment is None else assignment.rank,
-                    "agent": slot.agent,
-                    "local_rank": slot.local_rank,
-                    "worker": worker.id,
-                    "state": worker.state.value,
-                    "restarts": self._ledger.count(slot) + self._ledger.count(JOB),
-                    "worlds": sorted(worker.worlds),
-                    "uses_multiworld": worker.uses_multiworld,
-                }
+    def describe(
+        self, now: float, *, epoch_s: float = 0.0, pids: Mapping[str, int] | None = None
+    ) -> list[WorkerStatus]:
+        """Return what is known of every worker, for people. ``epoch_s``: when ``now`` was 0; ``pids``: by worker."""
+        budget = self.budget
+        return [
+            WorkerStatus(
+                rank=post.rank,
+                agent=slot.agent,
+                local_rank=slot.local_rank,
+                worker=post.id,
+                state=post.state.value,
+                restarts=self._ledger.count(slot) + self._ledger.count(JOB),
+                restarts_left=self._ledger.num_left(self._budget_key(slot), budget, now),
+                since=round(epoch_s + post.started_at, 3) if post.is_alive else None,
+                pid=(pids or {}).get(post.id) if post.is_alive else None,
+                worlds=tuple(sorted(post.worlds)),
+                uses_multiworld=post.uses_multiworld,
             )
-        return rows
+            for slot, post in self._posts.items()
+        ]
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        """What is known of the workers that failed, the last one last."""
+        return [failure for _, failure in self._failures]
 
     def next_deadline(self) -> float | None:
         """Return when to poll next at the latest."""
@@ -436,11 +445,15 @@ class Job:
 
     # ---- decisions
 
+    def _budget_key(self, slot: Slot) -> Slot | str:
+        """Return what a restart of the worker in that slot is counted for."""
+        return JOB if self.policy is RestartPolicy.ALL else slot
+
     def _worker_failed(self, slot: Slot, now: float, is_fault_of_its_own: bool) -> list[Action]:
         policy, worker = self.policy, self._posts[slot]
         if slot in self._kept_by_kernel:  # so is the device, say, that another in its place would need
             return self._fail(f"rank {worker.rank} hangs in the kernel: nothing is started again", now)
-        key: Slot | str = JOB if policy is RestartPolicy.ALL else slot
+        key = self._budget_key(slot)
         if not self._ledger.allows(key, self.budget, now):
             return self._fail(self._why_given_up(key, worker), now)
         self._ledger.note(key, now)

@@ -42,11 +42,15 @@ class RestartLedger:
     def count(self, who: Hashable) -> int:
         return len(self._times.get(who, ()))
 
-    def allows(self, who: Hashable, budget: RestartBudget, now: float) -> bool:
-        """Whether one more restart is within the budget."""
+    def num_left(self, who: Hashable, budget: RestartBudget, now: float) -> int:
+        """Return how many more restarts are within the budget now."""
         times = self._times.get(who, [])
         recent = times if budget.per_s is None else [at for at in times if now - at < budget.per_s]
-        return len(recent) < budget.max_restarts
+        return max(0, budget.max_restarts - len(recent))
+
+    def allows(self, who: Hashable, budget: RestartBudget, now: float) -> bool:
+        """Whether one more restart is within the budget."""
+        return self.num_left(who, budget, now) > 0
 
     def note(self, who: Hashable, now: float) -> None:
         """It is started again."""

@@ -64,10 +64,16 @@ class Coordinator:
         self.term = term
         self._attached: dict[str, AgentInfo] = {}
         self.attached_at: dict[str, float] = {}
+        self._pids: dict[str, dict[str, int]] = {}  # by agent and worker
         self._timer: Timer | None = None
         self._roster_due = False
         self.events = events
         self._closed = False
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes of workers, as their agents say from time to time."""
+        return {worker: pid for pids in self._pids.values() for worker, pid in pids.items()}
 
     @property
     def attached(self) -> list[str]:
@@ -121,6 +127,7 @@ class Coordinator:
         return agent_id in self._attached and is_in_job and workers == self.job.running_on(agent_id) - ended
 
     def lose(self, agent_id: str, cause: str) -> None:
+        self._pids.pop(agent_id, None)
         if self._attached.pop(agent_id, None) is not None:
             self._carry_out(self.job.agent_lost(agent_id, cause, time.monotonic()))
             self._tell_roster()
@@ -146,6 +153,7 @@ class Coordinator:
             actions = self.job.master_opened(int(note["generation"]), str(note["address"]), int(note["port"]), now)
             self._carry_out(actions)
         elif say == "runs":
+            self._pids[agent_id] = {str(worker): int(pid) for worker, pid in dict(note.get("pids", {})).items()}
             self._carry_out(self.job.agent_runs(agent_id, [str(worker) for worker in note["workers"]], now))
         elif say == "interrupted":
             self._carry_out(self.job.interrupted(int(note["signum"]), now, str(note.get("why", ""))))

@@ -191,7 +191,7 @@ class Leadership:
         """Say from time to time what runs here, so that no lost order or report is lost for ever."""
         if self.role is not Role.OVER:
             self._loop.call_later(STOCK_S, self._take_stock)
-            self.report({"say": "runs", "workers": self._agent.running})
+            self.report({"say": "runs", "workers": self._agent.running, "pids": self._agent.pids})
             self._remind()
 
     def _remind(self) -> None:

@@ -11,9 +11,10 @@ from ...observe.snapshots import Snapshots
 from ...wire.names import is_address
 from ...wire.progress import ProgressThread
 from ..job.actions import Record
+from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
 from .site import serve_job
-from .snapshot import Snapshot
+from .snapshot import Snapshot, latest_failures
 
 __all__ = ["PageKeeper"]
 
@@ -36,13 +37,14 @@ class PageKeeper:
         *,
         token: str,
         host: str,
-        status: Callable[[], dict[str, Any] | None],
+        status: Callable[[], JobStatus | None],
     ) -> None:
         assert address is None or is_address(address[0])
         self._loop, self._address, self._token, self._host, self._status = loop, address, token, host, status
         self._coordinator: Coordinator | None = None
         self._server: PageServer | None = None
         self._snapshots: Snapshots[Snapshot] | None = None
+        self._began_at: float | None = None  # the first event is not kept for ever
         self.url: str | None = None
         """Where the page is, while it is served."""
 
@@ -88,9 +90,13 @@ class PageKeeper:
         if status is None or coordinator is None:
             return None
         history = coordinator.events.history
+        if self._began_at is None and (first := history.between(1, 1)):
+            self._began_at = float(first[0]["at"])
         return Snapshot(
             status=status,
             events=tuple(history.latest(MAX_EVENTS)),
             last_number=coordinator.events.num_recorded,
             counts=dict(history.counts),
+            began_at=self._began_at,
+            failures=latest_failures(coordinator.job.failures),
         )

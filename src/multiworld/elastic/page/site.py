@@ -54,17 +54,20 @@ def page_html(snapshot: Snapshot | None) -> str:
     """Return the page as it is now."""
     if snapshot is None:
         return PAGE.page("multiworld", None)
-    return PAGE.page(f"{snapshot.status['job']} · multiworld", {"status": snapshot.status, "events": snapshot.events})
+    return PAGE.page(f"{snapshot.status.job} · multiworld", snapshot.first)
 
 
 def _messages(snapshots: Snapshots[Snapshot], number: int) -> Iterator[bytes]:
     """Yield the status whenever it changes, and the events after ``number`` as they come."""
-    shown, silent_since = "", time.monotonic()
+    shown, failures, silent_since = "", "[]", time.monotonic()
     for snapshot in snapshots.follow(LOOK_S):
         messages = []
         if snapshot.status_json != shown:
             shown = snapshot.status_json
             messages.append(event_stream.event(shown, name="status"))
+        if snapshot.failures_json != failures:
+            failures = snapshot.failures_json
+            messages.append(event_stream.event(failures, name="failures"))
         if number > snapshot.last_number:  # of another job, which was at this address before
             number = 0
         if events := snapshot.events_since(number):

@@ -3,28 +3,88 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-__all__ = ["Snapshot"]
+from ..job.status import JobStatus
+
+__all__ = ["Failure", "Snapshot", "latest_failures"]
+
+MAX_FAILURES = 20
+MAX_LINES = 40
+MAX_TRACEBACK = 20_000  # characters, from its end, where the error stands
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A worker that failed. ``at``: seconds since the epoch. ``last_lines``: what it wrote, if it has no traceback."""
+
+    rank: int
+    hostname: str
+    pid: int
+    at: float
+    text: str
+    traceback: str
+    last_lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """``events``: the last ones; ``last_number``: the number of the last one that there was."""
+    """``began_at``: when the job began, None if nobody knows any more. ``failures``: the last ones, the newest last.
 
-    status: Mapping[str, Any]
+    ``events``: the last ones; ``last_number``: the number of the last one that there was.
+    """
+
+    status: JobStatus
     events: tuple[Mapping[str, Any], ...]
     last_number: int
     counts: Mapping[str, int]
+    began_at: float | None = None
+    failures: tuple[Failure, ...] = ()
 
     @cached_property
     def status_json(self) -> str:
         """The status as it is sent; only the readers' threads ask for it."""
-        return json.dumps(self.status, separators=(",", ":"))
+        return json.dumps(self.status_fields, separators=(",", ":"))
+
+    @cached_property
+    def failures_json(self) -> str:
+        """The failures as they are sent."""
+        return json.dumps([asdict(each) for each in self.failures], separators=(",", ":"))
+
+    @property
+    def status_fields(self) -> dict[str, Any]:
+        """The status, and since when the job runs, ready for JSON."""
+        return {**asdict(self.status), "began_at": self.began_at}
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """What the page shows before the first event comes, ready for JSON."""
+        failures = [asdict(each) for each in self.failures]
+        return {"status": self.status_fields, "failures": failures, "events": self.events}
 
     def events_since(self, number: int) -> tuple[Mapping[str, Any], ...]:
         """Return those with higher numbers, as far as they are kept."""
         return tuple(event for event in self.events if event["number"] > number)
+
+
+def latest_failures(failures: Sequence[Mapping[str, Any]]) -> tuple[Failure, ...]:
+    """Return the last ones of what ``WorkerFailure.to_fields`` returned."""
+    return tuple(
+        Failure(
+            rank=int(each.get("rank", -1)),
+            hostname=str(each.get("hostname", "")),
+            pid=int(each.get("pid") or 0),
+            at=round(int(each.get("at_us", 0)) / 1e6, 3),
+            text=str(each.get("text", "failed")),
+            traceback=str(each.get("traceback") or "")[-MAX_TRACEBACK:],
+            last_lines=_last_lines(each.get("last_lines", ())),
+        )
+        for each in failures[-MAX_FAILURES:]
+    )
+
+
+def _last_lines(lines: Iterable[object]) -> tuple[str, ...]:
+    return tuple(map(str, lines))[-MAX_LINES:]

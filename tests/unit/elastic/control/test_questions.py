@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from multiworld.elastic.control.names import control_name, find_names, short_job
 from multiworld.elastic.control.questions import again, choose_agent, list_agents, number_of, status_of, text_of
 from multiworld.elastic.job.job import Job, JobPlan
+from multiworld.elastic.job.status import JobStatus
 from tests.unit.elastic.job.test_job import Hosts, agent, hosts
 
 LINE = "0000000000000000: 00000002 00000000 {flags} 0001 01 {inode:>5} {name}"
@@ -26,8 +29,13 @@ def three() -> Hosts:
     return some
 
 
-def status(some: Hosts, page: str | None = None) -> dict[str, Any]:
+def job_status(some: Hosts, page: str | None = None) -> JobStatus:
     return status_of(some.job, run_id="job7", term=1, coordinator="a", page=page)
+
+
+def status(some: Hosts, page: str | None = None) -> Any:
+    """Return the status as it is told."""
+    return json.loads(json.dumps(asdict(job_status(some, page))))
 
 
 @pytest.mark.parametrize("job", ["job7", "with a space", "ü", "x" * 300, "a\nb", "none"])
@@ -136,3 +144,18 @@ def test_a_question_with_something_else_than_a_text_is_refused() -> None:
     assert text_of({"agent": "a"}, "agent") == "a"
     with pytest.raises(ValueError, match="agent cannot be None"):
         text_of({}, "agent")
+
+
+def test_the_status_tells_since_when_a_worker_runs_in_which_process_and_how_often_it_may_fail_yet() -> None:
+    some = three()
+    some.fail(1)
+    worker = some.at(2)
+    told = status_of(
+        some.job, run_id="job7", term=1, coordinator="a", page=None, now=some.now, epoch_s=1000.0, pids={worker: 77}
+    )
+    by_rank = {each.rank: each for each in told.workers}
+    assert by_rank[2].pid == 77
+    assert by_rank[0].pid is None, "its agent has not said it yet"
+    assert by_rank[0].since is not None
+    assert by_rank[0].since >= 1000.0
+    assert by_rank[1].restarts_left == by_rank[0].restarts_left - 1

@@ -608,7 +608,7 @@ def test_a_new_coordinator_gives_up_what_runs_on_a_host_without_ranks() -> None:
     some = Hosts(job)
     some.attach(agent("b"), *reports_of(before, "b"))
     assert some.resets == ["b"]
-    assert not job.describe()
+    assert not job.describe(0.0)
 
 
 def test_nothing_is_polled_for_workers_that_wait_for_their_generations_store() -> None:
@@ -617,7 +617,7 @@ def test_nothing_is_polled_for_workers_that_wait_for_their_generations_store() -
     assert any(isinstance(action, OpenMaster) for action in actions)
     assert job.next_deadline() is None
     job.master_opened(1, "127.0.0.1", 1000, 0.0)
-    assert {worker["state"] for worker in job.describe()} == {"running"}
+    assert {worker.state for worker in job.describe(0.0)} == {"running"}
 
 
 def test_the_store_of_a_generation_is_served_by_a_host_that_is_there() -> None:
