@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 if __name__ == "__main__":  # the rest takes a second to import, in which a signal may come
     from .process.interruption import end_on_signals
@@ -29,7 +30,9 @@ def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
 
 
 if __name__ == "__main__":
+    from .cli.job_end import told
     from .cli.own_process import run_in_own_process
-    from .cli.run import launch as command
+    from .elastic.launch.parser import LAUNCH
 
+    command = partial(told, LAUNCH, partial(main, in_place=True), None)
     sys.exit(run_in_own_process("python -m multiworld.launch", command))

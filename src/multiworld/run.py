@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 if __name__ == "__main__":  # the rest takes a second to import, in which a signal may come
@@ -44,7 +45,8 @@ def launcher_of(**changes: Any) -> Callable[..., None]:
 
 
 if __name__ == "__main__":
+    from .cli.job_end import told
     from .cli.own_process import run_in_own_process
-    from .cli.run import main as command
+    from .elastic.launch.parser import RUN
 
-    sys.exit(run_in_own_process("multiworld run", command))
+    sys.exit(run_in_own_process("multiworld run", partial(told, RUN, partial(main, in_place=True), None)))

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -16,12 +17,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from multiworld import launch as old_launcher
 from multiworld import run as launcher
+from multiworld.cli.job_end import told
 from multiworld.cli.main import main
-from multiworld.cli.run import launch
 from multiworld.elastic.job.options import JobOptions
 from multiworld.elastic.launch.arguments import options_from
 from multiworld.elastic.launch.launcher import _pump
-from multiworld.elastic.launch.parser import run_parser
+from multiworld.elastic.launch.parser import LAUNCH, run_parser
 from multiworld.errors import StoreError
 
 LINE = ["--nproc-per-node=2", __file__, "--epochs", "3"]
@@ -53,6 +54,11 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], _L
         return fake
 
     return decide
+
+
+def launch(arguments: Sequence[str]) -> int:
+    """Do what ``python -m multiworld.launch`` does."""
+    return told(LAUNCH, partial(old_launcher.main, in_place=True), arguments)
 
 
 def failed(exitcode: int, error_file: str = "<N/A>") -> ChildFailedError:

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -17,15 +17,13 @@ from ..wire.operation import Operation
 from ..wire.progress import ProgressThread
 from ..wire.sink import ConnectionSink
 from ..wire.spinning import QuickWaits
+from .parcel import Received
+from .payload import Payload
 from .torch_errors import derive_from_torch
-
-if TYPE_CHECKING:
-    from .parcel import Received
 
 __all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]
 
 ANY_RANK = -1  # stands for the peer of a receive that takes a message from whichever rank has one
-Payload: TypeAlias = Tensor | list[Tensor] | dict[str, Tensor]
 ReduceOp = torch.distributed.ReduceOp
 
 derive_from_torch()  # here, because all that has a world imports this

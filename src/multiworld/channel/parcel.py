@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..wire.copying import aligned_memory
-from .base import Payload
+from .payload import Payload
 from .tensors import Layout
 
 __all__ = ["MAX_BYTES", "Content", "Habit", "Parcel", "Received"]

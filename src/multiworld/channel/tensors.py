@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import ProtocolError
 from ..wire.copying import ALIGNMENT, memory_at
-from .base import Payload
+from .payload import Payload
 
 __all__ = [
     "Layout",

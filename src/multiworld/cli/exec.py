@@ -74,7 +74,7 @@ def part() -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     from ..run import launcher_of  # which needs torch
-    from .run import told
+    from .job_end import told
 
     return told(EXEC, partial(launcher_of(only_rank_0_reads=True, more_restarts=NO_RESTARTS), in_place=True), arguments)
 

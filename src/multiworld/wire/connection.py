@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from ..errors import ProtocolError, RecordError
 from .frames import FrameParser
@@ -24,7 +24,7 @@ from .operation import Operation
 from .payload_wait import PayloadWait
 from .progress import ProgressThread
 from .records import RecordReader, records_of
-from .sink import ConnectionSink, Nobody, OpenedSink
+from .sink import ConnectionSink, Nobody
 from .spinning import QuickWaits
 from .staging import staging
 from .unsent import Unsent
@@ -49,6 +49,13 @@ ONE_DESCRIPTOR: Final = socket.CMSG_LEN(DESCRIPTOR.size)  # CMSG_SPACE has room 
 
 
 _NOT_HELD: Final = object()
+
+
+@runtime_checkable
+class OpenedSink(Protocol):
+    """A sink that wants to know its connection before the first frame comes."""
+
+    def opened(self, connection: Connection) -> None: ...
 
 
 class Connection:

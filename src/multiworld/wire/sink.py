@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol
 
 from .frames import Header
 
-if TYPE_CHECKING:
-    from .connection import Connection
-
-__all__ = ["ConnectionSink", "Nobody", "OpenedSink"]
+__all__ = ["ConnectionSink", "Nobody"]
 
 
 class ConnectionSink(Protocol):
@@ -21,13 +18,6 @@ class ConnectionSink(Protocol):
 
     def lost(self, reason: str) -> None:
         """The connection is gone; called exactly once, also after ``abort``. Nothing is held."""
-
-
-@runtime_checkable
-class OpenedSink(Protocol):
-    """A sink that wants to know its connection before the first frame comes."""
-
-    def opened(self, connection: Connection) -> None: ...
 
 
 class Nobody:
