@@ -8,12 +8,13 @@ import os
 
 import pytest
 
+from multiworld.process.facts import process_space
 from multiworld.serving.control.actions import HostLeft, ReplicaLeft, ReplicaLost, ReplicaStarted
 from multiworld.serving.control.members import MemberState
 from multiworld.serving.control.placement import HostInfo, place
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.hosts.host import Host
-from multiworld.serving.hosts.orphans import end_orphans, process_space
+from multiworld.serving.hosts.orphans import end_orphans
 from multiworld.serving.pipeline import _wait_complete
 
 from .simulated_fleet import SimulatedFleet, chain

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from multiworld.serving.vitals import Vitals, parse_pss, parse_rss
+from multiworld.process.facts import parse_pss, parse_rss
+from multiworld.serving.vitals import Vitals
 
 ROLLUP = "5581d2a2f000-7ffd [rollup]\nRss:  2048 kB\nPss:  1024 kB\nPss_Dirty: 8 kB\n"
 

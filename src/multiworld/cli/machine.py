@@ -10,7 +10,8 @@ import resource
 import socket
 import struct
 from dataclasses import dataclass
-from pathlib import Path
+
+from ..world.procfs import control_groups, process_start_time, text_of
 
 __all__ = ["Interface", "Limits", "interfaces", "limits"]
 
@@ -63,7 +64,7 @@ def limits() -> Limits:
         shm_free_bytes=shm_free_bytes,
         shm_total_bytes=shm_total_bytes,
         pidfd=_has_pidfd(),
-        proc_stat=_text("/proc/self/stat") is not None,
+        proc_stat=process_start_time(os.getpid()) is not None,
         tcp_user_timeout=_has_tcp_user_timeout(),
     )
 
@@ -93,7 +94,7 @@ def _interface_of(entry: bytes) -> str:
 
 
 def _ipv6_addresses() -> list[tuple[str, str]]:
-    rows = (line.split() for line in (_text("/proc/net/if_inet6") or "").splitlines())
+    rows = (line.split() for line in text_of("/proc/net/if_inet6").splitlines())
     return [(row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))) for row in rows]
 
 
@@ -124,9 +125,9 @@ def _has_tcp_user_timeout() -> bool:
 
 def _cgroup_threads() -> int | None:
     """Return ``pids.max`` of this process's cgroup (version 2), the limit that containers set."""
-    for line in (_text("/proc/self/cgroup") or "").splitlines():
-        if line.startswith("0::"):
-            return _number(f"/sys/fs/cgroup{line[3:].rstrip('/')}/pids.max")
+    for controllers, path in control_groups(text_of("/proc/self/cgroup")):
+        if not controllers:
+            return _number(f"/sys/fs/cgroup{path.rstrip('/')}/pids.max")
     return None
 
 
@@ -143,12 +144,5 @@ def _finite(limit: int) -> int | None:
 
 
 def _number(path: str) -> int | None:
-    text = _text(path)
-    return int(text) if text is not None and text.strip().isdigit() else None
-
-
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return None
+    text = text_of(path).strip()
+    return int(text) if text.isdigit() else None

@@ -8,11 +8,11 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 from ..wire.backoff import BackOff
 from ..wire.progress import ProgressThread, Timer
 from ..world.procfs import child_pids, process_session
+from .facts import catches_signal
 from .spawn.forking import WAITED_FOR
 from .spawn.fresh import DUMP_SIGNAL
 
@@ -73,7 +73,7 @@ class WorkerProcess:
 
         A worker that runs another program than Python, or has not come to the user's program yet, is not.
         """
-        if self.returncode is not None or not _handles(self.pid, DUMP_SIGNAL):
+        if self.returncode is not None or not catches_signal(self.pid, DUMP_SIGNAL):
             return False
         os.kill(self.pid, DUMP_SIGNAL)
         return True
@@ -143,16 +143,3 @@ def _peek_returncode(pid: int) -> int | None:
 def _signal_group(pid: int, signum: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):  # none left; or another user's by a setuid program
         os.killpg(pid, signum)
-
-
-def _handles(pid: int, signum: int) -> bool:
-    """Whether the process catches the signal, so that it does not die of it."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    for line in status.splitlines():
-        name, _, value = line.partition(":")
-        if name == "SigCgt":
-            return bool(int(value, 16) >> (signum - 1) & 1)
-    return False

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..world.procfs import control_groups, text_of
+
 __all__ = ["MemoryKills"]
 
 KMSG_RECORDS = 20_000  # more than a kernel's buffer holds; it ends even if records come faster than they are read
@@ -76,15 +78,10 @@ def _records(descriptor: int) -> Iterator[bytes]:
 
 
 def _find_counter(proc: Path, cgroups: Path) -> Path | None:
-    try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
     candidates: list[Path] = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    for controllers, path in control_groups(text_of(str(proc / "self" / "cgroup"))):
         inside = path.lstrip("/")
-        if "memory" in controllers.split(","):
+        if "memory" in controllers:
             candidates += [
                 cgroups / "memory" / inside / "memory.oom_control",
                 cgroups / "memory" / "memory.oom_control",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 
-__all__ = ["Vitals", "parse_pss", "parse_rss"]
+from ..process.facts import pss_bytes, rss_bytes
+
+__all__ = ["Vitals"]
 
 PSS_EVERY_S = 10.0
 PSS_SHARE = 0.001  # of one processor: to add a large process's pages up takes the kernel a while
@@ -15,7 +16,6 @@ class Vitals:
     """Of this process. ``read`` is to be called now and then, by one thread, and ``look`` when ``is_due``."""
 
     def __init__(self) -> None:
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._at, self._cpu_s = time.monotonic(), time.process_time()
         self._pss: int | None = None
         self._pss_at = 0.0
@@ -30,7 +30,7 @@ class Vitals:
         return {
             "cpu_s": round(cpu_s, 3),
             "cpu": round(cpu, 4),
-            "rss_bytes": parse_rss(_text("/proc/self/statm"), self._page_bytes),
+            "rss_bytes": rss_bytes(),
             "pss_bytes": self._pss,
         }
 
@@ -42,33 +42,6 @@ class Vitals:
     def look(self) -> None:
         """Have the kernel add the pages up; for a large process this blocks, for a tenth of a second or more."""
         began = time.monotonic()
-        self._pss = parse_pss(_text("/proc/self/smaps_rollup"))
+        self._pss = pss_bytes()
         ended = time.monotonic()
         self._pss_at = ended + max(PSS_EVERY_S, (ended - began) / PSS_SHARE)
-
-
-def parse_rss(statm: str, page_bytes: int) -> int | None:
-    """Return the bytes that ``/proc/…/statm`` tells of; None if it could not be read."""
-    fields = statm.split()
-    return int(fields[1]) * page_bytes if len(fields) > 1 else None
-
-
-def parse_pss(rollup: str) -> int | None:
-    """Return the bytes that ``/proc/…/smaps_rollup`` tells of; None if it could not be read."""
-    for line in rollup.splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _text(path: str) -> str:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # not on every system, nor in every container
-        return ""
-    try:
-        return os.read(fd, 4096).decode("ascii", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)

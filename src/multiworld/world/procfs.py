@@ -10,12 +10,16 @@ __all__ = [
     "RUNNING",
     "STOPPED",
     "UNKNOWN",
+    "boot_id",
     "child_pids",
+    "control_groups",
     "is_uninterruptible",
+    "namespace",
     "process_session",
     "process_sessions",
     "process_start_time",
     "process_state",
+    "text_of",
 ]
 
 RUNNING, STOPPED, EXITED, UNKNOWN = "running", "stopped", "exited", "unknown"
@@ -59,7 +63,7 @@ def child_pids() -> list[int]:
     except OSError:
         return []
     if os.path.exists(f"/proc/self/task/{tasks[0]}/children"):
-        return [int(pid) for task in tasks for pid in _read(f"/proc/self/task/{task}/children").split()]
+        return [int(pid) for task in tasks for pid in text_of(f"/proc/self/task/{task}/children").split()]
     return [pid for pid, fields in _all_processes() if int(fields[1]) == os.getpid()]  # an option of the kernel
 
 
@@ -74,6 +78,34 @@ def process_sessions() -> dict[int, int]:
     return {pid: int(fields[3]) for pid, fields in _all_processes() if fields[0] not in "ZXx" or int(fields[17]) > 1}
 
 
+def boot_id() -> str:
+    """Return what names this boot of the machine, or nothing where that cannot be told."""
+    return text_of("/proc/sys/kernel/random/boot_id").strip()
+
+
+def namespace(kind: str) -> int | None:
+    """Return the number of the namespace that this process is in: ``pid``, ``net`` or ``time``; None if untold."""
+    try:
+        return os.stat(f"/proc/self/ns/{kind}").st_ino
+    except OSError:
+        return None
+
+
+def control_groups(text: str) -> list[tuple[frozenset[str], str]]:
+    """Return the controllers and the path of each group in ``/proc/PID/cgroup``. Version 2 names no controllers."""
+    lines = (line.split(":", 2) for line in text.splitlines())
+    return [(frozenset(filter(None, controllers.split(","))), path) for _, controllers, path in lines]
+
+
+def text_of(path: str) -> str:
+    """Return the file's text, or nothing if it is gone, hidden or not mounted: the callers tell these apart."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def _all_processes() -> Iterator[tuple[int, list[str]]]:
     for name in os.listdir("/proc"):
         fields = _stat_fields(int(name)) if name.isdecimal() else None
@@ -83,7 +115,7 @@ def _all_processes() -> Iterator[tuple[int, list[str]]]:
 
 def _stat_fields(pid: int) -> list[str] | None:
     """Return the fields of ``/proc/PID/stat`` from the third (the state) on: a name may hold blanks and parentheses."""
-    text = _read(f"/proc/{pid}/stat")
+    text = text_of(f"/proc/{pid}/stat")
     fields = text[text.rfind(")") + 1 :].split()
     return fields if len(fields) >= 20 else None
 
@@ -101,23 +133,13 @@ def _exists(pid: int) -> bool:
 
 def _is_frozen(pid: int) -> bool:
     """Return whether the process's control group is frozen (version 2 or 1), as ``docker pause`` does it."""
-    for line in _read(f"/proc/{pid}/cgroup").splitlines():
-        _, controllers, group = line.split(":", 2)
-        if "freezer" in controllers.split(",") and "FROZEN" in _read(f"/sys/fs/cgroup/freezer{group}/freezer.state"):
+    for controllers, group in control_groups(text_of(f"/proc/{pid}/cgroup")):
+        if "freezer" in controllers and "FROZEN" in text_of(f"/sys/fs/cgroup/freezer{group}/freezer.state"):
             return True
         if not controllers:  # version 2, mounted alone or beside version 1
-            events = _read(f"/sys/fs/cgroup{group}/cgroup.events") or _read(
+            events = text_of(f"/sys/fs/cgroup{group}/cgroup.events") or text_of(
                 f"/sys/fs/cgroup/unified{group}/cgroup.events"
             )
             if "frozen 1" in events:
                 return True
     return False
-
-
-def _read(path: str) -> str:
-    """Return the file's text, or nothing if it is gone, hidden or not mounted: the callers tell these apart."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
 
 from .liveness import Vital
-from .procfs import process_start_time, process_state
+from .procfs import boot_id, namespace, process_start_time, process_state
 
 __all__ = ["host_identity", "observe_process", "open_pidfd", "process_start_time", "shares_host"]
 
@@ -17,17 +16,14 @@ def host_identity() -> bytes:
 
     They are made of the boot and three namespaces: pids, so that pids mean the same; the network, because a look at a
     process proves nothing about a peer whose packets must cross a network; time, in which start times are counted.
-    Where ``/proc`` tells nothing they are random, so that nobody shares this host.
+    Kernels before 5.6 have one time for all. Where ``/proc`` tells nothing, the bytes are random: nobody shares this
+    host.
     """
-    try:
-        parts = [Path("/proc/sys/kernel/random/boot_id").read_bytes()]
-        for namespace in ("pid", "net", "time"):
-            path = Path("/proc/self/ns", namespace)
-            if namespace != "time" or path.exists():  # kernels before 5.6 have one time for all
-                parts.append(f"{namespace}:{path.stat().st_ino};".encode())
-    except OSError:
+    boot, numbers = boot_id(), {kind: namespace(kind) for kind in ("pid", "net", "time")}
+    if not boot or numbers["pid"] is None or numbers["net"] is None:
         return os.urandom(16)
-    return hashlib.sha256(b"".join(parts)).digest()[:16]
+    known = "".join(f"{kind}:{number};" for kind, number in numbers.items() if number is not None)
+    return hashlib.sha256(f"{boot}\n{known}".encode()).digest()[:16]
 
 
 def shares_host(identity: bytes, pid: int, start_time: int) -> bool:

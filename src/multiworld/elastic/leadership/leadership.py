@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ...errors import MultiworldError
-from ...process.listening_process import find_listener
+from ...process.facts import find_listener
 from ...store.tcp import TCPStoreServer
 from ...wire.operation import Operation, StepsCancelled, drive
 from ...wire.progress import ProgressThread

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from pathlib import Path
+
+from ..facts import libraries
 
 __all__ = ["get_blas_threads", "set_blas_threads"]
 
@@ -31,15 +32,9 @@ def set_blas_threads(num_threads: int) -> None:
 
 @functools.cache
 def _functions() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    for path in _loaded():
+    for path in libraries("openblas"):
         library = ctypes.CDLL(path)
         for name in NAMES:
             if hasattr(library, name.format("set")):
                 return getattr(library, name.format("get")), getattr(library, name.format("set"))
     return None
-
-
-def _loaded() -> list[str]:
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    paths = {line.split(maxsplit=5)[-1] for line in lines if "openblas" in line}
-    return sorted(path for path in paths if path.startswith("/"))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from ..facts import count_threads
+
 __all__ = [
     "WAITED_FOR",
     "adopt_orphans",
@@ -89,13 +91,13 @@ def count_lasting_threads() -> int:
     OpenBLAS, which comes with numpy and thereby with torch, ends its threads before every fork. A fork is the only way
     to tell them from others, so one is made.
     """
-    if _count_threads() == 1:
+    if count_threads() == 1:
         return 1
     pid = fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    return _count_threads()
+    return count_threads()
 
 
 def is_adopting_orphans() -> bool:
@@ -135,10 +137,6 @@ def _run_to_the_end(run: Callable[[], int]) -> NoReturn:
     finally:
         flush_streams()
         os._exit(status)
-
-
-def _count_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
 
 
 def _prctl(option: int, argument: object) -> None:

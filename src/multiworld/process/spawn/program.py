@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
+from ..facts import open_descriptors
 from . import seqpacket
 from .blas_threads import get_blas_threads, set_blas_threads
 from .forking import count_lasting_threads, die_with_parent, open_standard_descriptors, outlive_parent, share_memory
@@ -118,7 +119,7 @@ def _preload(agent: socket.socket, names: Sequence[str], base_path: Sequence[str
 
 
 def _close_others(kept: int) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != kept:
+    for descriptor in open_descriptors():
+        if descriptor > 2 and descriptor != kept:
             with contextlib.suppress(OSError):  # the descriptor of this very listing
-                os.close(int(name))
+                os.close(descriptor)

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ..facts import open_descriptors
 from . import seqpacket
 from .entrypoint import EntrypointKind
 from .forking import die_with_parent, fork
@@ -82,10 +83,10 @@ class Spare:
     def _execute(self, launch: Launch) -> NoReturn:
         for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, other programs do not
             signal.signal(signum, signal.SIG_DFL)
-        for name in os.listdir("/proc/self/fd"):  # a module of --preload may have opened some
-            if int(name) > 2:
+        for descriptor in open_descriptors():  # a module of --preload may have opened some
+            if descriptor > 2:
                 with contextlib.suppress(OSError):
-                    os.set_inheritable(int(name), False)
+                    os.set_inheritable(descriptor, False)
         command = command_line(launch)
         try:
             os.execvpe(command[0], command, launch.env)

@@ -14,12 +14,13 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import MultiworldError
+from ...process.facts import process_space
 from ...world.manager import WorldManager
 from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..exit_status import Ending
 from ..graph import GATEWAY
 from ..hand_over import donate_weights
-from ..hosts.orphans import end_orphans, process_space
+from ..hosts.orphans import end_orphans
 from ..hosts.reception import Reception
 from ..messages import CONTROLLER, Message
 from .actions import (

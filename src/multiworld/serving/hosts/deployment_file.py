@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ...process.facts import network_space, process_space
 from ...wire.token import check_token
 from ...world.procfs import EXITED, process_start_time, process_state
 from ..errors import DeploymentError
 from ..kept_folder import WORKS_PREFIX
-from .orphans import network_space, process_space
 
 __all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deployment", "list_deployments"]
 

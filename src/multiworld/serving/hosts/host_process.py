@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...process.facts import process_space
 from ...process.orphans import OrphanReaper, Reaping
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
@@ -25,7 +26,6 @@ from .loop import HostLoop
 from .members import Members
 from .options import HostOptions
 from .order import FIRST, LAST, MIDDLE, Order
-from .orphans import process_space
 from .output import Outputs
 from .owner_line import OwnerLine
 from .signals import Signals

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterable
-from pathlib import Path
 
 from ...process.orphan_guard_program import kill_sessions
 
-__all__ = ["end_orphans", "network_space", "process_space"]
+__all__ = ["end_orphans"]
 
 LEADER_S = 2.0  # for a member to be ended by the kernel
 MS = 1e3
@@ -29,24 +28,6 @@ def end_orphans(host: int, members: Iterable[int], timeout_s: float = LEADER_S) 
     if not _has_ended(host, timeout_s):
         return []
     return kill_sessions({pid for pid in members if _has_ended(pid, timeout_s)})
-
-
-def process_space() -> str:
-    """Return what is the same wherever numbers of processes mean the same ones; empty if that cannot be told."""
-    return _space("pid")
-
-
-def network_space() -> str:
-    """Return what is the same wherever a loopback address is the same place; empty if that cannot be told."""
-    return _space("net")
-
-
-def _space(kind: str) -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink(f'/proc/self/ns/{kind}')}"
-    except OSError:
-        return ""
 
 
 def _has_ended(pid: int, timeout_s: float) -> bool:

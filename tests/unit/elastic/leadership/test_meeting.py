@@ -21,7 +21,7 @@ from multiworld.elastic.rendezvous.base import Address, Advice
 from multiworld.elastic.rendezvous.embedded import PATIENT_LOOKS, EmbeddedRendezvous, from_options
 from multiworld.elastic.rendezvous.endpoint import Endpoint, find_endpoints, local_address
 from multiworld.elastic.rendezvous.registry import find_rendezvous
-from multiworld.process.listening_process import find_listener
+from multiworld.process.facts import find_listener
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.testing.deadlines import wait_until
 from multiworld.wire.operation import Operation, drive

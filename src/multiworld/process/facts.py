@@ -1,0 +1,145 @@
+"""Everything about processes of this host that ``/proc`` tells, beyond what ``world.procfs`` reads for worlds.
+
+A ``/proc`` that is not mounted, or hides other users' processes, tells nothing: the answer is None, or empty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ..world.procfs import boot_id, namespace, text_of
+
+__all__ = [
+    "Listener",
+    "catches_signal",
+    "count_threads",
+    "find_listener",
+    "libraries",
+    "network_space",
+    "open_descriptors",
+    "parse_pss",
+    "parse_rss",
+    "process_space",
+    "pss_bytes",
+    "rss_bytes",
+]
+
+LISTENING = "0A"  # in the column "st" of /proc/net/tcp
+
+
+# ---- this process
+
+
+def count_threads() -> int:
+    """Raises OSError: a caller that is about to fork must know."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def open_descriptors() -> list[int]:
+    """Return the numbers; one of them was of this very look, and is closed again. Raises OSError."""
+    return [int(name) for name in os.listdir("/proc/self/fd")]
+
+
+def libraries(name: str) -> list[str]:
+    """Return the paths of the files in this process's memory whose paths contain ``name``, sorted. Raises OSError."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    paths = {line.split(maxsplit=5)[-1] for line in lines if name in line}
+    return sorted(path for path in paths if path.startswith("/"))
+
+
+def rss_bytes() -> int | None:
+    """Return what this process has in memory, pages that it shares counted in full."""
+    return parse_rss(text_of("/proc/self/statm"), os.sysconf("SC_PAGE_SIZE"))
+
+
+def pss_bytes() -> int | None:
+    """Return what this process has in memory, of pages that k processes share the k-th part.
+
+    For a large process this blocks for a tenth of a second or more: the kernel adds the pages up.
+    """
+    return parse_pss(text_of("/proc/self/smaps_rollup"))
+
+
+def parse_rss(statm: str, page_bytes: int) -> int | None:
+    """Return the bytes that ``/proc/…/statm`` tells of; None if it could not be read."""
+    fields = statm.split()
+    return int(fields[1]) * page_bytes if len(fields) > 1 else None
+
+
+def parse_pss(rollup: str) -> int | None:
+    """Return the bytes that ``/proc/…/smaps_rollup`` tells of; None if it could not be read."""
+    value = _field(rollup, "Pss")
+    return None if value is None else int(value.split()[0]) * 1024
+
+
+def process_space() -> str:
+    """Return what is the same wherever numbers of processes mean the same ones; empty if that cannot be told."""
+    return _space("pid")
+
+
+def network_space() -> str:
+    """Return what is the same wherever a loopback address is the same place; empty if that cannot be told."""
+    return _space("net")
+
+
+def _space(kind: str) -> str:
+    boot, number = boot_id(), namespace(kind)
+    return f"{boot} {kind}:[{number}]" if boot and number is not None else ""
+
+
+# ---- other processes
+
+
+class Listener(NamedTuple):
+    """A process that listens."""
+
+    pid: int
+    name: str
+
+
+def find_listener(port: int) -> Listener | None:
+    """Return a process that listens at that TCP port; None if there is none, or it is another user's."""
+    sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
+    if not sockets:
+        return None
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and not sockets.isdisjoint(_open_files(f"/proc/{name}/fd")):
+            command = text_of(f"/proc/{name}/comm")
+            if command:  # else it has ended
+                return Listener(int(name), command.strip())
+    return None
+
+
+def catches_signal(pid: int, signum: int) -> bool:
+    """Whether the process has a handler for the signal, so that it does not die of it."""
+    caught = _field(text_of(f"/proc/{pid}/status"), "SigCgt")
+    return caught is not None and bool(int(caught, 16) >> (signum - 1) & 1)
+
+
+def _inodes(port: int) -> Iterator[str]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in text_of(table).splitlines()[1:]:
+            columns = line.split()
+            local, state, inode = columns[1], columns[3], columns[9]
+            if state == LISTENING and int(local.rpartition(":")[2], 16) == port:
+                yield inode
+
+
+def _open_files(folder: str) -> Iterator[str]:
+    with suppress(OSError):  # the process has ended, or is another user's
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                yield os.readlink(f"{folder}/{name}")
+
+
+def _field(text: str, wanted: str) -> str | None:
+    """Of a file of lines ``name: value``."""
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == wanted:
+            return value
+    return None
