@@ -14,6 +14,7 @@ from ..command_parser import CommandParser
 from ..extras import SERVING, install_extra, missing_modules
 from ..serving.errors import DeploymentError
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
+from ..world.liveness import DEFAULT_LEASE_S
 from .native_note import note_uncompiled
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ def command_parser() -> CommandParser:
         type=_pair,
         help="how many at first, instead of what the target says",
     )
-    parser.add_argument("--lease-s", type=float, help="how long a silent process is waited for (default: 2)")
+    parser.add_argument(
+        "--lease-s", type=float, help=f"how long a silent process is waited for (default: {DEFAULT_LEASE_S:g})"
+    )
     parser.add_argument(
         "--address",
         default="127.0.0.1",

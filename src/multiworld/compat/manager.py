@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..world import manager
+from ..world.liveness import DEFAULT_LEASE_S
 from .communicator import WorldCommunicator
 from .log_level import set_log_level
 from .named_worlds import NamedWorlds
@@ -36,7 +37,7 @@ class WorldManager(manager.WorldManager):
         *,
         job: str | None = None,
         token: str | None = None,
-        lease_s: float = 2.0,
+        lease_s: float = DEFAULT_LEASE_S,
         host: str | None = None,
     ) -> None:
         set_log_level()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..world.liveness import DEFAULT_LEASE_S
+
 __all__ = ["Options"]
 
 
@@ -18,7 +20,7 @@ class Options:
     seed: int = 0
     backend: str = "auto"
     inject_faults: bool = True
-    lease_s: float = 2.0
+    lease_s: float = DEFAULT_LEASE_S
     micro_batch_size: int = 16
     window: int = 16
     request_limit_s: float = 30.0

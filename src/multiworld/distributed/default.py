@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..world.arguments import check_seconds
 from ..world.launched import launched
+from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
 from .place import find_place
 from .process_group import AnyGroup, GroupMember, ProcessGroup, deadline_of
@@ -47,7 +48,7 @@ def init_process_group(
     job: str | None = None,
     group_name: str = "",
     token: str | None = None,
-    lease_s: float = 2.0,
+    lease_s: float = DEFAULT_LEASE_S,
     host: str | None = None,
 ) -> None:
     """Form the default group with all processes of the program, within ``join_timeout_s``. Rank 0 hosts the store.

@@ -18,6 +18,7 @@ from ..channel.base import Payload
 from ..model.signature import Signature
 from ..model.user_main import is_replaying_main
 from ..wire.token import check_token, warn_of_weakness
+from ..world.liveness import DEFAULT_LEASE_S, check_lease
 from ..world.manager import WorldManager
 from .admission import Admission
 from .blueprint import Blueprint
@@ -83,7 +84,7 @@ class Pipeline:
         *,
         name: str = "pipeline",
         policy: str = "shortest-queue",
-        lease_s: float = 2.0,
+        lease_s: float = DEFAULT_LEASE_S,
         timeout_s: float | None = 60.0,
         admission: Admission | None = None,
         autoscaling: ScalingPolicy | None = None,
@@ -95,8 +96,7 @@ class Pipeline:
             raise ValueError(f"a pipeline's name has up to 63 letters, digits, '_', '.' and '-' only, got {name!r}")
         self.graph = Graph(stages)
         make_policy(policy, lambda _: 0)
-        if not 0.3 <= lease_s <= 60:
-            raise ValueError(f"lease_s must lie between 0.3 and 60 seconds, got {lease_s!r}")
+        check_lease(lease_s)
         self.name, self.policy, self.lease_s, self.timeout_s = name, policy, lease_s, timeout_s
         self.admission = Admission() if admission is None else admission
         self.autoscaling, self.preload, self.backend = autoscaling, tuple(preload), backend

@@ -13,12 +13,40 @@ from enum import Enum
 from math import inf, isfinite
 from typing import Generic, TypeVar
 
-__all__ = ["Cause", "LivenessMonitor", "LivenessPolicy", "Lost", "Suspected", "Vital"]
+__all__ = [
+    "DEFAULT_LEASE_S",
+    "LEASE_RANGE",
+    "Cause",
+    "LivenessMonitor",
+    "LivenessPolicy",
+    "Lost",
+    "Suspected",
+    "Vital",
+    "check_lease",
+    "is_lease",
+]
 
 P = TypeVar("P", bound=Hashable)
 
+DEFAULT_LEASE_S = 2.0
+"""How long a process may be silent, wherever nothing else is asked for: of worlds, jobs and deployments."""
+MIN_LEASE_S, MAX_LEASE_S = 0.3, 60.0
+LEASE_RANGE = f"{MIN_LEASE_S:g} to {MAX_LEASE_S:g} seconds"
 READING_VALID_S = 0.5
 """How long a reading of the kernel's acknowledgements counts: past this age the data may have been acknowledged."""
+
+
+def is_lease(lease_s: float) -> bool:
+    return MIN_LEASE_S <= lease_s <= MAX_LEASE_S
+
+
+def check_lease(lease_s: float, name: str = "lease_s") -> None:
+    """Raise ValueError if a lease is too short or too long. ``name``: what the user calls it."""
+    if not is_lease(lease_s):
+        raise ValueError(
+            f"{name} must be between {MIN_LEASE_S:g} and {MAX_LEASE_S:g} seconds, got {lease_s}: a shorter lease takes "
+            "scheduling delays for faults, a longer one is no detection"
+        )
 
 
 class Vital(Enum):
@@ -66,16 +94,12 @@ class LivenessPolicy:
     whose host acknowledged nothing, and sent nothing, for this long. ``hang_s``: so is one that runs but says nothing.
     """
 
-    lease_s: float = 2.0
+    lease_s: float = DEFAULT_LEASE_S
     unreachable_s: float = 1.5
     hang_s: float = 300.0
 
     def __post_init__(self) -> None:
-        if not 0.3 <= self.lease_s <= 60:
-            raise ValueError(
-                f"lease_s must be between 0.3 and 60 seconds, got {self.lease_s}: a shorter lease takes scheduling "
-                "delays for faults, a longer one is no detection"
-            )
+        check_lease(self.lease_s)
         if not (self.unreachable_s > 0 and isfinite(self.unreachable_s)):
             raise ValueError(f"unreachable_s must be a positive number of seconds, got {self.unreachable_s}")
         if not self.hang_s >= self.lease_s:

@@ -38,7 +38,7 @@ from .joining import Joining
 from .launch_news import left_news, news_of
 from .launched import MAX_JOB_NAME, launched, token_of_environment
 from .link import Link
-from .liveness import Cause, LivenessPolicy, Lost
+from .liveness import DEFAULT_LEASE_S, Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
 from .process_link import open_link, release_link
@@ -93,7 +93,7 @@ class WorldManager:
         *,
         job: str | None = None,
         token: str | None = None,
-        lease_s: float = 2.0,
+        lease_s: float = DEFAULT_LEASE_S,
         host: str | None = None,
     ) -> None:
         launch = launched()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...observe.sites import is_loopback
 from ...process.spawn.entrypoint import Entrypoint
 from ...wire.token import check_token
+from ...world.liveness import DEFAULT_LEASE_S, check_lease
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing import LogsSpecs
@@ -113,7 +114,7 @@ class JobOptions:
     virtual_local_rank: bool = False
     omp_num_threads: int | None = None
     """``OMP_NUM_THREADS`` for workers whose environment does not set it; None: leave it unset."""
-    lease_s: float = 2.0
+    lease_s: float = DEFAULT_LEASE_S
     cut_off_s: float | None = None
     """How long to wait, without workers, for most of the other hosts; None: as long as for hosts at first."""
     page: tuple[str, int] | None = DEFAULT_PAGE
@@ -167,8 +168,4 @@ class JobOptions:
             )
         if self.node_rank is not None and not 0 <= self.node_rank < self.max_nodes:
             raise ValueError(f"--node-rank {self.node_rank} is impossible with {self.max_nodes} nodes")
-        if not 0.3 <= self.lease_s <= 60:
-            raise ValueError(
-                f"--lease-s {self.lease_s:g} is impossible: expected 0.3 to 60 seconds, as a shorter lease takes "
-                "scheduling delays for faults, and a longer one is no detection"
-            )
+        check_lease(self.lease_s, "--lease-s")

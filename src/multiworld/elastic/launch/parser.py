@@ -14,6 +14,7 @@ from torch.distributed.run import get_args_parser
 
 from ...command_parser import CommandParser
 from ...wire.names import is_address
+from ...world.liveness import DEFAULT_LEASE_S
 from ..job.options import DEFAULT_PAGE, RestartBudget, RestartPolicy
 from .command_line import AmbiguousOptionError, split_at_script
 
@@ -203,9 +204,10 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         "--lease_s",
         action=env,
         type=_seconds,
-        default=2.0,
+        default=DEFAULT_LEASE_S,
         metavar="SECONDS",
-        help="How long a worker or a host may be stopped or unreachable before it is given up (default: 2).",
+        help="How long a worker or a host may be stopped or unreachable before it is given up "
+        f"(default: {DEFAULT_LEASE_S:g}).",
     )
     group.add_argument(
         "--cut-off-timeout",

@@ -49,6 +49,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.signature import Signature
+from ...world.liveness import DEFAULT_LEASE_S, LEASE_RANGE, is_lease
 from ..errors import CanaryFailedError
 from ..gateway.options import DEFAULT_PORT, GatewayOptions
 from ..graph import Batch, Graph, Stage
@@ -121,7 +122,7 @@ class PipelineFile:
     stages: tuple[Stage, ...] = ()
     cut: CutPlan | None = None
     policy: str = "shortest-queue"
-    lease_s: float = 2.0
+    lease_s: float = DEFAULT_LEASE_S
     gateways: int = 1
     preload: tuple[str, ...] = ()
     gateway: GatewayOptions = field(default_factory=lambda: GatewayOptions(port=DEFAULT_PORT))
@@ -187,9 +188,9 @@ def read_pipeline(document: Document) -> PipelineFile:
     policy = section.take("policy", str, "shortest-queue")
     if policy not in POLICIES:
         section.problem("policy", f"unknown policy {policy!r}, {did_you_mean(policy, POLICIES)}")
-    lease_s, gateways = section.take("lease_s", float, 2.0), section.take("gateways", int, 1)
-    if not 0.3 <= lease_s <= 60:
-        section.problem("lease_s", f"expected 0.3 to 60 seconds, got {lease_s}")
+    lease_s, gateways = section.take("lease_s", float, DEFAULT_LEASE_S), section.take("gateways", int, 1)
+    if not is_lease(lease_s):
+        section.problem("lease_s", f"expected {LEASE_RANGE}, got {lease_s}")
     if not 1 <= gateways <= 64:
         section.problem("gateways", f"expected 1 to 64, got {gateways}")
     preload = tuple(section.take("preload", list[str], []))

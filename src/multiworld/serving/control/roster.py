@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...world.liveness import DEFAULT_LEASE_S
 from ..errors import UnknownStageError
 from ..graph import GATEWAY, Graph
 from .members import ENDING, Member, parse_member
@@ -30,7 +31,7 @@ class Roster:
         graph: Graph,
         *,
         now: float,
-        lease_s: float = 2.0,
+        lease_s: float = DEFAULT_LEASE_S,
         gateways: int = 0,
         hosts: int = 1,
         local_addresses: Iterable[str] = ("127.0.0.1", "::1", ""),

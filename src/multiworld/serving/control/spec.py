@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...world.liveness import DEFAULT_LEASE_S
 from ..graph import Batch, Graph, Stage
 from ..scaling import ScalingPolicy
 
@@ -35,7 +36,7 @@ class DeploymentSpec:
     graph: Graph
     store: str = "tcp://127.0.0.1:0"
     address: tuple[str, int] = ("127.0.0.1", 0)
-    lease_s: float = 2.0
+    lease_s: float = DEFAULT_LEASE_S
     gateways: int = 0
     hosts: int = 1
     threads: int = 1
