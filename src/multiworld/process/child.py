@@ -10,7 +10,8 @@ import signal
 from collections.abc import Callable
 
 from ..wire.backoff import BackOff
-from ..wire.progress import ProgressThread, Timer
+from ..wire.progress import Timer
+from ..world.kept_process import Loop
 from ..world.procfs import child_pids, process_session
 from .facts import catches_signal
 from .spawn.forking import WAITED_FOR
@@ -27,9 +28,9 @@ GUARDED_S = 1.0
 
 
 class WorkerProcess:
-    """A child of this process that leads a process group. All calls on the progress thread."""
+    """A child of this process that leads a process group. All calls on the loop's thread."""
 
-    def __init__(self, loop: ProgressThread, pid: int, on_exit: Callable[[int], None]) -> None:
+    def __init__(self, loop: Loop, pid: int, on_exit: Callable[[int], None]) -> None:
         """``on_exit`` gets the exit status as ``subprocess`` has it: negative for a signal. It is called once."""
         self.pid = pid
         self.returncode: int | None = None

@@ -61,9 +61,9 @@ class HostLoop:
 
     def close(self) -> None:
         """Close all descriptors that are still registered. Also in a forked child, whose copies they are."""
-        for handler in self._handlers.values():
+        handlers, self._handlers = self._handlers, {}  # else one that unregisters, in a child, does so for the parent
+        for handler in handlers.values():
             handler.close_descriptor()
-        self._handlers.clear()
         self._epoll.close()
 
     def _turn(self) -> None:

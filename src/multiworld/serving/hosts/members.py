@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
+from ...process.child import WorkerProcess
 from ...process.logs.output import ProcessOutput
 from ...process.orphan_guard import OrphanGuard
 from ...process.spawn.child_start import ChildStart
-from ...process.spawn.forking import WAITED_FOR, start_forked
+from ...process.spawn.forking import start_forked
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import Timer
@@ -73,7 +72,7 @@ class Members:
 
     @property
     def pids(self) -> dict[str, int]:
-        return {name: member.pid for name, member in self._running.items()}
+        return {name: member.process.pid for name, member in self._running.items()}
 
     @property
     def jobs(self) -> set[str]:
@@ -93,7 +92,7 @@ class Members:
         for ten seconds first. Raises ValueError if the name is taken.
         """
         if order.member in self._running:
-            raise ValueError(f"{order.member} runs already, as process {self._running[order.member].pid}")
+            raise ValueError(f"{order.member} runs already, as process {self._running[order.member].process.pid}")
         if self._is_ending:
             raise ValueError(f"{order.member} is not started: this host is about to end")
         waiting = self._waiting.pop(order.member, None)
@@ -130,7 +129,7 @@ class Members:
         self._release(name)
         self.signal(name, signal.SIGKILL)
         if name in self._running:
-            self._running[name].kill_group()
+            self._running[name].process.kill()
 
     def signal(self, name: str, signum: int) -> None:
         """Who is told to end is not started again; a kept one that is killed is."""
@@ -203,7 +202,7 @@ class Members:
         finally:
             output.started()
         try:
-            member = _Member(order, pid, output, up, box)
+            member = _Member(self._loop, order, pid, output, up, box, on_exit=self._ended)
         except OSError:  # no descriptor to watch it with
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -214,7 +213,6 @@ class Members:
         up.forked(partial(on_up, pid))
         self._running[order.member] = member
         self._guard.watch(pid)
-        self._loop.register(member.pidfd, select.EPOLLIN, _Ending(member, self._ended))
 
     def _become(self, order: Order, output: ProcessOutput, up: ChildStart, box: BlackBox) -> NoReturn:
         """In the child."""
@@ -225,11 +223,10 @@ class Members:
         self._abandon()
         become_member(order, self._inheritance, output.stdout_fd, output.stderr_fd, up.announce)
 
-    def _ended(self, member: _Member) -> None:
-        self._loop.unregister(member.pidfd)
+    def _ended(self, member: _Member, returncode: int) -> None:
         member.up.finish()  # that it was started is told before its end
-        ending = member.reap()
-        returncode, last_lines = ending.returncode, ending.last_lines
+        ending = member.examine(returncode)
+        last_lines = ending.last_lines
         name = member.order.member
         del self._running[name]
         if member.is_kept and returncode == IN_VAIN:
@@ -241,7 +238,7 @@ class Members:
             logger.warning("%s ended with %d; it is started again in %.1f s", name, returncode, delay_s)
             again = partial(self._start_again, member.order, FIRST_RETRY_S)
             self._waiting[name] = self._loop.call_later(delay_s, again)
-        self._on_exit(name, member.pid, ending)
+        self._on_exit(name, member.process.pid, ending)
 
     def _start_again(self, order: Order, retry_s: float) -> None:
         del self._waiting[order.member]
@@ -256,46 +253,31 @@ class Members:
 class _Member:
     """One process that runs."""
 
-    def __init__(self, order: Order, pid: int, output: ProcessOutput, up: ChildStart, box: BlackBox) -> None:
-        self.order, self.pid, self.output, self.up, self.box = order, pid, output, up, box
+    def __init__(
+        self,
+        loop: HostLoop,
+        order: Order,
+        pid: int,
+        output: ProcessOutput,
+        up: ChildStart,
+        box: BlackBox,
+        *,
+        on_exit: Callable[[_Member, int], None],
+    ) -> None:
+        self.process = WorkerProcess(loop, pid, partial(on_exit, self))
+        self.order, self.output, self.up, self.box = order, output, up, box
         self.is_kept = order.keep
-        self.pidfd = os.pidfd_open(pid)  # not reaped yet, so it is the process
-        WAITED_FOR.add(pid)
         self.started_at = time.monotonic()
         self.stopped = StoppedTime(pid)
 
     def send(self, signum: int) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signum)
+        """Signal the process alone, which may lead no group yet."""
+        os.kill(self.process.pid, signum)  # it is not reaped yet, so nobody else has this number
 
-    def kill_group(self) -> None:
-        """Also when it has ended, but before it is reaped: until then nobody else has this number."""
-        with suppress(ProcessLookupError, PermissionError):  # it leads no group yet
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def reap(self) -> Ending:
-        self.kill_group()
+    def examine(self, returncode: int) -> Ending:
+        """After its end."""
         self.output.give_up()
-        _, status = os.waitpid(self.pid, 0)
-        WAITED_FOR.discard(self.pid)
-        os.close(self.pidfd)
         executing = self.box.read()
         self.box.close()
         known = None if executing is None else [id_.hex() for id_ in executing]
-        return Ending(os.waitstatus_to_exitcode(status), self.output.last_lines(), known)
-
-
-class _Ending:
-    """Told when a process has ended."""
-
-    def __init__(self, member: _Member, ended: Callable[[_Member], None]) -> None:
-        self._member, self._ended = member, ended
-
-    def on_ready(self, events: int) -> None:
-        self._ended(self._member)
-
-    def on_failure(self, error: BaseException) -> None:
-        logger.error("the end of %s was not dealt with: %s", self._member.order.member, error)
-
-    def close_descriptor(self) -> None:
-        os.close(self._member.pidfd)
+        return Ending(returncode, self.output.last_lines(), known)
