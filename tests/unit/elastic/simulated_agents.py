@@ -125,6 +125,10 @@ class EntryAgent:
         return [entry.id for entry in self.entries.values() if entry.returncode is None]
 
     @property
+    def pids(self) -> dict[str, int]:
+        return {}  # its workers are no processes
+
+    @property
     def num_running(self) -> int:
         return sum(entry.returncode is None for entry in self.entries.values())
 
