@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from multiworld.elastic.control.client import ControlError
+from multiworld.elastic.job.status import AgentStatus
 from multiworld.elastic.page.site import serve_job
-from multiworld.elastic.page.snapshot import Snapshot
+from multiworld.elastic.page.snapshot import Failure, Snapshot
 from multiworld.observe import server as server_module
 from multiworld.observe import snapshots as snapshots_module
 from multiworld.observe.server import PageServer
@@ -37,6 +40,8 @@ class Shown:
     def __init__(self, loop: ProgressThread, some: Hosts) -> None:
         self.job, self.happened, self.is_over = some, 0, False
         self.num_taken = 0
+        self.failures: tuple[Failure, ...] = ()
+        self.text = "happening {}"
         self.snapshots = Snapshots(loop, self.take)
 
     def take(self) -> Snapshot | None:
@@ -44,9 +49,14 @@ class Shown:
         if self.is_over:
             return None
         common = {"at": 1.0, "kind": "restart", "generation": 1, "term": 1}
-        events = tuple({"number": n, "text": f"happening {n}", **common} for n in range(1, self.happened + 1))
+        events = tuple({"number": n, "text": self.text.format(n), **common} for n in range(1, self.happened + 1))
         return Snapshot(
-            status=job_status(self.job), events=events, last_number=self.happened, counts={"restart": self.happened}
+            status=job_status(self.job),
+            events=events,
+            last_number=self.happened,
+            counts={"restart": self.happened},
+            began_at=1000.0,
+            failures=self.failures,
         )
 
     def happen(self) -> None:
@@ -54,11 +64,17 @@ class Shown:
         self.snapshots.changed()
 
 
+def lines_of(agent: AgentStatus, rank: int, last: int) -> list[str]:
+    if agent.hostname == "b":
+        raise ControlError("it does not answer")
+    return [f"rank {rank} serves at http://127.0.0.1:8000"]
+
+
 @contextmanager
 def page_of(some: Hosts, *, host: str = "127.0.0.1", token: str = "") -> Iterator[tuple[PageServer, Shown]]:
     loop = ProgressThread("test-agent")
     shown = Shown(loop, some)
-    server = serve_job(host, 0, token=token, snapshots=shown.snapshots)
+    server = serve_job(host, 0, token=token, snapshots=shown.snapshots, read_lines=lines_of)
     try:
         yield server, shown
     finally:
@@ -111,6 +127,16 @@ def test_what_the_page_answers() -> None:
         assert body.startswith("<!doctype html>")
         assert get(server, "/etc/passwd")[0] == 404
         assert get(server, "/status", Host="rebound.example.org")[0] == 403
+
+
+def test_the_last_lines_of_a_rank_come_from_its_agent() -> None:
+    with page_of(three()) as (server, _):
+        code, body = get(server, "/logs?rank=1")
+        assert (code, json.loads(body)["lines"]) == (200, ["rank 1 serves at http://127.0.0.1:8000"])
+        code, body = get(server, "/logs?rank=2")
+        assert (code, "the agent on b did not tell the lines: it does not answer" in body) == (503, True)
+        for rank in ("", "4", "x", "-1", "None"):
+            assert get(server, f"/logs?rank={rank}")[0] == 404
 
 
 def test_many_readers_cost_the_agent_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,3 +257,37 @@ def test_a_browser_shows_a_hundred_agents(tmp_path: Path) -> None:
         html = browse(server, tmp_path)
     assert text_of(html, "agents").count("active") == 100
     assert html.count('class="chip running"') >= 800
+
+
+def test_a_browser_shows_why_a_rank_failed_and_since_when_the_job_runs(tmp_path: Path) -> None:
+    some = three()
+    some.fail(1)
+    with page_of(some) as (server, shown):
+        shown.failures = (
+            Failure(
+                rank=1,
+                hostname="a",
+                pid=77,
+                at=time.time(),
+                text="ValueError: no such shard",
+                traceback='File "train.py", line 3\nValueError: no such shard',
+                last_lines=(),
+            ),
+        )
+        html = browse(server, tmp_path)
+    assert "<title>job7 · multiworld</title>" in html
+    assert "since" in text_of(html, "since")
+    assert "✕ Rank 1 on a failed" in text_of(html, "banner")
+    assert "line 3\nValueError: no such shard</pre>" in html.partition('id="failures"')[2]
+    assert "pid 77" in html.partition('id="failures"')[2]
+    assert re.search(r'<button[^>]*aria-label="rank 1 on a: running[^"]*restarts left"', html)
+
+
+def test_a_browser_can_follow_the_addresses_in_events(tmp_path: Path) -> None:
+    with page_of(three()) as (server, shown):
+        shown.text = "the page of this job: http://127.0.0.1:8000/page is elsewhere now"
+        shown.happen()
+        html = browse(server, tmp_path)
+    assert '<a href="http://127.0.0.1:8000/page" rel="noreferrer">' in html.partition('id="events"')[2]
+    assert 'href="status"' in html
+    assert 'href="metrics"' in html

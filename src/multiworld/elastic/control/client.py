@@ -19,7 +19,7 @@ from ...wire.progress import ProgressThread
 from ...wire.waiting import wait_blocking
 from .names import find_names, short_job
 
-__all__ = ["ControlError", "Conversation", "Session"]
+__all__ = ["ControlError", "Conversation", "Session", "read_lines"]
 
 PURPOSE = "control"
 DIAL_S = 5.0
@@ -165,6 +165,13 @@ class Session:
         self._loop.call_soon(call)
         wait_blocking(connected)
         return conversation
+
+
+def read_lines(host: str, port: int, token: bytes, rank: int, last: int) -> list[str]:
+    """Return the last lines of each stream of a rank, from the agent of its host. Raises ControlError."""
+    with Session() as session:
+        answer = session.connect(host, port, token.decode()).ask(ask="logs", rank=rank, last=last, follow=False)
+    return [str(line) for line in answer.get("lines", [])]
 
 
 def _checked(payload: dict[str, Any]) -> dict[str, Any]:

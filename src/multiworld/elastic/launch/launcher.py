@@ -37,6 +37,7 @@ from ...world.liveness import LivenessPolicy
 from ...world.procfs import child_pids
 from ..agent.agent import Agent
 from ..agent.held_worker import start_fork_server
+from ..control.client import read_lines
 from ..control.desk import PURPOSE as CONTROL
 from ..control.desk import Desk
 from ..job.actions import Outcome
@@ -236,7 +237,12 @@ class _Run:
             )
             self._open.callback(desk.close)
             page = self._page = PageKeeper(
-                self._loop, self._options.page, token=self._options.token or "", host=host, status=desk.status
+                self._loop,
+                self._options.page,
+                token=self._options.token or "",
+                host=host,
+                status=desk.status,
+                read_lines=lambda agent, rank, last: read_lines(agent.host, agent.port, token, rank, last),
             )
             self._open.callback(page.close)
             self._leadership.on_control = desk.heard

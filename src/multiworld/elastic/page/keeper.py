@@ -13,7 +13,7 @@ from ...wire.progress import ProgressThread
 from ..job.actions import Record
 from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
-from .site import serve_job
+from .site import ReadLines, serve_job
 from .snapshot import Snapshot, latest_failures
 
 __all__ = ["PageKeeper"]
@@ -38,9 +38,11 @@ class PageKeeper:
         token: str,
         host: str,
         status: Callable[[], JobStatus | None],
+        read_lines: ReadLines,
     ) -> None:
         assert address is None or is_address(address[0])
         self._loop, self._address, self._token, self._host, self._status = loop, address, token, host, status
+        self._read_lines = read_lines
         self._coordinator: Coordinator | None = None
         self._server: PageServer | None = None
         self._snapshots: Snapshots[Snapshot] | None = None
@@ -55,7 +57,9 @@ class PageKeeper:
             return
         snapshots = Snapshots(self._loop, self._take)
         try:
-            self._server = serve_job(*self._address, token=self._token, snapshots=snapshots)
+            self._server = serve_job(
+                *self._address, token=self._token, snapshots=snapshots, read_lines=self._read_lines
+            )
         except OSError as error:
             logger.warning("no page is served: %s:%d: %s", *self._address, error.strerror)
             return

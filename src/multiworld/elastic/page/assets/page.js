@@ -1,8 +1,9 @@
 const tones = {"worker failed": "bad", "agent lost": "bad", "giving up": "bad", "killed": "bad", "restart": "warn",
   "waiting": "warn", "draining": "warn", "interrupted": "warn", "generation": "good", "agent joined": "calm",
-  "takeover": "warn",  "drained": "calm", "scaled": "calm"};
-const kept = 200, events = [];
-let seen = 0, job = null;
+  "takeover": "warn", "drained": "calm", "scaled": "calm"};
+const columns = ["Agent", "State", "Ranks", "Worlds", "Restarts", "Devices"];
+const kept = 200, events = [], recent = 60, askAgain = 2000;
+let seen = 0, job = null, now = null, failures = [], picked = null, isLost = false, asking = 0;
 
 function ranges(numbers) {
   const parts = [];
@@ -12,47 +13,175 @@ function ranges(numbers) {
   }
   return parts.map(([from, to]) => from === to ? from : from + "–" + to).join(", ") || "–";
 }
+function linked(text) {  // addresses in texts, such as those of serving's pages, can be followed
+  return text.split(/(https?:\/\/[^\s<>"'()]+)/).map((part, index) =>
+    index % 2 ? make("a", {href: part, rel: "noreferrer"}, part) : part);
+}
+function times(number) { return number === 1 ? "once" : number + " times"; }
+function since(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  return `${new Date(seconds * 1000).toLocaleString([], {hour12: false})} (${age(Math.max(0, Date.now() / 1000 - seconds))})`;
+}
 function tile(value, label) { return make("div", {className: "tile"}, make("b", {}, value), make("span", {}, label)); }
+
+// ---- hosts and ranks
+
 function chip(worker) {
   const worlds = worker.worlds.length ? "in " + worker.worlds.join(", ") : "in no world";
   const rank = worker.rank === null ? "–" : String(worker.rank);
-  const restarts = worker.restarts === 1 ? "once" : worker.restarts + " times";
-  const title = `rank ${rank} on ${worker.host}: ${worker.state}, ${worlds}; started again ${restarts}`;
-  const made = make("span", {className: "chip " + worker.state, title}, rank);
+  const process = worker.pid === null ? "" : `, process ${worker.pid}`;
+  const title = `rank ${rank} on ${worker.host}: ${worker.state}${process}, ${worlds}; started again ` +
+    `${times(worker.restarts)}, ${worker.restarts_left} restarts left`;
+  const made = make("button", {type: "button", className: "chip " + worker.state, title}, rank);
+  made.setAttribute("aria-label", title);
+  made.setAttribute("aria-expanded", String(worker.rank !== null && worker.rank === picked));
+  made.dataset.rank = rank;
   if (worker.restarts) made.append(make("i", {}, " ↻" + worker.restarts));
+  if (worker.rank !== null) made.addEventListener("click", () => pick(worker.rank === picked ? null : worker.rank));
   return made;
 }
 function agentRow(agent, workers) {
-  const name = make("td", {}, make("b", {}, `${agent.index} `), agent.hostname, make("br", {}),
-    make("small", {}, `${agent.host}:${agent.port}`));
+  const host = make("td", {}, make("b", {}, `${agent.index} `), agent.hostname, make("br", {}),
+    make("small", {}, ` ${agent.host}:${agent.port}, pid ${agent.pid}`));
   const state = make("td", {}, make("span", {className: "dot " + agent.state}), agent.state);
-  if (agent.coordinates) state.append(make("br", {}), make("small", {}, "coordinates the job"));
+  if (agent.coordinates) state.append(make("br", {}), make("small", {}, " coordinates the job"));
   const chips = workers.length ? workers.map(chip) : [make("span", {className: "none"}, "no ranks")];
-  return make("tr", {}, name, state, make("td", {className: "wide"}, ...chips),
+  const row = make("tr", {}, host, state, make("td", {className: "ranks"}, ...chips),
     make("td", {}, String(agent.worlds.length)), make("td", {}, String(agent.restarts)),
     make("td", {className: "devices"}, agent.devices));
+  columns.forEach((label, index) => { row.cells[index].dataset.label = label; });
+  return row;
+}
+function showAgents() {
+  const focused = document.activeElement && document.activeElement.dataset.rank;
+  const byAgent = new Map(now.agents.map(agent => [agent.id, []]));
+  for (const worker of now.workers) if (byAgent.has(worker.agent)) byAgent.get(worker.agent).push(worker);
+  at("agents").replaceChildren(...now.agents.map(agent => agentRow(agent, byAgent.get(agent.id))));
+  if (focused) focusOn(focused);
+}
+function focusOn(rank) {
+  const found = document.querySelector(`#agents [data-rank="${rank}"]`);
+  if (found) found.focus({preventScroll: true});
+}
+
+// ---- one rank: its process, its last failure and its last lines
+
+function pick(rank) {
+  const before = picked;
+  picked = rank;
+  asking += 1;
+  at("detail").hidden = rank === null;
+  showAgents();
+  if (rank === null) { focusOn(before); return; }
+  put(at("lines"), "…");
+  showDetail();
+  at("detail").focus();
+  at("detail").scrollIntoView({block: "nearest"});
+  askLines(asking);
+}
+function showDetail() {
+  const worker = now.workers.find(each => each.rank === picked);
+  if (!worker) return;
+  put(at("who"), `Rank ${picked}`);
+  const facts = {State: worker.state, Host: worker.host ?? "–", Pid: worker.pid ?? "–", Since: since(worker.since),
+    Restarts: worker.restarts, "Restarts left": worker.restarts_left, Worlds: worker.worlds.join(", ") || "–"};
+  at("facts").replaceChildren(...Object.entries(facts).map(([term, value]) =>
+    make("div", {}, make("dt", {}, term), make("dd", {}, String(value)))));
+  const failure = failures.filter(each => each.rank === picked).pop();
+  at("trouble").replaceChildren(...failure ? [make("h2", {}, "Last failure"), ...told(failure)] : []);
+}
+async function askLines(number) {
+  if (number !== asking || picked === null) return;
+  const query = new URLSearchParams(location.search);
+  query.set("rank", picked);
+  let lines = [];
+  try {
+    const answer = await fetch("logs?" + query);
+    lines = answer.ok ? (await answer.json()).lines : [await answer.text()];
+  } catch { lines = ["The lines cannot be read: the page is not connected."]; }
+  if (number !== asking) return;
+  const text = lines.join("\n") || "It has written nothing.", pane = at("lines");
+  if (pane.textContent !== text) {
+    pane.replaceChildren(...linked(text));
+    pane.scrollTop = pane.scrollHeight;
+  }
+  setTimeout(askLines, askAgain, number);
+}
+
+// ---- failures
+
+function told(failure) {
+  const parts = [make("div", {}, make("b", {}, failure.text), ` · ${clock(failure.at)}`)];
+  const evidence = failure.traceback || failure.last_lines.join("\n");
+  if (evidence) parts.push(make("pre", {tabIndex: 0}, evidence));
+  return parts;
+}
+function showFailures(all) {
+  failures = all;
+  const open = new Set([...document.querySelectorAll("#failures details[open]")].map(each => each.dataset.id));
+  at("failed").hidden = !all.length;
+  at("failures").replaceChildren(...all.slice().reverse().map(failure => {
+    const [, ...evidence] = told(failure), id = `${failure.at} ${failure.rank}`;
+    const made = make("details", {open: open.has(id)}, make("summary", {}, `${clock(failure.at)} rank ${failure.rank} ` +
+      `on ${failure.hostname} (pid ${failure.pid}): `, make("b", {}, failure.text)),
+      ...evidence.length ? evidence : [make("span", {className: "none"}, "It wrote nothing.")]);
+    made.dataset.id = id;
+    return made;
+  }));
+  if (picked !== null) showDetail();
+  showBanner();
+}
+
+// ---- the job
+
+function showBanner() {
+  if (isLost) {
+    banner("lost", "Not connected: the job has ended, or another agent coordinates it now. What is shown is old.");
+    return;
+  }
+  if (!now) { banner("warn", "This agent does not coordinate the job."); return; }
+  const nodes = now.nodes, running = now.workers.filter(each => each.state === "running").length;
+  const last = failures[failures.length - 1], spent = now.workers.filter(each => each.restarts && !each.restarts_left);
+  if (now.phase === "gathering") {
+    banner("warn", `Waiting for hosts: ${now.agents.length} are there, and ${nodes.min} are needed.`);
+  } else if (now.phase === "resuming") {
+    banner("warn", "Another coordinator took over; it waits for the agents that it knows of.");
+  } else if (now.phase === "stopping") {
+    banner("warn", "All workers are being stopped, to be started again together.");
+  } else if (now.phase === "ending") { banner("bad", "✕ The job is ending."); } else if (last &&
+    Date.now() / 1000 - last.at < recent) {
+    banner("bad", `✕ Rank ${last.rank} on ${last.hostname} failed at ${clock(last.at)}: ${last.text}`);
+  } else if (spent.length) {
+    banner("warn", `One more failure ends the job: no restarts are left for ranks ${ranges(spent.map(each => each.rank))}.`);
+  } else if (now.workers.length && running + now.workers.filter(each => each.state === "succeeded").length <
+    now.workers.length) {
+    banner("warn", `${running} of ${now.workers.length} workers run.`);
+  } else { banner("", "All workers run, or have ended well."); }
 }
 function showStatus(status) {
   if (job !== null && status.job !== job) { seen = 0; events.length = 0; }  // it is at this address now
+  now = status;
   job = status.job;
   document.title = `${status.job} · multiworld`;
-  at("job").textContent = status.job;
-  at("phase").textContent = status.phase;
-  at("phase").className = "pill " + status.phase;
-  at("policy").textContent = `restart policy ${status.policy}`;
+  put(at("job"), status.job);
+  put(at("phase"), status.phase);
+  name(at("phase"), "pill " + status.phase);
+  put(at("policy"), `restart policy ${status.policy}`);
+  showSince();
   const nodes = status.nodes, running = status.workers.filter(each => each.state === "running").length;
   const scaled = nodes.wanted === nodes.max ? "" : `, scaled to ${nodes.wanted}`;
   const bounds = `${nodes.min}:${nodes.max}${scaled}`;
   at("tiles").replaceChildren(tile(status.generation, "generation"), tile(nodes.active, `hosts with ranks (${bounds})`),
     tile(`${running} of ${status.workers.length}`, "workers running"), tile(status.worlds.length, "worlds"),
     tile(status.restarts, "restarts"));
-  const byAgent = new Map(status.agents.map(agent => [agent.id, []]));
-  for (const worker of status.workers) if (byAgent.has(worker.agent)) byAgent.get(worker.agent).push(worker);
-  at("agents").replaceChildren(...status.agents.map(agent => agentRow(agent, byAgent.get(agent.id))));
+  showAgents();
   at("worlds").replaceChildren(...status.worlds.map(world =>
     make("div", {}, make("b", {}, world.name), make("small", {}, "ranks " + ranges(world.ranks)))));
   if (!status.worlds.length) at("worlds").append(make("span", {className: "none"}, "No world has members now."));
+  if (picked !== null) showDetail();
+  showBanner();
 }
+function showSince() { put(at("since"), now && now.began_at ? "since " + since(now.began_at) : ""); }
 function showEvents(more) {
   const news = more.filter(event => event.number > seen);
   if (!news.length) return;
@@ -60,20 +189,31 @@ function showEvents(more) {
   seen = news[news.length - 1].number;
   events.splice(0, events.length - kept);
   at("events").replaceChildren(...events.slice().reverse().map(event => {
-    const time = new Date(event.at * 1000);
     const about = `${event.kind}, generation ${event.generation}, term ${event.term}`;
-    const clock = time.toLocaleTimeString([], {hour12: false}) + "." + String(time.getMilliseconds()).padStart(3, "0");
+    const at = new Date(event.at * 1000).toISOString();
     return make("li", {className: tones[event.kind] || "", title: about},
-      make("time", {dateTime: time.toISOString()}, clock), event.text);
+      make("time", {dateTime: at}, clock(event.at)), ...linked(event.text));
   }));
 }
+
+// ---- from the server
+
+at("close").addEventListener("click", () => pick(null));
+document.addEventListener("keydown", event => {
+  if (event.key === "Escape" && picked !== null) pick(null);
+  const step = {ArrowLeft: -1, ArrowRight: 1}[event.key], chips = [...document.querySelectorAll("#agents .chip")];
+  const next = step && chips[chips.indexOf(document.activeElement) + step];
+  if (next && chips.includes(document.activeElement)) next.focus();
+});
+at("links").append(...[["status", "status as JSON"], ["metrics", "metrics for Prometheus"]].map(([path, says]) =>
+  make("a", {href: path + location.search}, says)));
 const known = first();
-if (known) { showStatus(known.status); showEvents(known.events); }
+if (known) { showStatus(known.status); showFailures(known.failures); showEvents(known.events); }
+showBanner();
+setInterval(() => { showSince(); showBanner(); }, 5000);
 const source = new EventSource("events" + location.search);
-source.addEventListener("status", message => showStatus(JSON.parse(message.data)));
-source.addEventListener("events", message => showEvents(JSON.parse(message.data)));
-source.onopen = () => { at("link").className = ""; at("link").textContent = "live"; };
-source.onerror = () => {
-  at("link").className = "lost";
-  at("link").textContent = "not connected: the job has ended, or another agent coordinates it now";
-};
+for (const [kind, show] of [["status", showStatus], ["failures", showFailures], ["events", showEvents]]) {
+  source.addEventListener(kind, message => show(JSON.parse(message.data)));
+}
+source.onopen = () => { isLost = false; name(at("link"), ""); put(at("link"), "live"); showBanner(); };
+source.onerror = () => { isLost = true; name(at("link"), "lost"); put(at("link"), "not connected"); showBanner(); };
