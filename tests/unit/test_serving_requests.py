@@ -8,7 +8,8 @@ import pickle
 import pytest
 
 from multiworld.serving.admission import Admission
-from multiworld.serving.requests import MAX_ATTEMPTS, Open, Requests
+from multiworld.serving.requests import Open, Requests
+from multiworld.serving.retry import MAX_ATTEMPTS
 
 
 def opened(requests: Requests, number: int, *, now: float = 0.0, deadline: float = math.inf, size: int = 10) -> Open:

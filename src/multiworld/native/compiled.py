@@ -68,6 +68,7 @@ MODULES = (
     "serving.replica",
     "serving.requests",
     "serving.results",
+    "serving.retry",
     "serving.routing",
     "serving.rows",
     "serving.suspicion",

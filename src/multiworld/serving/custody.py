@@ -7,8 +7,8 @@ finds none waits here.
 Two things keep one failure from becoming many. A replica that answers no more while others do is *suspect*
 (``suspicion``): it is offered nothing and its items are tried elsewhere, within a budget, until it answers. An item
 that was at a replica when that died is *marked*: the next replica executes it alone, and says so first to all that send
-to it, so that a second death is blamed on it and on nothing beside it. At ``max_deaths`` it is refused. Once it is
-known what the replica was executing, all else that was there is *cleared*.
+to it, so that a second death is blamed on it and on nothing beside it. At ``retry.MAX_DEATHS`` it is refused. Once it
+is known what the replica was executing, all else that was there is *cleared*.
 
 All senders of a stage that joins several inputs choose the same replica for a request, by its id. When replicas come or
 go they choose anew at different moments, and parts of one request lie at different replicas: those are *recalled*, and
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .holder import Holder
+from .retry import MAX_DEATHS, ReplayBudget
 from .routing import Policy, rendezvous
 from .suspicion import Suspicion
 
@@ -79,7 +80,6 @@ class Custody:
         idempotent: bool = True,
         repeatable: bool = True,
         merging: bool = False,
-        max_deaths: int = 2,
         max_bytes: int = 64 << 20,
     ) -> None:
         """``repeatable``: no stage from this one on refuses what may have been executed before: a slow replica need not
@@ -90,14 +90,14 @@ class Custody:
         """
         self._policy, self._idempotent, self._merging = policy, idempotent, merging
         self._tries_elsewhere = idempotent and repeatable and not merging
-        self._max_deaths, self._max_bytes = max_deaths, max_bytes
+        self._max_bytes = max_bytes
         self._peers: dict[str, Holder] = {}
         self._items: dict[bytes, _Item] = {}
         self._waiting: deque[bytes] = deque()
         self._bound: dict[str, deque[bytes]] = {}  # waiting for one replica only
         self._executing: dict[str, frozenset[bytes]] = {}
         """Of replicas that are lost, as is known, while their edges stand."""
-        self._suspicion = Suspicion()
+        self._suspicion, self._replays = Suspicion(), ReplayBudget()
         self._now = 0.0  # when it was asked last
         self.held_bytes = 0
         self.num_replayed = 0
@@ -214,7 +214,7 @@ class Custody:
             item.is_suspected, item.marked_by = False, ""
         elif not (lost.started or item.deaths):
             item.deaths, item.marked_by = 1, lost.name
-        return Refusal(key, lost.name, item.deaths) if item.deaths >= self._max_deaths else None
+        return Refusal(key, lost.name, item.deaths) if item.deaths >= MAX_DEATHS else None
 
     def learn(self, peer: str, executing: Iterable[bytes]) -> dict[str, list[bytes]]:
         """The replica was lost, or will be, and this is what it executed then: what else it held is marked no more.
@@ -411,7 +411,7 @@ class Custody:
         peer.hold(key, item.size_bytes, now)
         item.holders.add(peer.name)
         item.is_waiting = False
-        self._suspicion.sent()
+        self._replays.sent()
         return key, peer.name
 
     def _done(self, peer: Holder, key: bytes, now: float) -> None:
@@ -460,7 +460,7 @@ class Custody:
                 continue
             if all(other.suspect for other in self._others(item)):
                 break
-            if not self._suspicion.may_replay():
+            if not self._replays.take():
                 break
             again.append(key)
         self._wait_again(again)

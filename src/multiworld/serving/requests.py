@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from .admission import Admission
 from .patience import Patience
+from .retry import MAX_ATTEMPTS
 
 __all__ = ["Latencies", "Open", "Requests"]
 
 NUM_LATENCIES: Final = 1024
-MAX_ATTEMPTS: Final = 3
 SPARE_DEADLINES: Final = 1024
 KEPT_OVERHEAD_BYTES: Final = 1024
 RECHECK_S: Final = 0.25

@@ -13,6 +13,7 @@ import torch
 from ...channel.base import Payload
 from ..answers import Asked, Report
 from ..errors import DeadlineExceededError, GatewayClosedError, OverloadedError, SequenceTooLongError
+from ..retry import MAX_REPLAYS, check_max_replays
 from .question import Question
 from .run import Infers, Run
 from .sampling import Sampling
@@ -44,7 +45,7 @@ class Generator:
         max_running: int = 32,
         max_waiting: int = 1024,
         chunk_tokens: int = 128,
-        max_replays: int = 8,
+        max_replays: int = MAX_REPLAYS,
         timeout_s: float = 60.0,
     ) -> None:
         """``max_running``: generations at a time; others wait in order, up to ``max_waiting``.
@@ -61,7 +62,8 @@ class Generator:
             raise ValueError(f"max_waiting must be at least 0, got {max_waiting!r}")
         self._turns = Turns(max_running)
         self._one_by_one = Turns(1)
-        self._max_waiting, self._chunk_tokens, self._max_replays = max_waiting, chunk_tokens, max_replays
+        self._max_waiting, self._chunk_tokens = max_waiting, chunk_tokens
+        self._max_replays = check_max_replays(max_replays)
         self._timeout_s = timeout_s
         self._forgetting: set[asyncio.Task[None]] = set()
         self._is_draining = self._is_closed = False
