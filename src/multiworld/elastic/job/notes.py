@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from ...process.messages import from_json, to_json
 from .actions import Outcome, WorkerReport
 from .assignment import Assignment
 from .layout import AgentInfo
-from .roster import Roster, RosterEntry
+from .roster import Roster, RosterChange, RosterEntry
 
 __all__ = [
     "agent_from_fields",
     "agent_to_fields",
+    "change_from_fields",
+    "change_to_fields",
     "outcome_from_fields",
     "outcome_to_fields",
     "report_from_fields",
@@ -54,7 +57,8 @@ def report_from_fields(fields: dict[str, Any]) -> WorkerReport:
 
 
 def roster_to_fields(roster: Roster) -> dict[str, Any]:
-    return asdict(roster)
+    members = [dict(vars(member)) for member in roster.members]  # there may be a thousand, and asdict takes its time
+    return {**vars(roster), "members": members, "known": [dict(vars(agent)) for agent in roster.known]}
 
 
 def roster_from_fields(fields: dict[str, Any]) -> Roster:
@@ -62,3 +66,13 @@ def roster_from_fields(fields: dict[str, Any]) -> Roster:
     known = tuple(agent_from_fields(agent) for agent in fields["known"])
     lists = {name: tuple(fields[name]) for name in ("active", "draining", "finished")}
     return Roster(**{**fields, **lists, "members": members, "known": known})
+
+
+def change_to_fields(change: RosterChange) -> dict[str, Any]:
+    """Return what it says; a thousand agents are not told what it does not."""
+    return {name: value for name, value in to_json(change).items() if value not in (None, [])}
+
+
+def change_from_fields(fields: object) -> RosterChange:
+    """Raises MessageError."""
+    return from_json(RosterChange, fields)

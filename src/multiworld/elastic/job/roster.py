@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 from .layout import AgentInfo
 
-__all__ = ["Roster", "RosterEntry"]
+__all__ = ["NamesChange", "Roster", "RosterChange", "RosterEntry", "RosterFacts", "change_between", "changed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +47,102 @@ class Roster:
 
     def find(self, agent: str) -> RosterEntry | None:
         return next((member for member in self.members if member.id == agent), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RosterFacts:
+    """What a roster says of the job as a whole."""
+
+    generation: int
+    wanted_nodes: int | None
+    signum: int | None
+    given_up: str
+    uses_multiworld: bool
+    num_events: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamesChange:
+    """``gone`` are taken out of a sequence of names, then each that has ``come`` is put at its place."""
+
+    gone: tuple[str, ...] = ()
+    come: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RosterChange:
+    """What makes the roster of revision ``since`` that of ``revision``. Members that have ``joined`` stand last.
+
+    ``known``: what was learned of active hosts.
+    """
+
+    since: int
+    revision: int
+    facts: RosterFacts | None = None
+    left: tuple[str, ...] = ()
+    joined: tuple[RosterEntry, ...] = ()
+    active: NamesChange | None = None
+    draining: NamesChange | None = None
+    finished: NamesChange | None = None
+    known: tuple[AgentInfo, ...] = ()
+
+
+FACTS = tuple(field.name for field in fields(RosterFacts))
+
+
+def change_between(before: Roster, after: Roster, *, since: int, revision: int) -> RosterChange | None:
+    """Return what ``changed`` makes ``after`` of, or None: it must be told whole."""
+    members, had = _by_id(after.members), _by_id(before.members)  # not sets: a thousand hashes take their time
+    known = {each.id: each for each in before.known}
+    facts = {name: getattr(after, name) for name in FACTS}
+    change = RosterChange(
+        since=since,
+        revision=revision,
+        facts=None if facts == {name: getattr(before, name) for name in FACTS} else RosterFacts(**facts),
+        left=tuple(each.id for each in before.members if members.get(each.id) != each),
+        joined=tuple(each for each in after.members if had.get(each.id) != each),
+        active=_names_change(before.active, after.active),
+        draining=_names_change(before.draining, after.draining),
+        finished=_names_change(before.finished, after.finished),
+        known=tuple(each for each in after.known if known.get(each.id) != each),
+    )
+    return change if changed(before, change) == after else None
+
+
+def changed(before: Roster, change: RosterChange) -> Roster:
+    """Return the roster that a change leads to."""
+    left = set(change.left)
+    active = _names_changed(before.active, change.active)
+    known = {each.id: each for each in (*before.known, *change.known)}
+    facts = {} if change.facts is None else {name: getattr(change.facts, name) for name in FACTS}
+    return replace(
+        before,
+        members=(*(each for each in before.members if each.id not in left), *change.joined),
+        active=active,
+        draining=_names_changed(before.draining, change.draining),
+        finished=_names_changed(before.finished, change.finished),
+        known=tuple(known[agent] for agent in active if agent in known),
+        **facts,
+    )
+
+
+def _by_id(members: Sequence[RosterEntry]) -> dict[str, RosterEntry]:
+    return {member.id: member for member in members}
+
+
+def _names_change(before: Sequence[str], after: Sequence[str]) -> NamesChange | None:
+    if before == after:
+        return None
+    had, has = set(before), set(after)
+    come = {name: place for place, name in enumerate(after) if name not in had}
+    return NamesChange(gone=tuple(name for name in before if name not in has), come=come)
+
+
+def _names_changed(before: tuple[str, ...], change: NamesChange | None) -> tuple[str, ...]:
+    if change is None:
+        return before
+    gone = set(change.gone)
+    names = [name for name in before if name not in gone]
+    for name, place in sorted(change.come.items(), key=lambda each: each[1]):
+        names.insert(place, name)
+    return tuple(names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...wire.progress import ProgressThread, Timer
@@ -25,10 +25,11 @@ from ..job.actions import (
 )
 from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
-from ..job.notes import outcome_to_fields, report_from_fields, roster_to_fields
+from ..job.notes import outcome_to_fields, report_from_fields
 from ..job.roster import Roster, RosterEntry
-from .election import SMALL_JOB
+from .election import SMALL_JOB, heirs
 from .event_log import EventLog, segments_of
+from .mailroom import Mailroom
 
 __all__ = ["Coordinator"]
 
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 NOTABLE = {"worker failed", "restart", "agent lost", "missing", "waiting", "giving up", "interrupted", "takeover"}
 URGENT = {"generation", "giving up", "interrupted"}  # whoever takes over must know of it
-ROSTER_S = 0.05  # how long changes of the roster are gathered before everybody is told
+ROSTER_S = 0.05  # in a large job: how long changes of the roster are gathered before those who are no heirs are told
 
 
 class Coordinator:
@@ -63,9 +64,11 @@ class Coordinator:
         self._send, self._on_over = send, on_over
         self.term = term
         self._attached: dict[str, AgentInfo] = {}
+        self._entries: dict[str, RosterEntry] = {}  # of the roster, for those that are attached
         self.attached_at: dict[str, float] = {}
         self._pids: dict[str, dict[str, int]] = {}  # by agent and worker
         self._timer: Timer | None = None
+        self._mailroom = Mailroom(send)
         self._roster_due = False
         self.events = events
         self._closed = False
@@ -81,18 +84,16 @@ class Coordinator:
 
     @property
     def roster(self) -> Roster:
-        return self.roster_with()
+        """What another agent must know to go on in our place."""
+        return self._roster_of(self._entries.values())
 
-    def roster_with(self, *newcomers: AgentInfo) -> Roster:
-        """Return the roster as it will be when these have been attached."""
-        attached = {**self._attached, **{each.id: each for each in newcomers}}
-        members = tuple(RosterEntry(id=each.id, host=each.host, port=each.port) for each in attached.values())
+    def _roster_of(self, members: Iterable[RosterEntry]) -> Roster:
         return Roster(
             term=self.term,
             coordinator=self.agent_id,
             generation=self.job.generation,
             store=self._store,
-            members=members,
+            members=tuple(members),
             active=tuple(self.job.active),
             wanted_nodes=self.job.wanted_nodes,
             draining=tuple(self.job.draining),
@@ -104,9 +105,13 @@ class Coordinator:
             num_events=self.events.num_recorded,
         )
 
+    def welcome(self, info: AgentInfo, note: dict[str, Any]) -> dict[str, Any]:
+        """Return what an agent that is about to be attached must know: the roster as it will be then."""
+        return self._mailroom.welcome(info.id, note, self._roster_of([*self._entries.values(), _entry_of(info)]))
+
     def attach(self, info: AgentInfo, note: dict[str, Any]) -> None:
         """An agent reports for duty, with the workers that it runs."""
-        self._attached[info.id] = info
+        self._attached[info.id], self._entries[info.id] = info, _entry_of(info)
         self.attached_at[info.id] = time.monotonic()
         self.events.introduced(info.id, segments_of(note))
         reports, master = _introduced(note)
@@ -128,7 +133,8 @@ class Coordinator:
 
     def lose(self, agent_id: str, cause: str) -> None:
         self._pids.pop(agent_id, None)
-        if self._attached.pop(agent_id, None) is not None:
+        if agent_id in self._attached:
+            self._forget(agent_id)
             self._carry_out(self.job.agent_lost(agent_id, cause, time.monotonic()))
             self._tell_roster()
 
@@ -159,6 +165,8 @@ class Coordinator:
             self._carry_out(self.job.interrupted(int(note["signum"]), now, str(note.get("why", ""))))
         elif say in ("events", "events wanted"):
             self.events.heard(agent_id, note)
+        elif say == "roster wanted":
+            self._mailroom.tell_whole(agent_id, self.roster)
         else:
             logger.warning("agent %s said %r, which means nothing here", agent_id, say)
 
@@ -181,7 +189,7 @@ class Coordinator:
         generation = self.job.generation
         self.events.record(kind=record.kind, text=record.text, generation=generation, fields=record.fields)
         if record.kind in URGENT:
-            self._tell_roster_now()  # before the orders that follow from it
+            self._tell_heirs()  # before the orders that follow from it
 
     def took_over(self, info: AgentInfo, before: Roster | None) -> None:
         """This agent, ``info``, goes on with what another coordinated. ``before``: what that one said last."""
@@ -231,8 +239,13 @@ class Coordinator:
     def _release(self, agent: str) -> None:
         outcome = Outcome(status=0, text="this host was drained")
         self._send(agent, {"say": "end", "outcome": outcome_to_fields(outcome), "of_job": False})
-        self._attached.pop(agent, None)
+        self._forget(agent)
         self._tell_roster()
+
+    def _forget(self, agent: str) -> None:
+        self._attached.pop(agent, None)
+        self._entries.pop(agent, None)
+        self._mailroom.forget(agent)
 
     def _schedule(self) -> None:
         if self._timer is not None:
@@ -250,18 +263,30 @@ class Coordinator:
     def _tell_roster(self) -> None:
         self.events.attached(self._attached)
         if len(self._attached) <= SMALL_JOB:  # each must know the others should this agent die in the next moment
-            self._tell_roster_now()
-        elif not self._roster_due and not self._closed:
-            self._roster_due = True
-            self._loop.call_later(ROSTER_S, self._tell_roster_now)
+            self._tell_everybody()
+        else:
+            self._tell_everybody_soon()
 
-    def _tell_roster_now(self) -> None:
+    def _tell_heirs(self) -> None:
+        """In a large job, the others are told with what changes next."""
+        if not self._closed:
+            self._mailroom.tell(heirs(self._attached, self.agent_id), self.roster)
+            if len(self._attached) > SMALL_JOB:
+                self._tell_everybody_soon()
+
+    def _tell_everybody_soon(self) -> None:
+        if not self._roster_due and not self._closed:
+            self._roster_due = True
+            self._loop.call_later(ROSTER_S, self._tell_everybody)
+
+    def _tell_everybody(self) -> None:
         self._roster_due = False
-        if self._closed:
-            return
-        note = {"say": "roster", "roster": roster_to_fields(self.roster)}
-        for agent in self._attached:
-            self._send(agent, note)
+        if not self._closed:
+            self._mailroom.tell([agent for agent in self._attached if agent != self.agent_id], self.roster)
+
+
+def _entry_of(info: AgentInfo) -> RosterEntry:
+    return RosterEntry(id=info.id, host=info.host, port=info.port)
 
 
 def _introduced(note: dict[str, Any]) -> tuple[list[WorkerReport], tuple[int, str, int] | None]:

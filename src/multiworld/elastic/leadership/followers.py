@@ -14,7 +14,7 @@ from ...world.link import Link
 from ...world.liveness import Cause
 from ...world.peers import PeerInfo
 from ..job.layout import AgentInfo
-from ..job.notes import agent_from_fields, roster_to_fields
+from ..job.notes import agent_from_fields
 from ..rendezvous.base import Address
 from .coordinator import Coordinator
 from .election import has_quorum
@@ -112,7 +112,7 @@ class Followers:
             "say": "welcome",
             "peer": me.to_json().decode(),
             "heartbeat_s": self._links.heartbeat_s,
-            "roster": roster_to_fields(coordinator.roster_with(info)),
+            **coordinator.welcome(info, note),
         }
         self._links.tell(link, welcome)
         if is_known:

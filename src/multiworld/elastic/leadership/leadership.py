@@ -24,7 +24,11 @@ from ..agent.agent import Agent
 from ..job.actions import Outcome
 from ..job.job import Job, JobPlan, Phase
 from ..job.layout import AgentInfo
-from ..job.notes import agent_to_fields, outcome_from_fields, outcome_to_fields, roster_from_fields
+from ..job.notes import (
+    agent_to_fields,
+    outcome_from_fields,
+    outcome_to_fields,
+)
 from ..job.roster import Roster, RosterEntry
 from ..rendezvous.base import Address, Advice, Rendezvous
 from .coordinator import Coordinator
@@ -33,6 +37,7 @@ from .enlistment import WELCOME_S, Enlistment, Welcome
 from .event_log import EventCopy, EventLog, segments_of
 from .followers import FENCE_S, Followers
 from .links import AgentLinks
+from .mailroom import TAKES_CHANGES, RosterCopy
 from .meeting import Call, Place, Reminder, Strangers
 
 __all__ = ["CutOffError", "Leadership", "LeftBehindError", "MeetingError", "MeetingPlaceError", "Role"]
@@ -129,7 +134,8 @@ class Leadership:
         self._enlistment: Enlistment
         self._agent: Agent
         self._info: AgentInfo
-        self._roster: Roster | None = None  # the last that we were told, or told others
+        self._roster: Roster | None = None  # the last that we were told, or had when we stopped coordinating
+        self._copy = RosterCopy()
         self._superior: Link | None = None
         self._followers: Followers | None = None
         self._parked: dict[Link, dict[str, Any]] = {}  # callers that wait until we know who leads
@@ -355,6 +361,7 @@ class Leadership:
             "stale": self.is_stale,
             "doors": list(self._links.addresses),
             "segments": self._events.history.segments(),
+            TAKES_CHANGES: True,
             **self._agent.introduction(),
         }
 
@@ -362,7 +369,7 @@ class Leadership:
         peer = PeerInfo.from_json(str(answer["peer"]).encode())
         self._superior = link
         self._links.introduce(link, peer, float(answer["heartbeat_s"]))
-        self._take_roster(roster_from_fields(answer["roster"]))
+        self._take_roster(answer)
         self.role = Role.FOLLOWING
         self._is_fenced = self.is_stale = False
         self._dead = set()
@@ -645,8 +652,8 @@ class Leadership:
         if self.role is Role.OVER:
             return
         say = note["say"]
-        if say == "roster":
-            self._take_roster(roster_from_fields(note["roster"]))
+        if say in ("roster", "roster change"):
+            self._take_roster(note)
         elif say == "end":  # from ourselves, as the coordinator
             self.end(outcome_from_fields(note["outcome"]), of_job=bool(note.get("of_job", True)))
         elif say in ("events", "events wanted"):
@@ -671,8 +678,12 @@ class Leadership:
         assert self._roster is not None
         await self._succeed(self._roster, set(), is_closed=True)
 
-    def _take_roster(self, roster: Roster) -> None:
-        self._roster = roster
+    def _take_roster(self, note: dict[str, Any]) -> None:
+        if not self._copy.take(note):
+            self.report({"say": "roster wanted"})
+            return
+        self._roster = roster = self._copy.roster
+        assert roster is not None
         self._agent.use_store(roster.store)
 
 
