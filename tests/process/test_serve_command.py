@@ -13,7 +13,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Scale(torch.nn.Module):
 
 
 def add_one(x):
+    print("adding", x.numel(), flush=True)
     if x.numel() == 13:
         raise RuntimeError("thirteen")
     return x + 1
@@ -120,6 +122,20 @@ class Deployment:
         self.process.wait()
 
 
+@contextmanager
+def following(deployment: Deployment, *arguments: str) -> Iterator[Callable[[], list[str]]]:
+    """Run a command that goes on, and give what returns its whole lines until now."""
+    path = deployment.folder / "followed"
+    with path.open("wb") as output:
+        process = subprocess.Popen([*COMMAND, *arguments], env=deployment.environment, stdout=output)
+    try:
+        yield lambda: path.read_text().rpartition("\n")[0].splitlines()
+        assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     started = Deployment(tmp_path_factory.mktemp("serve"))
@@ -157,6 +173,29 @@ def test_only_pages_of_the_site_that_was_named_may_ask(deployment: Deployment) -
     assert ask("https://app.example.org") == "https://app.example.org"
     with pytest.raises(urllib.error.HTTPError, match="403"):
         ask("https://evil.example.org")
+
+
+def test_shows_what_replicas_wrote_and_follows_it(deployment: Deployment) -> None:
+    deployment.infer([1.0] * 7)
+    for of in ("add-1", "add"):
+        assert wait_until(lambda of=of: "[add-1] adding 7" in deployment.command("logs", of).stdout, UP_S)  # type: ignore[misc]
+    everybody = deployment.command("logs", "-n", "1", "--json")
+    assert {"member": "add-1", "line": "[add-1] adding 7"} in map(json.loads, everybody.stdout.splitlines())
+    unknown = deployment.command("logs", "scael-1")
+    assert (unknown.returncode, "there is no replica 'scael-1'" in unknown.stderr) == (1, True)
+    with following(deployment, "logs", "add", "-f", "-n", "0") as lines:
+        assert wait_until(lambda: deployment.infer([1.0] * 9) == [4.0] * 9 and "[add-1] adding 9" in lines(), UP_S)
+
+
+def test_follows_what_happens(deployment: Deployment) -> None:
+    (last,) = json.loads(deployment.command("events", "-n", "1", "--json").stdout)["events"]
+    assert last["number"] > 1
+    assert len(deployment.command("events", "-n", "2").stdout.splitlines()) == 2
+    with following(deployment, "events", "-f", "-n", "1", "--json") as lines:
+        assert wait_until(lambda: bool(lines()), UP_S)
+        assert deployment.command("tune", "add", "--batch-max-size", "3").returncode == 0
+        assert wait_until(lambda: any(json.loads(line)["kind"] == "Tuned" for line in lines()), UP_S)
+        assert json.loads(lines()[0])["number"] == last["number"]
 
 
 def test_is_changed_at_run_time(deployment: Deployment) -> None:

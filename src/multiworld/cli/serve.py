@@ -16,6 +16,7 @@ from ..serving.errors import DeploymentError
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
 from ..world.liveness import DEFAULT_LEASE_S
 from .native_note import note_uncompiled
+from .serve_follow import LAST_LINES, show_events, show_logs
 
 if TYPE_CHECKING:
     from ..serving.hosts import DeploymentRecord
@@ -32,7 +33,8 @@ ABOUT = {
     "drain": "Let a replica finish and end; another takes its place first.",
     "update": "Give a stage the weights that torch.save wrote to a file.",
     "tune": "Change how a stage batches.",
-    "events": "What happened, with reasons.",
+    "events": "What happened, with reasons, and what happens.",
+    "logs": "The last lines that replicas wrote, on whichever host, and those that follow.",
     "stop": "Answer what is open, and end.",
     "join": "Start replicas on this host for a pipeline that is served on another.",
 }
@@ -42,6 +44,7 @@ SHOWN = {
     "drain": "drain REPLICA",
     "update": "update STAGE FILE",
     "tune": "tune STAGE",
+    "logs": "logs [REPLICA]",
     "join": "join ADDRESS:PORT",
 }
 DESCRIPTION = """\
@@ -189,6 +192,10 @@ def _verb_parser(verb: str) -> tuple[CommandParser, Callable[..., dict[str, Any]
 def _asked(verb: str, arguments: Sequence[str]) -> int:
     parser, request_of = _verb_parser(verb)
     options = parser.parse_args(arguments)
+    if verb in SHOWING:
+        if options.last is not None and options.last < 0:
+            parser.error(f"--last {options.last}: expected a number of {'lines' if verb == 'logs' else 'events'}")
+        return SHOWING[verb](options)
     from ..serving.hosts import ask, find_deployment
 
     try:
@@ -217,19 +224,7 @@ def _await_end(record: DeploymentRecord, timeout_s: float) -> None:
 def _text(verb: str, answer: dict[str, Any]) -> str:
     if verb == "status":
         return _status_text(answer["status"])
-    if verb == "events":
-        return "\n".join(map(_event_text, answer["events"])) or "nothing has happened yet"
     return "\n".join(f"{name}: {value}" for name, value in answer.items()) or "done"
-
-
-def _event_text(event: dict[str, Any]) -> str:
-    at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
-    shown = {
-        name: round(value, 3) if isinstance(value, float) else value
-        for name, value in event.items()
-        if name not in ("at", "kind", "number") and value not in ("", None)
-    }
-    return f"{at}  {event['kind']}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def _status_text(status: dict[str, Any]) -> str:
@@ -319,12 +314,31 @@ def _tune(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
     return request
 
 
+def _events(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
+    parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N events that there are")
+    return lambda _: {}
+
+
+def _logs(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+    parser.add_argument(
+        "of", nargs="?", metavar="REPLICA|STAGE", help="of this one only, such as add-1, or of all replicas of a stage"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what they write from now on")
+    parser.add_argument(
+        "-n", "--last", type=int, default=LAST_LINES, metavar="N", help=f"lines of each (default: {LAST_LINES})"
+    )
+    return lambda _: {}
+
+
+SHOWING: dict[str, Callable[[argparse.Namespace], int]] = {"events": show_events, "logs": show_logs}
 VERBS: dict[str, Callable[[argparse.ArgumentParser], Callable[..., Any]]] = {
     "status": _no_arguments,
     "scale": _scale,
     "drain": _drain,
     "update": _update,
     "tune": _tune,
-    "events": _no_arguments,
+    "events": _events,
+    "logs": _logs,
     "stop": _no_arguments,
 }

@@ -21,6 +21,7 @@ from ..exit_status import Ending
 from ..graph import GATEWAY
 from ..hand_over import donate_weights
 from ..hosts.orphans import end_orphans
+from ..hosts.recent_lines import LinesTold
 from ..hosts.reception import Reception
 from ..messages import CONTROLLER, Message
 from .actions import (
@@ -40,6 +41,7 @@ from .autoscale import Autoscaling
 from .fleet import RETURN_S, Fleet
 from .history import History
 from .lines import AttachedLine, WorldLine
+from .members import parse_member
 from .ports import HostPort, LinePort
 from .requests import answer
 from .rollout import check_settle
@@ -268,6 +270,43 @@ class Controller:
             for member in self._fleet.members.values()
             if member.is_gateway and member.metrics is not None
         }
+
+    async def lines(
+        self, of: str = "", *, since: Mapping[str, int] | None = None, last: int | None = None
+    ) -> dict[str, LinesTold]:
+        """Return what members wrote: all, those of a stage, or one, which may have ended; by name.
+
+        After as many lines as ``since`` says; of members that are not in it the ``last`` lines, or all with None.
+        Raises DeploymentError if none is meant. What a host does not tell in time is left out.
+        """
+        known = since or {}
+        asked = [
+            (host, member)
+            for host in self._hosts.values()
+            for member in host.members
+            if not of or of in (member, _stage_of(member))
+        ]
+        if not asked and of not in self._fleet.plans:
+            asked = [(host, of) for host in self._hosts.values()]  # it may have ended
+        answers = await asyncio.gather(
+            *(
+                host.lines(member, since=known.get(member, 0 if last is None else None), last=last or 0)
+                for host, member in asked
+            ),
+            return_exceptions=True,
+        )
+        told: dict[str, LinesTold] = {}
+        for (host, member), lines in zip(asked, answers, strict=True):
+            if isinstance(lines, OSError):
+                logger.info("host %s does not tell what %s wrote: %s", host.name, member, lines)
+            elif isinstance(lines, BaseException):
+                raise lines
+            elif lines is not None:
+                told[member] = lines
+        if of and not told and of not in self._fleet.plans and of not in self._fleet.members:
+            stages = ", ".join(self._fleet.plans)
+            raise DeploymentError(f"there is no replica {of!r}, and no stage of that name; the stages are {stages}")
+        return told
 
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until every stage takes requests. Raises DeploymentError that names what is missing, and why."""
@@ -566,3 +605,8 @@ class Controller:
     def _why_not(self, name: str) -> str:
         plan = self._fleet.plans.get(name) or self._fleet.plans.get(name.rpartition("-")[0])
         return "" if plan is None else "; ".join(filter(None, [plan.waits_for, plan.last_error]))
+
+
+def _stage_of(member: str) -> str:
+    parsed = parse_member(member)
+    return "" if parsed is None else parsed[0]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..exit_status import Ending
+from ..hosts.recent_lines import LinesTold
 from ..messages import Message
 
 __all__ = ["HostPort", "LinePort"]
@@ -28,6 +29,9 @@ class HostPort(Protocol):
 
     async def start(self, order: Mapping[str, Any]) -> int:
         """Start a process and return its pid. Raises MultiworldError or OSError."""
+
+    async def lines(self, member: str, *, since: int | None, last: int) -> LinesTold | None:
+        """Return what a member wrote; None if the host does not know it. Raises OSError."""
 
     def kill(self, member: str) -> None: ...
 

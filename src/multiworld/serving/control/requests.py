@@ -87,6 +87,13 @@ async def _events(controller: Controller, request: Mapping[str, Any]) -> Answer:
     return {"events": controller.history.to_json(int(request.get("since", 0)))}
 
 
+async def _logs(controller: Controller, request: Mapping[str, Any]) -> Answer:
+    since = {str(member): int(number) for member, number in request.get("since", {}).items()}
+    last = None if request.get("last") is None else max(0, int(request["last"]))
+    told = await controller.lines(str(request.get("of", "")), since=since, last=last)
+    return {"members": {member: each.to_json() for member, each in told.items()}}
+
+
 async def _files(controller: Controller, request: Mapping[str, Any]) -> Answer:
     return {"files": await asyncio.to_thread(list_files, controller.spec.folder)}
 
@@ -109,6 +116,7 @@ ANSWERS: dict[str, Callable[[Controller, Mapping[str, Any]], Awaitable[Answer]]]
     "update": _update,
     "tune": _tune,
     "events": _events,
+    "logs": _logs,
     "files": _files,
     "file": _file,
     "stop": _stop,

@@ -1,6 +1,6 @@
 """The processes of a deployment on each host: forked, watched and ended by one, on a controller's orders."""
 
-from .client import ask
+from .client import ask, conversation
 from .deployment_file import DeploymentFile, DeploymentRecord, deployments_dir, find_deployment, list_deployments
 from .host import Host
 from .kept_host import KeptHost
@@ -19,6 +19,7 @@ __all__ = [
     "Order",
     "Reception",
     "ask",
+    "conversation",
     "deployments_dir",
     "find_deployment",
     "list_deployments",

@@ -11,12 +11,14 @@ from typing import Any
 from ..errors import DeploymentError, HostExhaustedError
 from ..exit_status import Ending
 from .order import Order
+from .recent_lines import LinesTold
 
 __all__ = ["Host"]
 
 logger = logging.getLogger(__name__)
 
 START_S = 30.0
+LINES_S = 5.0
 STOP_MARGIN_S = 8.0  # beyond the grace: members that do not listen are killed, each phase has its own limit
 
 
@@ -54,6 +56,7 @@ class Host:
         self._send, self._drop = send, drop
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[int]] = {}
+        self._asked: dict[int, asyncio.Future[LinesTold | None]] = {}
         self._gone = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -76,6 +79,21 @@ class Host:
             raise TimeoutError(f"host {self.name} did not start {order.member} within {timeout_s:g} s") from None
         finally:
             self._pending.pop(number, None)
+
+    async def lines(self, member: str, *, since: int | None, last: int) -> LinesTold | None:
+        """Return what a member wrote after its first ``since`` lines, or its ``last`` lines; None if unknown.
+
+        Raises ConnectionError if the host is lost, and TimeoutError if it does not answer.
+        """
+        number = next(self._numbers)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._order({"do": "lines", "id": number, "member": member, "since": since, "last": last})
+            return await asyncio.wait_for(answer, LINES_S)
+        except asyncio.TimeoutError:
+            raise TimeoutError(f"host {self.name} did not tell the lines of {member} within {LINES_S:g} s") from None
+        finally:
+            self._asked.pop(number, None)
 
     def kill(self, member: str) -> None:
         """Kill the member and its process group. A kept one is not started again. One that is not there is ignored."""
@@ -106,6 +124,11 @@ class Host:
         elif kind == "failed":
             kind_of_error = HostExhaustedError if event.get("scarce") else DeploymentError
             self._settle(event.get("id"), kind_of_error(f"host {self.name}: {event['error']}"))
+        elif kind == "lines":
+            asked = self._asked.get(event["id"])
+            if asked is not None and not asked.done():
+                told = event["told"]
+                asked.set_result(None if told is None else LinesTold.from_json(told))
         elif kind == "stopping":
             self.is_stopping = True
             if self.on_stopping is not None:
@@ -124,6 +147,9 @@ class Host:
         self._gone.set()
         for number in list(self._pending):
             self._settle(number, ConnectionResetError(f"host {self.name} was lost"))
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(ConnectionResetError(f"host {self.name} was lost"))
         if self.on_lost is not None:
             self.on_lost()
 

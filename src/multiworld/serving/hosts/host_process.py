@@ -117,10 +117,16 @@ class HostProcess:
             self._members.signal(order["member"], order["signum"])
         elif do == "list":
             self._link.send({"event": "members", "members": self._members.pids})
+        elif do == "lines":
+            self._tell_lines(order)
         elif do == "stop":
             self._stop(float(order.get("grace_s", self._options.grace_s)))
         else:
             logger.warning("an order that means nothing to this version: %r", do)
+
+    def _tell_lines(self, order: Mapping[str, Any]) -> None:
+        told = self._outputs.lines(order["member"], since=order["since"], last=order["last"])
+        self._link.send({"event": "lines", "id": order["id"], "told": None if told is None else told.to_json()})
 
     def _start(self, order: Order) -> None:
         """One of those that the host process starts by itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from ...process.logs.lossy_console import LossyConsole
 from ...process.logs.output import ProcessOutput
 from ...process.logs.route import Route
 from .loop import HostLoop
+from .recent_lines import LinesTold, RecentLines
 
 __all__ = ["Outputs"]
 
 LARGEST_BYTES = 16 * 1024 * 1024  # of a member's log file
+MAX_REMEMBERED = 1100  # members whose last lines are kept: as many as a stage may have, and some that ended
 SHOWN = Route(file=None, on_console=True)
 
 
@@ -28,20 +31,32 @@ class Outputs:
         self._out, self._err = open_consoles(loop, sys.stdout, sys.stderr, LossyConsole)
         self._own_label = Labeller(b"[host] ")
         self._files: set[LogFile] = set()
+        self._recent: OrderedDict[str, RecentLines] = OrderedDict()  # also of members that have ended
 
     def open(self, member: str) -> ProcessOutput:
         """Both streams of a member share one file. Raises OSError if there are no descriptors left."""
         consoles, routes, prefix = (self._out, self._err), (SHOWN, SHOWN), f"[{member}] ".encode()
+        recent = self._recent.setdefault(member, RecentLines())
+        self._recent.move_to_end(member)
+        while len(self._recent) > MAX_REMEMBERED:
+            self._recent.popitem(last=False)
         if self._folder is None:
-            return ProcessOutput(self._loop, consoles, routes, prefix, on_end=_nothing)
+            return ProcessOutput(self._loop, consoles, routes, prefix, followers=(recent.take,), on_end=_nothing)
         file = LogFile(self._folder / f"{member.replace('/', '_')}.log", largest=LARGEST_BYTES, is_private=True)
         self._files.add(file)
         end = partial(self._close_file, file)
         try:
-            return ProcessOutput(self._loop, consoles, routes, prefix, followers=(file.write,), on_end=end)
+            return ProcessOutput(self._loop, consoles, routes, prefix, followers=(recent.take, file.write), on_end=end)
         except BaseException:
             end()
             raise
+
+    def lines(self, member: str, *, since: int | None, last: int) -> LinesTold | None:
+        """Return what a member wrote after its first ``since`` lines, or the ``last`` lines; None if it is unknown."""
+        recent = self._recent.get(member)
+        if recent is None:
+            return None
+        return recent.last(last) if since is None else recent.since(since)
 
     def note(self, text: str) -> None:
         """Show a line of the host process itself."""
