@@ -8,6 +8,9 @@ import pytest
 
 from multiworld import WorldManager
 from multiworld.demo.options import Options
+from multiworld.elastic.job.job import JobPlan
+from multiworld.elastic.job.options import DEFAULT_SHUTDOWN_S, JobOptions
+from multiworld.elastic.schedulers.kubernetes import Manifest
 from multiworld.serving.config import pipeline_file
 from multiworld.world.liveness import DEFAULT_LEASE_S, MAX_LEASE_S, MIN_LEASE_S, LivenessPolicy
 
@@ -40,3 +43,8 @@ def test_docstrings_tell_the_lease_that_is() -> None:
 
 def test_everybody_has_the_same_default() -> None:
     assert {LivenessPolicy().lease_s, Options().lease_s} == {DEFAULT_LEASE_S}
+
+
+def test_workers_of_pods_have_as_long_to_end_as_others() -> None:
+    times = {kind.__dataclass_fields__["shutdown_s"].default for kind in (JobOptions, JobPlan, Manifest)}
+    assert times == {DEFAULT_SHUTDOWN_S}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..command_parser import CommandParser
+from ..elastic.job.options import DEFAULT_SHUTDOWN_S
 from ..elastic.schedulers.kubernetes import Controller, Manifest, documents
 
 __all__ = ["command_parser", "main"]
@@ -84,7 +85,9 @@ def command_parser() -> CommandParser:
     parser.add_argument(
         "--secret", metavar="NAME", help="the Secret whose key 'token' they share (default: NAME-token)"
     )
-    parser.add_argument("--shutdown-timeout", type=int, default=30, metavar="SECONDS", help="for workers to end in")
+    parser.add_argument(
+        "--shutdown-timeout", type=int, default=DEFAULT_SHUTDOWN_S, metavar="SECONDS", help="for workers to end in"
+    )
     parser.add_argument("--cpu", help="asked for each pod, such as 8 or 500m")
     parser.add_argument("--memory", help="asked for each pod, such as 64Gi")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="NVIDIA GPUs for each pod")

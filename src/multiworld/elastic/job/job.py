@@ -17,7 +17,7 @@ from typing import Any
 from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, WorkerReport
 from .failure import FailureCause
 from .layout import AgentInfo, Slot, lay_out
-from .options import MORE_RESTARTS, RestartBudget, RestartPolicy
+from .options import DEFAULT_SHUTDOWN_S, MORE_RESTARTS, RestartBudget, RestartPolicy
 from .posts import Post, Posts, PostState
 from .restart import DEFAULT_BUDGET, RestartLedger, fault_domain
 from .roster import Roster
@@ -49,7 +49,7 @@ class JobPlan:
     """How long a host that is cut off from most others waits for them, without workers."""
     last_call_s: float = 3.0
     """How long to wait for more than ``min_nodes`` at first."""
-    shutdown_s: float = 30.0
+    shutdown_s: float = DEFAULT_SHUTDOWN_S
     resume_s: float = 3.0
     """How long a coordinator that takes over waits for the agents it knows of."""
     more_restarts: str = MORE_RESTARTS

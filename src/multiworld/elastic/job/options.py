@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY_PORT_HERE",
     "DEFAULT_PAGE",
+    "DEFAULT_SHUTDOWN_S",
     "MORE_RESTARTS",
     "JobOptions",
     "LogOptions",
@@ -28,6 +29,8 @@ __all__ = [
 
 ANY_PORT_HERE = "localhost:0"
 DEFAULT_PAGE = ("127.0.0.1", 0)
+DEFAULT_SHUTDOWN_S = 30
+"""For workers to end in, before they are killed; torchrun has the same."""
 EMBEDDED = ("c10d", "embedded")
 MORE_RESTARTS = "--max-restarts N allows N"
 
@@ -108,7 +111,7 @@ class JobOptions:
     spares: int = 0
     logs: LogOptions = field(default_factory=LogOptions)
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    shutdown_s: float = 30.0
+    shutdown_s: float = DEFAULT_SHUTDOWN_S
     event_log_handler: str = "null"
     numa_binding: str | None = None
     virtual_local_rank: bool = False

@@ -19,7 +19,7 @@ from torch.distributed import run as torchrun
 from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
 from ...world.launched import TOKEN_VARIABLE
 from ..agent.environment import check_visible_devices
-from ..job.options import ANY_PORT_HERE, JobOptions, LogOptions
+from ..job.options import ANY_PORT_HERE, DEFAULT_SHUTDOWN_S, JobOptions, LogOptions
 from ..rendezvous.endpoint import STATIC_PORT
 from ..schedulers.slurm import with_slurm_defaults
 
@@ -242,7 +242,10 @@ def uninterruptible_s(environ: Mapping[str, str]) -> float | None:
 def _shutdown_s(given: int | None, environ: Mapping[str, str]) -> float:
     name, text = "--shutdown-timeout", str(given)
     if given is None:
-        name, text = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
+        name, text = (
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+            environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(DEFAULT_SHUTDOWN_S)),
+        )
     try:
         seconds = int(text)
     except ValueError:

@@ -18,7 +18,7 @@ from torch.distributed.launcher import api as torch_launcher
 from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
 from ...world.launched import TOKEN_VARIABLE
 from ..agent.environment import check_visible_devices
-from ..job.options import JobOptions, LogOptions, RestartBudget
+from ..job.options import DEFAULT_SHUTDOWN_S, JobOptions, LogOptions, RestartBudget
 from .arguments import signals_of, uninterruptible_s
 from .function_call import ResultError, load_results, name_of, pickled_call
 
@@ -115,7 +115,7 @@ def _options(config: torch_launcher.LaunchConfig, entrypoint: Entrypoint) -> Job
             prefix_template=config.log_line_prefix_template,
         ),
         signals=signals_of(getattr(config, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")),
-        shutdown_s=30.0 if shutdown_s is None else float(shutdown_s),
+        shutdown_s=float(DEFAULT_SHUTDOWN_S if shutdown_s is None else shutdown_s),
         event_log_handler=config.event_log_handler,
         numa_binding=None if numa is None else numa.affinity_mode.value,
         virtual_local_rank=virtual_local_rank,

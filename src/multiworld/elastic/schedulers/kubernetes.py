@@ -57,7 +57,7 @@ class Manifest:
     options: tuple[str, ...] = ()
     """More options of ``multiworld run``."""
     secret: str | None = None
-    shutdown_s: int = 30
+    shutdown_s: int = 30  # as of jobs, whose folder is not below this one; a test compares them
     cpu: str | None = None
     memory: str | None = None
     gpu: int = 0
