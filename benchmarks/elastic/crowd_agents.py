@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from multiworld.elastic.job.actions import Greeted, InWorld, MasterOpened, OpenMaster, Order, Report, Start
+from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.job import JobPlan
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.leadership.leadership import Leadership
@@ -33,21 +35,21 @@ SETTLE_S, IDLE_S = 3.0, 10.0
 class PaperAgent:
     """What ``Leadership`` knows as this host's agent: it does at once what it is told to."""
 
-    def __init__(self, number: int, report: Callable[[dict[str, Any]], None], on_running: Callable[[], None]) -> None:
+    def __init__(self, number: int, report: Callable[[Report], None], on_running: Callable[[], None]) -> None:
         self._number, self._report, self._on_running = number, report, on_running
-        self._workers: dict[int, dict[str, Any]] = {}  # by local rank
+        self._workers: dict[int, Assignment] = {}  # by local rank
         self._master: list[Any] | None = None
 
     @property
     def num_running(self) -> int:
         return len(self._workers)
 
-    def obey(self, note: dict[str, Any]) -> None:
-        if note["say"] == "open master":
-            self._master = [int(note["generation"]), HOST, 1]
-            self._report({"say": "master", "generation": note["generation"], "address": HOST, "port": 1})
-        elif note["say"] == "start":
-            self._start(str(note["worker"]), note["assignment"])
+    def obey(self, order: Order) -> None:
+        if isinstance(order, OpenMaster):
+            self._master = [order.generation, HOST, 1]
+            self._report(MasterOpened(generation=order.generation, address=HOST, port=1))
+        elif isinstance(order, Start):
+            self._start(order.worker, order.assignment)
 
     def use_store(self, url: str) -> None:
         """No worker forms a world here."""
@@ -62,14 +64,14 @@ class PaperAgent:
         self._workers.clear()
         then()
 
-    def _start(self, worker_id: str, assignment: dict[str, Any]) -> None:
+    def _start(self, worker_id: str, assignment: Assignment) -> None:
         """Each worker is in one world with the one before it, and in one with the one after it."""
-        self._workers[int(assignment["local_rank"])] = assignment
-        self._report({"say": "greeted", "worker": worker_id})
-        rank, world_size = int(assignment["rank"]), int(assignment["world_size"])
+        self._workers[assignment.local_rank] = assignment
+        self._report(Greeted(worker=worker_id))
+        rank, world_size = assignment.rank, assignment.world_size
         for world in (rank, (rank + 1) % world_size):
-            self._report({"say": "world", "worker": worker_id, "world": f"w{world}", "left": False})
-        if len(self._workers) == assignment["local_world_size"]:
+            self._report(InWorld(worker=worker_id, world=f"w{world}", left=False))
+        if len(self._workers) == assignment.local_world_size:
             self._on_running()
 
 

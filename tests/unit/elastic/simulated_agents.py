@@ -14,7 +14,19 @@ from typing import Any, cast
 
 from multiworld.elastic.agent.agent import Agent
 from multiworld.elastic.agent.clock import now_us
-from multiworld.elastic.job.actions import Outcome, WorkerReport
+from multiworld.elastic.job.actions import (
+    Exited,
+    Greeted,
+    MasterOpened,
+    OpenMaster,
+    Order,
+    Outcome,
+    Reassign,
+    Report,
+    Start,
+    Stop,
+    WorkerReport,
+)
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.job import JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
@@ -45,7 +57,7 @@ class Entry:
 class EntryAgent:
     """What ``elastic.agent.Agent`` is to the leadership. Progress thread only."""
 
-    def __init__(self, loop: ProgressThread, report: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, loop: ProgressThread, report: Callable[[Report], None]) -> None:
         self._loop, self._report = loop, report
         self._ports = itertools.count(1)
         self.entries: dict[int, Entry] = {}  # by local rank
@@ -53,25 +65,25 @@ class EntryAgent:
         self.twice: list[str] = []
         """What must not be: a worker that was started while another ran in its slot."""
 
-    def obey(self, note: dict[str, Any]) -> None:
-        if note["say"] == "start":
-            assignment = Assignment.from_fields(note["assignment"])
+    def obey(self, order: Order) -> None:
+        if isinstance(order, Start):
+            assignment = order.assignment
             before = self.entries.get(assignment.local_rank)
             if before is not None and before.returncode is None:
-                self.twice.append(f"{note['worker']} beside {before.id}")
-            self.entries[assignment.local_rank] = Entry(str(note["worker"]), assignment)
-            self._report({"say": "greeted", "worker": note["worker"]})
-        elif note["say"] == "reassign":
+                self.twice.append(f"{order.worker} beside {before.id}")
+            self.entries[assignment.local_rank] = Entry(order.worker, assignment)
+            self._report(Greeted(worker=order.worker))
+        elif isinstance(order, Reassign):
             for entry in self.entries.values():
-                if entry.id == note["worker"]:
-                    entry.assignment = Assignment.from_fields(note["assignment"])
-        elif note["say"] == "stop":
-            for worker in note["workers"]:
+                if entry.id == order.worker:
+                    entry.assignment = order.assignment
+        elif isinstance(order, Stop):
+            for worker in order.workers:
                 self._loop.call_later(0.01, partial(self.exit, worker, -15, ordered=True))
-        elif note["say"] == "open master":
-            self._master = [note["generation"], "127.0.0.1", next(self._ports)]
+        elif isinstance(order, OpenMaster):
+            self._master = [order.generation, "127.0.0.1", next(self._ports)]
             generation, address, port = self._master
-            self._report({"say": "master", "generation": generation, "address": address, "port": port})
+            self._report(MasterOpened(generation=generation, address=address, port=port))
 
     def exit(self, worker: str, returncode: int, *, ordered: bool = False) -> None:
         for entry in self.entries.values():
@@ -80,15 +92,15 @@ class EntryAgent:
                 self._report_exit(entry)
 
     def _report_exit(self, entry: Entry) -> None:
+        assert entry.returncode is not None
         self._report(
-            {
-                "say": "exited",
-                "worker": entry.id,
-                "returncode": entry.returncode,
-                "failure": {"text": "simulated", "cause": "signal"},
-                "ordered": entry.ordered,
-                "clock_us": now_us(),
-            }
+            Exited(
+                worker=entry.id,
+                returncode=entry.returncode,
+                failure={"text": "simulated", "cause": "signal"},
+                ordered=entry.ordered,
+                clock_us=now_us(),
+            )
         )
 
     def use_store(self, url: str) -> None:

@@ -6,13 +6,27 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...process.spawn.fork_server import ForkServer
 from ...wire.progress import ProgressThread
 from ...world.launched import Place, job_name
-from ..job.actions import WorkerReport
+from ..job.actions import (
+    Die,
+    Exited,
+    Greeted,
+    InWorld,
+    Kill,
+    MasterOpened,
+    OpenMaster,
+    Order,
+    Reassign,
+    Report,
+    Start,
+    Stop,
+    WorkerReport,
+)
 from ..job.assignment import Assignment
 from ..job.notes import report_to_fields
 from ..job.options import JobOptions
@@ -36,7 +50,7 @@ JUST_NOW_S = 1.0
 
 
 class Agent:
-    """Everything here runs on the progress thread. ``report(note)`` reaches the coordinator, if there is one now.
+    """Everything here runs on the progress thread. ``report`` reaches the coordinator, if there is one now.
 
     What a coordinator may not have heard of before it died is kept, and told again to the next: ``introduction``.
     """
@@ -51,7 +65,7 @@ class Agent:
         fork_server: ForkServer,
         pump: LogPump,
         inherited: Mapping[str, str],
-        report: Callable[[dict[str, Any]], None],
+        report: Callable[[Report], None],
         metrics: JobMetrics,
         door: Callable[[], FrontDoor | None] = lambda: None,
     ) -> None:
@@ -74,24 +88,21 @@ class Agent:
 
     # ---- orders
 
-    def obey(self, note: dict[str, Any]) -> None:
-        say = note["say"]
-        if say == "start":
-            self._start(str(note["worker"]), Assignment.from_fields(note["assignment"]))
-        elif say == "reassign":
-            self._reassign(str(note["worker"]), Assignment.from_fields(note["assignment"]))
-        elif say == "stop":
-            self._stop(note["workers"], int(note["signum"]), float(note["grace_s"]))
-        elif say == "kill":
-            held = self._find(str(note["worker"]))
+    def obey(self, order: Order) -> None:
+        if isinstance(order, Start):
+            self._start(order.worker, order.assignment)
+        elif isinstance(order, Reassign):
+            self._reassign(order.worker, order.assignment)
+        elif isinstance(order, Stop):
+            self._stop(order.workers, order.signum, order.grace_s)
+        elif isinstance(order, Kill):
+            held = self._find(order.worker)
             if held is not None:
                 held.kill("as asked")
-        elif say == "open master":
-            self._masters.open(int(note["generation"]))
-        elif say == "die":
+        elif isinstance(order, OpenMaster):
+            self._masters.open(order.generation)
+        elif isinstance(order, Die):
             os.kill(os.getpid(), signal.SIGKILL)  # somebody tries what happens then
-        else:
-            logger.warning("the coordinator said %r, which means nothing here", say)
 
     def use_store(self, url: str) -> None:
         """Worlds are formed at this store from now on."""
@@ -134,9 +145,9 @@ class Agent:
         """Tell a coordinator what it may not have heard of the workers just introduced."""
         for held in [held for held in self._held.values() if not held.given_up]:
             if held.uses_multiworld:
-                self._report({"say": "greeted", "worker": held.id})
+                self._report(Greeted(worker=held.id))
             for world in held.worlds:
-                self._report({"say": "world", "worker": held.id, "world": world, "left": False})
+                self._report(InWorld(worker=held.id, world=world, left=False))
             if held.returncode is not None:
                 self._report_exit(held)
 
@@ -211,7 +222,7 @@ class Agent:
             held.assign(assignment)
             self._publish(held)
 
-    def _stop(self, worker_ids: list[str], signum: int, grace_s: float) -> None:
+    def _stop(self, worker_ids: Sequence[str], signum: int, grace_s: float) -> None:
         for worker_id in worker_ids:
             held = self._find(worker_id)
             if held is not None:
@@ -228,15 +239,15 @@ class Agent:
         self._check_idle()
 
     def _report_exit(self, held: HeldWorker) -> None:
+        assert held.returncode is not None
         self._report(
-            {
-                "say": "exited",
-                "worker": held.id,
-                "returncode": held.returncode,
-                "failure": held.failure_fields,
-                "ordered": held.ordered,
-                "clock_us": now_us(),
-            }
+            Exited(
+                worker=held.id,
+                returncode=held.returncode,
+                failure=held.failure_fields,
+                ordered=held.ordered,
+                clock_us=now_us(),
+            )
         )
 
     def _check_idle(self) -> None:
@@ -302,7 +313,7 @@ class Agent:
         held = self._find(worker_id)
         if held is not None and not held.uses_multiworld:
             held.uses_multiworld = True
-            self._report({"say": "greeted", "worker": worker_id})
+            self._report(Greeted(worker=worker_id))
 
     def _news(self, worker_id: str, news: dict[str, Any]) -> None:
         held = self._find(worker_id)
@@ -318,7 +329,7 @@ class Agent:
             held.worlds.add(world)
         else:
             return  # a broken world is formed again, by the same members
-        self._report({"say": "world", "worker": worker_id, "world": world, "left": left})
+        self._report(InWorld(worker=worker_id, world=world, left=left))
 
     # ---- the store of plain programs
 
@@ -338,4 +349,4 @@ class Agent:
         door = self._door()
         if door is not None:
             door.store = master.inside
-        self._report({"say": "master", "generation": master.generation, "address": master.address, "port": master.port})
+        self._report(MasterOpened(generation=master.generation, address=master.address, port=master.port))

@@ -1,77 +1,106 @@
-"""What the coordinator's decisions order, and what agents report to it. Pure values, as they cross the network."""
+"""What the coordinator's decisions order, and what agents report to it. Pure values, as they cross the network.
+
+``agent``: who is to obey an order. Coordinators of the release before do not say it to the agent itself.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...process.messages import Json, MessageSet, message
 from .assignment import Assignment
 
 __all__ = [
+    "ORDERS",
+    "REPORTS",
     "Action",
+    "Die",
     "End",
+    "Exited",
+    "Greeted",
+    "InWorld",
+    "Interrupted",
     "Kill",
+    "MasterOpened",
     "OpenMaster",
+    "Order",
     "Outcome",
     "Reassign",
     "Record",
     "Release",
+    "Report",
     "Reset",
+    "RosterWanted",
+    "Runs",
     "Start",
     "Stop",
     "WorkerReport",
 ]
 
 
+@message("start")
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """Start a worker process, to be known as ``worker`` from then on."""
 
-    agent: str
+    agent: str = ""
     worker: str
     assignment: Assignment
 
 
+@message("stop")
 @dataclass(frozen=True, kw_only=True)
 class Stop:
     """Send a signal to workers, and SIGKILL to those that are left after ``grace_s``."""
 
-    agent: str
+    agent: str = ""
     workers: tuple[str, ...]
     signum: int
     grace_s: float
 
 
+@message("kill")
 @dataclass(frozen=True, kw_only=True)
 class Kill:
     """Kill a worker with SIGKILL, as a fault would, so that it is taken for one."""
 
-    agent: str
+    agent: str = ""
     worker: str
 
 
+@message("reassign")
 @dataclass(frozen=True, kw_only=True)
 class Reassign:
     """A running worker has another place from now on: tell it."""
 
-    agent: str
+    agent: str = ""
     worker: str
     assignment: Assignment
 
 
+@message("open master")
 @dataclass(frozen=True, kw_only=True)
 class OpenMaster:
     """Serve a fresh c10d store for a generation, where ``MASTER_ADDR`` and ``MASTER_PORT`` will point."""
 
-    agent: str
+    agent: str = ""
     generation: int
 
 
+@message("reset")
 @dataclass(frozen=True, kw_only=True)
 class Reset:
     """This agent was given up: it must end its workers and come again as a new host."""
 
-    agent: str
+    agent: str = ""
+
+
+@message("die")
+@dataclass(frozen=True, kw_only=True)
+class Die:
+    """This agent must end as by a fault: somebody tries what happens then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +116,7 @@ class Outcome:
 
     status: int
     text: str
-    failures: tuple[dict[str, Any], ...] = ()
+    failures: tuple[Mapping[str, Json], ...] = ()
     signum: int | None = None
 
 
@@ -107,6 +136,8 @@ class Record:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
+Order = Start | Stop | Kill | Reassign | OpenMaster | Reset | Die
+ORDERS: MessageSet[Order] = MessageSet("orders to agents", Order, tag="say")
 Action = Start | Stop | Kill | Reassign | OpenMaster | Reset | Release | End | Record
 
 
@@ -126,3 +157,72 @@ class WorkerReport:
     """It was ordered to end."""
     ended: bool = False
     """It has ended, well or not."""
+
+
+@message("greeted")
+@dataclass(frozen=True, kw_only=True)
+class Greeted:
+    """A worker uses multiworld."""
+
+    worker: str
+
+
+@message("world")
+@dataclass(frozen=True, kw_only=True)
+class InWorld:
+    """A worker is a member of a world from now on, or, if it has ``left``, no longer."""
+
+    worker: str
+    world: str
+    left: bool
+
+
+@message("exited")
+@dataclass(frozen=True, kw_only=True)
+class Exited:
+    """A worker has ended. ``failure``: as of ``WorkerFailure.to_fields``; ``clock_us``: the clock of this host."""
+
+    worker: str
+    returncode: int
+    failure: Mapping[str, Json]
+    ordered: bool
+    clock_us: int
+
+
+@message("master")
+@dataclass(frozen=True, kw_only=True)
+class MasterOpened:
+    """The c10d store of a generation is served there."""
+
+    generation: int
+    address: str
+    port: int
+
+
+@message("runs")
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """All workers that run on this host, or are about to. Told again and again, so that nothing is lost for ever."""
+
+    workers: tuple[str, ...]
+    pids: Mapping[str, int] = field(default_factory=dict)
+    """Of those that have a process, by worker."""
+
+
+@message("interrupted")
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """Somebody wants the job to end. ``why``: if by no signal."""
+
+    signum: int
+    why: str = ""
+
+
+@message("roster wanted")
+@dataclass(frozen=True, kw_only=True)
+class RosterWanted:
+    """This agent has lost track of what changed in the roster: it must be told whole."""
+
+
+Report = Greeted | InWorld | Exited | MasterOpened | Runs | Interrupted | RosterWanted
+REPORTS: MessageSet[Report] = MessageSet("reports to the coordinator", Report, tag="say")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -103,7 +103,7 @@ class WorkerFailure:
         }
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> WorkerFailure:
+    def from_fields(cls, fields: Mapping[str, Any]) -> WorkerFailure:
         """Raises TypeError for fields that are missing or unknown, ValueError for an unknown cause."""
         known = {name: value for name, value in fields.items() if name not in ("text", "exit_status")}
         known["cause"] = FailureCause(known.get("cause"))

@@ -10,17 +10,20 @@ from typing import Any
 from ...wire.progress import ProgressThread, Timer
 from ..agent.clock import now_us
 from ..job.actions import (
+    ORDERS,
+    REPORTS,
     Action,
+    Die,
     End,
-    Kill,
-    OpenMaster,
+    Exited,
+    Greeted,
+    Interrupted,
+    InWorld,
+    MasterOpened,
     Outcome,
-    Reassign,
     Record,
     Release,
-    Reset,
-    Start,
-    Stop,
+    Runs,
     WorkerReport,
 )
 from ..job.job import Job, Phase
@@ -139,36 +142,35 @@ class Coordinator:
             self._tell_roster()
 
     def hear(self, agent_id: str, note: dict[str, Any]) -> None:
-        """An attached agent reports."""
+        """An attached agent reports. Raises MessageError for what is no report."""
         if agent_id not in self._attached or self._closed:
             return
-        say, now = note["say"], time.monotonic()
-        if say == "exited":
-            failure = dict(note["failure"])
-            if "at_us" in failure:  # by our clock: that of another host may be seconds off
-                failure["at_us"] += now_us() - int(note["clock_us"])
-            worker, returncode, ordered = str(note["worker"]), int(note["returncode"]), bool(note["ordered"])
-            self._carry_out(self.job.worker_exited(agent_id, worker, returncode, failure, now, ordered=ordered))
+        if note["say"] in ("events", "events wanted"):
+            self.events.heard(agent_id, note)
+            return
+        report, now = REPORTS.from_json(note), time.monotonic()
+        if isinstance(report, Exited):
+            failure = dict(report.failure)
+            at_us = failure.get("at_us")
+            if isinstance(at_us, int):  # by our clock: that of another host may be seconds off
+                failure["at_us"] = at_us + now_us() - report.clock_us
+            worker, returncode = report.worker, report.returncode
+            self._carry_out(self.job.worker_exited(agent_id, worker, returncode, failure, now, ordered=report.ordered))
             if not returncode:
                 self._tell_roster()  # whoever takes over must know that it need not be started again
-        elif say == "greeted":
-            self.job.worker_greeted(agent_id, str(note["worker"]))
-        elif say == "world":
-            self.job.worker_in_world(agent_id, str(note["worker"]), str(note["world"]), left=bool(note["left"]))
-        elif say == "master":
-            actions = self.job.master_opened(int(note["generation"]), str(note["address"]), int(note["port"]), now)
-            self._carry_out(actions)
-        elif say == "runs":
-            self._pids[agent_id] = {str(worker): int(pid) for worker, pid in dict(note.get("pids", {})).items()}
-            self._carry_out(self.job.agent_runs(agent_id, [str(worker) for worker in note["workers"]], now))
-        elif say == "interrupted":
-            self._carry_out(self.job.interrupted(int(note["signum"]), now, str(note.get("why", ""))))
-        elif say in ("events", "events wanted"):
-            self.events.heard(agent_id, note)
-        elif say == "roster wanted":
-            self._mailroom.tell_whole(agent_id, self.roster)
+        elif isinstance(report, Greeted):
+            self.job.worker_greeted(agent_id, report.worker)
+        elif isinstance(report, InWorld):
+            self.job.worker_in_world(agent_id, report.worker, report.world, left=report.left)
+        elif isinstance(report, MasterOpened):
+            self._carry_out(self.job.master_opened(report.generation, report.address, report.port, now))
+        elif isinstance(report, Runs):
+            self._pids[agent_id] = dict(report.pids)
+            self._carry_out(self.job.agent_runs(agent_id, report.workers, now))
+        elif isinstance(report, Interrupted):
+            self._carry_out(self.job.interrupted(report.signum, now, report.why))
         else:
-            logger.warning("agent %s said %r, which means nothing here", agent_id, say)
+            self._mailroom.tell_whole(agent_id, self.roster)
 
     def decide(self, decision: Callable[[Job, float], list[Action]]) -> None:
         """Let the job decide on what somebody wants, and carry it out. Raises what ``decision`` does."""
@@ -180,7 +182,7 @@ class Coordinator:
         agent = self._attached[agent_id]
         where = f"{agent.hostname} ({agent.host}:{agent.port})"
         self.record(Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id}))
-        self._send(agent_id, {"say": "die"})
+        self._send(agent_id, ORDERS.to_json(Die()))
 
     def record(self, record: Record, *, is_notable: bool = False) -> None:
         """Tell people and programs of it; on the console, too, if it is notable."""
@@ -228,7 +230,7 @@ class Coordinator:
         elif isinstance(action, Release):
             self._release(action.agent)
         else:
-            self._send(action.agent, _order(action))
+            self._send(action.agent, ORDERS.to_json(action))
 
     def _end(self, outcome: Outcome) -> None:
         note = {"say": "end", "outcome": outcome_to_fields(outcome)}
@@ -294,23 +296,3 @@ def _introduced(note: dict[str, Any]) -> tuple[list[WorkerReport], tuple[int, st
     reports = [report_from_fields(fields) for fields in note.get("workers", [])]
     master = note.get("master")
     return reports, None if master is None else (int(master[0]), str(master[1]), int(master[2]))
-
-
-def _order(action: Start | Stop | Kill | Reassign | OpenMaster | Reset) -> dict[str, Any]:
-    """Return the note that an agent obeys."""
-    if isinstance(action, Start):
-        return {"say": "start", "worker": action.worker, "assignment": action.assignment.to_fields()}
-    if isinstance(action, Reassign):
-        return {"say": "reassign", "worker": action.worker, "assignment": action.assignment.to_fields()}
-    if isinstance(action, Stop):
-        return {
-            "say": "stop",
-            "workers": list(action.workers),
-            "signum": action.signum,
-            "grace_s": action.grace_s,
-        }
-    if isinstance(action, Kill):
-        return {"say": "kill", "worker": action.worker}
-    if isinstance(action, OpenMaster):
-        return {"say": "open master", "generation": action.generation}
-    return {"say": "reset"}

@@ -21,7 +21,7 @@ from ...world.liveness import Cause
 from ...world.peers import PeerInfo
 from ..agent.absence import Absence
 from ..agent.agent import Agent
-from ..job.actions import Outcome
+from ..job.actions import ORDERS, REPORTS, Interrupted, Order, Outcome, Report, Reset, RosterWanted, Runs
 from ..job.job import Job, JobPlan, Phase
 from ..job.layout import AgentInfo
 from ..job.notes import (
@@ -154,7 +154,7 @@ class Leadership:
         self._strangers = Strangers()
         self._absence = Absence(lease_s=lease_s, now=_time_passed())
         self._search: Operation[None] | None = None
-        self._events = EventCopy(self.report)
+        self._events = EventCopy(self._tell_coordinator)
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
         """Told when this agent begins to coordinate, and, with None, when it does no longer."""
         self.on_control: Callable[[Link, dict[str, Any]], None] = lambda link, note: None
@@ -176,8 +176,11 @@ class Leadership:
     def tell(self, link: Link, note: dict[str, Any]) -> None:
         self._links.tell(link, note)
 
-    def report(self, note: dict[str, Any]) -> None:
+    def report(self, report: Report) -> None:
         """Pass on what this host's agent reports; what nobody hears now is told again by its introduction."""
+        self._tell_coordinator(REPORTS.to_json(report))
+
+    def _tell_coordinator(self, note: dict[str, Any]) -> None:
         self._look_at_the_clock()
         if self.role is Role.LEADING and self.coordinator is not None:
             self._loop.call_soon(partial(self.coordinator.hear, self._info.id, note))
@@ -197,7 +200,7 @@ class Leadership:
         """Say from time to time what runs here, so that no lost order or report is lost for ever."""
         if self.role is not Role.OVER:
             self._loop.call_later(STOCK_S, self._take_stock)
-            self.report({"say": "runs", "workers": self._agent.running, "pids": self._agent.pids})
+            self.report(Runs(workers=tuple(self._agent.running), pids=self._agent.pids))
             self._remind()
 
     def _remind(self) -> None:
@@ -246,7 +249,7 @@ class Leadership:
     def _interrupt_again(self) -> None:
         """Whoever was told before may be gone."""
         if self._signum is not None:
-            self.report({"say": "interrupted", "signum": self._signum, "why": self._why})
+            self.report(Interrupted(signum=self._signum, why=self._why))
 
     def _interrupt_here(self) -> None:
         """Cut off: nobody is there to pass it on to."""
@@ -658,10 +661,14 @@ class Leadership:
             self.end(outcome_from_fields(note["outcome"]), of_job=bool(note.get("of_job", True)))
         elif say in ("events", "events wanted"):
             self._events.heard(note)
-        elif say == "reset":
+        else:
+            self._carry_out(ORDERS.from_json(note))
+
+    def _carry_out(self, order: Order) -> None:
+        if isinstance(order, Reset):
             self._agent.fence(self._attach_anew, forgets=True)
         else:
-            self._agent.obey(note)
+            self._agent.obey(order)
 
     def _attach_anew(self) -> None:
         """Our workers are gone, as the coordinator wanted: report for duty as a new host."""
@@ -680,7 +687,7 @@ class Leadership:
 
     def _take_roster(self, note: dict[str, Any]) -> None:
         if not self._copy.take(note):
-            self.report({"say": "roster wanted"})
+            self.report(RosterWanted())
             return
         self._roster = roster = self._copy.roster
         assert roster is not None

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any, Protocol
 
-from ...errors import HandshakeError
+from ...errors import HandshakeError, MessageError
 from ...wire.dialer import DialError, dial
 from ...wire.frames import Kind
 from ...wire.listener import Listener, Pending, Route
@@ -33,7 +33,7 @@ class AgentLinksOwner(Protocol):
     """Who decides about links; called on the progress thread."""
 
     def agent_said(self, link: Link, note: dict[str, Any]) -> None:
-        """Whoever opened a link says first what it wants."""
+        """Whoever opened a link says first what it wants. MessageError: it cannot be read, and is dropped."""
 
     def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
         """``Cause.DIED`` and ``Cause.LEFT`` are certain; after the others the agent may still be alive."""
@@ -202,7 +202,10 @@ class AgentLinks:
 
     def link_news(self, link: Link, kind: int, fields: dict[str, Any]) -> None:
         if kind == Kind.AGENT_NOTE and link in self._links:
-            self._owner.agent_said(link, fields)
+            try:
+                self._owner.agent_said(link, fields)
+            except MessageError as error:  # of another release, or of somebody who errs: the next may be read
+                logger.warning("what the agent at %s said is dropped: %s", link.peer, error)
 
     def link_lost(self, link: Link, reason: str, *, unreachable: bool) -> None:
         self._loop.call_soon(lambda: self._gone(link, reason, unreachable=unreachable))

@@ -30,7 +30,7 @@ from ...wire.waiting import run_in_thread, wait_blocking
 from ...world.liveness import LivenessPolicy
 from ..agent.master_store import MasterKeeper, MasterStore
 from ..control.client import PURPOSE as CONTROL
-from ..job.actions import Outcome
+from ..job.actions import MasterOpened, Outcome
 from ..job.agreement import plan_of, what_must_agree
 from ..job.layout import AgentInfo
 from ..job.options import JobOptions
@@ -241,9 +241,7 @@ class Node:
         self._leadership.begin(links, cast("Agent", self._stand_in), info)
 
     def _serving(self, master: MasterStore) -> None:
-        self._leadership.report(
-            {"say": "master", "generation": master.generation, "address": master.address, "port": master.port}
-        )
+        self._leadership.report(MasterOpened(generation=master.generation, address=master.address, port=master.port))
 
     def _what_is_served(self) -> tuple[int, str, int] | None:
         master = self._masters.current

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..agent.clock import now_us
-from ..job.actions import WorkerReport
+from ..job.actions import Exited, OpenMaster, Order, Reassign, Report, Start, Stop, WorkerReport
 from ..job.assignment import Assignment
 from ..job.notes import report_to_fields
 
@@ -45,7 +45,7 @@ class StandIn:
 
     def __init__(
         self,
-        report: Callable[[dict[str, Any]], None],
+        report: Callable[[Report], None],
         *,
         open_master: Callable[[int], None],
         serving: Callable[[], tuple[int, str, int] | None],
@@ -107,16 +107,15 @@ class StandIn:
 
     # ---- what the leadership wants
 
-    def obey(self, note: dict[str, Any]) -> None:
-        say = note["say"]
-        if say == "start":
-            self._start(Part(str(note["worker"]), Assignment.from_fields(note["assignment"])))
-        elif say == "reassign" and self.part is not None and self.part.worker == note["worker"]:
-            self.part.assignment = Assignment.from_fields(note["assignment"])
-        elif say == "stop" and self.part is not None and self.part.worker in note["workers"]:
+    def obey(self, order: Order) -> None:
+        if isinstance(order, Start):
+            self._start(Part(order.worker, order.assignment))
+        elif isinstance(order, Reassign) and self.part is not None and self.part.worker == order.worker:
+            self.part.assignment = order.assignment
+        elif isinstance(order, Stop) and self.part is not None and self.part.worker in order.workers:
             self._recall(self.part)
-        elif say == "open master":
-            self._open_master(int(note["generation"]))
+        elif isinstance(order, OpenMaster):
+            self._open_master(order.generation)
 
     def use_store(self, url: str) -> None:
         """Worlds are formed at this store; torchrun's workers have no use for it."""
@@ -163,6 +162,11 @@ class StandIn:
         return [] if self.part is None or self.part.returncode is not None else [self.part.worker]
 
     @property
+    def pids(self) -> dict[str, int]:
+        """The processes are torchrun's, and are not known here."""
+        return {}
+
+    @property
     def num_running(self) -> int:
         return int(self.out is not None and self.out.returncode is None)
 
@@ -191,15 +195,15 @@ class StandIn:
             self._report_exit(part)
 
     def _report_exit(self, part: Part) -> None:
+        assert part.returncode is not None
         self._report(
-            {
-                "say": "exited",
-                "worker": part.worker,
-                "returncode": part.returncode,
-                "failure": {"text": "torchrun starts the workers of that host again", "cause": "signal"},
-                "ordered": part.is_recalled,
-                "clock_us": now_us(),
-            }
+            Exited(
+                worker=part.worker,
+                returncode=part.returncode,
+                failure={"text": "torchrun starts the workers of that host again", "cause": "signal"},
+                ordered=part.is_recalled,
+                clock_us=now_us(),
+            )
         )
 
     def _drop_if_ended_as_ordered(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from multiworld.elastic.job.actions import Outcome
+from multiworld.elastic.job.actions import ORDERS, REPORTS, Outcome, Report
 from multiworld.elastic.job.history import History
 from multiworld.elastic.job.job import Job, JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
@@ -131,7 +131,7 @@ class Cluster:
     def send(self, name: str, note: dict[str, Any]) -> None:
         if name == LEADER:
             if note["say"] not in ("events", "events wanted"):
-                self.loop.call_soon(partial(self.agents[name].obey, note))
+                self.loop.call_soon(partial(self.agents[name].obey, ORDERS.from_json(note)))
             return
         if name in self.agents:
             self.loop.call_soon(partial(self.hear, name, self.count(str(note["say"]), note)))
@@ -140,9 +140,10 @@ class Cluster:
         if note["say"] in ("roster", "roster change"):
             assert name not in self.copies or self.copies[name].take(note)
         elif note["say"] not in ("events", "events wanted"):
-            self.agents[name].obey(note)
+            self.agents[name].obey(ORDERS.from_json(note))
 
-    def report(self, name: str, note: dict[str, Any]) -> None:
+    def report(self, name: str, report: Report) -> None:
+        note = REPORTS.to_json(report)
         told = note if name == LEADER else self.count(str(note["say"]), note)
         self.decide(partial(self.coordinator.hear, name, told))
 

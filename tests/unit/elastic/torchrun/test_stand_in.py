@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from multiworld.elastic.job.actions import Exited, Report, Start, Stop
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.torchrun.stand_in import Part, StandIn
 
@@ -42,10 +41,10 @@ class Host:
         )
 
     def start(self, worker: str, generation: int) -> None:
-        self.stand_in.obey({"say": "start", "worker": worker, "assignment": assignment(generation).to_fields()})
+        self.stand_in.obey(Start(worker=worker, assignment=assignment(generation)))
 
     def stop(self, worker: str) -> None:
-        self.stand_in.obey({"say": "stop", "workers": [worker], "signum": 15, "grace_s": 1.0})
+        self.stand_in.obey(Stop(workers=(worker,), signum=15, grace_s=1.0))
 
     def go_out(self) -> Part:
         part = self.stand_in.ready
@@ -57,8 +56,9 @@ class Host:
     def introduced(self) -> list[str]:
         return [report["worker"] for report in self.stand_in.introduction()["workers"]]
 
-    def _hear(self, note: dict[str, Any]) -> None:
-        self.exits.append((note["worker"], note["returncode"], note["ordered"]))
+    def _hear(self, report: Report) -> None:
+        assert isinstance(report, Exited)
+        self.exits.append((report.worker, report.returncode, report.ordered))
 
     def _leave(self) -> None:
         self.has_left = True
@@ -72,6 +72,11 @@ def host() -> Host:
     host.start("a", 1)
     host.go_out()
     return host
+
+
+def test_it_has_what_the_leadership_reports_of_an_agent(host: Host) -> None:
+    assert host.stand_in.running == ["a"]
+    assert host.stand_in.pids == {}
 
 
 def test_an_agent_that_comes_back_by_itself_has_failed(host: Host) -> None:
