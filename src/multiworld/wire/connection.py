@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, TypeVar
 
 from ..errors import ProtocolError, RecordError
 from .frames import FrameParser
@@ -49,13 +49,6 @@ ONE_DESCRIPTOR: Final = socket.CMSG_LEN(DESCRIPTOR.size)  # CMSG_SPACE has room 
 
 
 _NOT_HELD: Final = object()
-
-
-@runtime_checkable
-class OpenedSink(Protocol):
-    """A sink that wants to know its connection before the first frame comes."""
-
-    def opened(self, connection: Connection) -> None: ...
 
 
 class Connection:
@@ -147,8 +140,9 @@ class Connection:
         self._shakes_hands = False
         self.parser.max_meta_bytes = MAX_META_BYTES
         self._warn = logger.warning
-        if isinstance(sink, OpenedSink):
-            sink.opened(self)
+        opened = getattr(sink, "opened", None)  # of one that wants its connection before the first frame comes
+        if opened is not None:
+            opened(self)
 
     def defer(self, call: Callable[[], object]) -> None:
         """From inside a sink method or a command: run ``call`` once the read side is free again."""
