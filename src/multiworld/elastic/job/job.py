@@ -6,7 +6,6 @@ returns. It polls at ``next_deadline()`` at the latest.
 
 from __future__ import annotations
 
-import enum
 import itertools
 import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, R
 from .failure import FailureCause
 from .layout import AgentInfo, Slot, lay_out
 from .options import DEFAULT_SHUTDOWN_S, MORE_RESTARTS, RestartBudget, RestartPolicy
+from .phase import Phase, PhaseChange, advance
 from .posts import Post, Posts, PostState
 from .restart import DEFAULT_BUDGET, RestartLedger, fault_domain
 from .roster import Roster
@@ -54,15 +54,6 @@ class JobPlan:
     """How long a coordinator that takes over waits for the agents it knows of."""
     more_restarts: str = MORE_RESTARTS
     """How the user of this command has more of them."""
-
-
-class Phase(enum.Enum):
-    GATHERING = "gathering"  # there are not enough hosts
-    RESUMING = "resuming"  # another coordinator died; its agents come one by one
-    RUNNING = "running"
-    STOPPING = "stopping"  # all workers, to be started again together
-    ENDING = "ending"  # all workers, for good
-    OVER = "over"
 
 
 class Job:
@@ -522,7 +513,8 @@ class Job:
         self._active = come[: self.wanted_nodes]
         self._enough_since, self._formed_before = None, True
         self._posts = Posts({slot: Post(not_before=self._not_before) for slot in self._slots()})
-        self.phase, self._is_short = Phase.RUNNING, False
+        self._go(PhaseChange.FORMED)
+        self._is_short = False
         return self._next_generation()
 
     def _next_generation(self) -> list[Action]:
@@ -551,9 +543,10 @@ class Job:
         self._expected.clear()
         failed, self._failed_meanwhile = self._failed_meanwhile, []
         if not self._formed_before and self._signal is None and self._failing is None:
-            self.phase, self._short_since = Phase.GATHERING, now
+            self._go(PhaseChange.FOUND_UNFORMED)
+            self._short_since = now
             return []
-        self.phase = Phase.RUNNING
+        self._go(PhaseChange.RESUMED)
         absent = self._members_before - self._agents.keys() - set(self.finished)
         lost = [self._known[agent] for agent in self._active if agent in absent and agent in self._known]
         actions: list[Action] = [_lost(agent, NOT_BACK) for agent in lost]
@@ -593,12 +586,17 @@ class Job:
             return actions
         return actions + self._provide_master(now) + self._start_idle(now)
 
+    def _go(self, change: PhaseChange) -> None:
+        self.phase = advance(self.phase, change)
+
     def _begin_to_end(self, now: float) -> None:
-        self.phase, self._end_by = Phase.ENDING, now + self.plan.shutdown_s + LATE_S
+        self._go(PhaseChange.END)
+        self._end_by = now + self.plan.shutdown_s + LATE_S
 
     def _begin_to_stop(self, now: float) -> None:
         self.uses_multiworld = False
-        self.phase, self._stop_by = Phase.STOPPING, now + self.plan.shutdown_s + LATE_S
+        self._go(PhaseChange.STOP)
+        self._stop_by = now + self.plan.shutdown_s + LATE_S
 
     def _leaving(self) -> set[str]:
         there = {*self._agents, *self.finished}
@@ -715,14 +713,15 @@ class Job:
             info = self._agents.pop(agent)
             text = f"host {info.hostname} ({info.host}:{info.port}) cannot end its workers, and is given up"
             actions += [Record(kind="stuck", text=text, fields={"agent": agent}), Reset(agent=agent)]
-        self.phase, self._short_since = Phase.GATHERING, now
+        self._go(PhaseChange.STOPPED)
+        self._short_since = now
         return actions
 
     def _wait_for_end(self, now: float) -> list[Action]:
         self._posts.drop_lost(self._agents)
         if self._posts.alive() and now < self._end_by:
             return []
-        self.phase = Phase.OVER
+        self._go(PhaseChange.ENDED)
         self.outcome = self._outcome()
         return [Record(kind="end", text=self.outcome.text), End(outcome=self.outcome)]
 
