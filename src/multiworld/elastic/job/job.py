@@ -630,8 +630,8 @@ class Job:
         done = self._posts.succeeded()
         busy = {slot.agent for slot in self._posts.alive()}
         gone = {agent for agent in self._leaving() if agent not in busy}
-        present = [agent for agent in self._active if agent in self._agents and agent not in gone]
-        staying = [agent for agent in self._active if agent in present or agent in done]
+        present = {agent for agent in self._active if agent in self._agents and agent not in gone}
+        staying = dict.fromkeys(agent for agent in self._active if agent in present or agent in done)
         room = self.wanted_nodes - len(staying)
         waiting = [agent for agent in candidates(self._agents, self._active, self._draining) if agent not in staying]
         coming = waiting[: max(0, room)]
@@ -644,10 +644,10 @@ class Job:
             self._ledger.forget(slot)
         if self.policy is RestartPolicy.ALL:
             if coming and not vacant and not self._posts.has_begun():  # nothing runs yet: they are in time
-                return self._admit(staying, vacant, coming)
+                return self._admit([*staying], vacant, coming)
             return self._stop_all(now)
         if len(staying) + len(coming) >= self.plan.min_nodes:
-            return self._admit(staying, vacant, coming)
+            return self._admit([*staying], vacant, coming)
         if not newly and self._is_short:  # we wait already
             return []
         if not self._is_short:

@@ -15,8 +15,8 @@ def candidates(agents: Mapping[str, AgentInfo], active: Sequence[str], draining:
     given = {agent.node_rank: agent.id for agent in come.values() if agent.node_rank is not None}
     if given:
         return [given[rank] for rank in sorted(given) if rank is not None]
-    staying = [agent for agent in active if agent in come]
-    return staying + [agent for agent in come if agent not in staying]
+    staying = dict.fromkeys(agent for agent in active if agent in come)
+    return [*staying, *(agent for agent in come if agent not in staying)]
 
 
 def leaving(active: Sequence[str], there: Collection[str], draining: Collection[str], wanted: int) -> set[str]:
@@ -37,10 +37,11 @@ def fill(
     known: Mapping[str, AgentInfo],
 ) -> list[str]:
     """Give those that come the places of those that are lost, as far as there are as many; others move up."""
+    stay, come = set(staying), set(coming)  # there may be a thousand
     replaced = dict(zip(vacant, coming, strict=False))
     kept = [replaced.get(agent, agent) for agent in active]
-    members = [agent for agent in kept if agent in staying or agent in coming]
-    seated = members + [agent for agent in coming if agent not in members]
+    members = dict.fromkeys(agent for agent in kept if agent in stay or agent in come)
+    seated = [*members, *(agent for agent in coming if agent not in members)]
     if all(known[agent].node_rank is not None for agent in seated):
         seated.sort(key=lambda agent: known[agent].node_rank or 0)
     return seated
