@@ -52,6 +52,9 @@ class FakeSource:
     async def events(self, since: int) -> list[dict[str, Any]]:
         return self.happened[since:]
 
+    async def lines(self, member: str, last: int) -> list[str]:
+        return [f"[{member}] <line> {number}" for number in range(2)]
+
     def close(self) -> None:
         """It holds nothing."""
 
@@ -345,6 +348,7 @@ async def test_a_click_on_an_event_leads_to_its_replica_whose_id_can_be_copied(t
         assert await driven.find("at('detail').querySelector('h2').textContent") == "right-1"
         assert await driven.find("document.querySelector('#graph .picked').dataset.id") == "right-1"
         assert "ValueError: <bad> row" in await driven.find("at('detail').querySelector('h3').textContent")
+        await driven.until("at('lines').textContent === '[right-1] <line> 0\\n[right-1] <line> 1'")
         await driven.find("document.querySelector('#detail .copy').click()")
         await driven.until("document.querySelector('#detail .copy').textContent === 'copied'")
         source.now["replicas"] = [each for each in source.now["replicas"] if each["id"] != "right-1"]
@@ -387,6 +391,8 @@ async def test_an_error_of_a_stage_reaches_the_page_with_its_traceback() -> None
         assert (failure["member"], failure["count"]) == ("second-1", 3)
         assert failure["error"].startswith("ValueError: no negative rows")
         assert 'raise ValueError("no negative rows")' in failure["traceback"]
+        assert any("ValueError: no negative rows" in line for line in await recorder.lines("second-1"))
+        assert await recorder.lines("third-1") == []
 
 
 async def test_a_browser_shows_a_killed_replica_and_its_replacement(tmp_path: Path) -> None:

@@ -370,6 +370,9 @@ class Scripted:
             raise MultiworldError("nobody listens")
         return {**status_of(), "num_events": len(self.happened)}
 
+    async def lines(self, member: str, last: int) -> list[str]:
+        return []
+
     async def events(self, since: int) -> list[dict[str, Any]]:
         return self.happened[since:]
 

@@ -101,6 +101,11 @@ class Deployment:
         """What happened, the oldest first; the last thousand."""
         return list(self._controller.history)
 
+    async def lines(self, replica: str, last: int = 10) -> list[str]:
+        """Return the last lines that a replica wrote, also after its end. Raises DeploymentError if it is unknown."""
+        told = (await self._controller.lines(replica, last=last)).get(replica)
+        return [] if told is None else list(told.lines)
+
     def status(self) -> dict[str, Any]:
         """Return how all stands, as JSON."""
         return {**self._controller.status(), "requests": self._front.statistics()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import parse_qs
 
 from ...observe import event_stream
 from ...observe.access import Access
@@ -23,6 +24,8 @@ RETRY_MS = 500  # for a browser to come again
 class PageApp(AsgiSite):
     """``/page``, ``/page/data`` (JSON) and ``/page/events`` (server-sent events) of one deployment.
 
+    ``/page/lines?member=NAME`` (JSON) has the last lines that a member wrote.
+
     ``sites``: what browsers may ask, and whether others than this host reach it. Readers elsewhere,
     or behind a proxy, must show ``token``; without one only readers on this host are answered.
     """
@@ -31,10 +34,16 @@ class PageApp(AsgiSite):
         routes = {
             "": lambda _: Answer(content_type=HTML, body=document(recorder.data()).encode()),
             "/data": lambda _: Answer(content_type=JSON, body=_dumps(recorder.data()).encode()),
+            "/lines": lambda request: Answer(content_type=JSON, body=_lines(recorder, request)),
             "/events": lambda request: Answer.events(_messages(recorder, request)),
         }
         access = Access(owner="deployment", token=token, sites=sites or SiteRule())
         super().__init__(Site(routes, access=access, policy=POLICY, prefix=PREFIX))
+
+
+async def _lines(recorder: Recorder, request: Request) -> AsyncIterator[bytes]:
+    member = parse_qs(request.query).get("member", [""])[0]
+    yield _dumps({"lines": await recorder.lines(member)}).encode()
 
 
 async def _messages(recorder: Recorder, request: Request) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import deque
@@ -20,10 +21,13 @@ from .stories import Story, tell
 
 __all__ = ["SOURCE_S", "Recorder"]
 
+logger = logging.getLogger(__name__)
+
 LOOK_S, IDLE_LOOK_S = 0.25, 1.0
 POINT_S = 1.0
 SOURCE_S = 3.0  # for the controller to answer
 MAX_STORIES = 500
+LAST_LINES = 50
 
 
 class Recorder:
@@ -92,6 +96,14 @@ class Recorder:
             "series": {"number": self.series.num_seen, "points": self.series.since(0)},
             "events": self.stories(),
         }
+
+    async def lines(self, member: str) -> list[str]:
+        """Return the last lines that a member wrote; none while the controller cannot be asked."""
+        try:
+            return await asyncio.wait_for(self._source.lines(member, LAST_LINES), SOURCE_S)
+        except (asyncio.TimeoutError, MultiworldError, OSError) as error:
+            logger.info("what %s wrote cannot be shown: %s", member, error)
+            return []
 
     async def wait(self, version: int, timeout_s: float) -> None:
         """Wait until something is newer than that version, or for so long. While waited for, it looks often."""

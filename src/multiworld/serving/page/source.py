@@ -23,6 +23,9 @@ class StatusSource(Protocol):
     async def events(self, since: int) -> list[dict[str, Any]]:
         """Return what came after the first ``since`` events, as ``History.to_json`` does."""
 
+    async def lines(self, member: str, last: int) -> list[str]:
+        """Return the last lines that a member wrote."""
+
     def close(self) -> None:
         """Give back what it holds; idempotent."""
 
@@ -50,6 +53,9 @@ class DeploymentSource:
             if number > since
         ]
 
+    async def lines(self, member: str, last: int) -> list[str]:
+        return await self._deployment.lines(member, last)
+
     def close(self) -> None:
         """It holds nothing."""
 
@@ -59,6 +65,7 @@ class ControllerSource:
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self._client = ControllerClient(address, token)
+        self._address, self._token = address, token
 
     async def status(self) -> Mapping[str, Any]:
         answer = await self._client.ask({"ask": "status"})
@@ -68,6 +75,15 @@ class ControllerSource:
     async def events(self, since: int) -> list[dict[str, Any]]:
         answer = await self._client.ask({"ask": "events", "since": since})
         return list(answer["events"])
+
+    async def lines(self, member: str, last: int) -> list[str]:
+        """Over a connection of its own: several readers may ask at once."""
+        client = ControllerClient(self._address, self._token)
+        try:
+            told = (await client.ask({"ask": "logs", "of": member, "last": last}))["members"]
+        finally:
+            client.close()
+        return list(told[member]["lines"]) if member in told else []
 
     async def gateway_metrics(self) -> Mapping[str, Any]:
         """Return ``{"gateways": …}``: what each told of its metrics."""

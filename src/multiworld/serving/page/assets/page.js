@@ -212,7 +212,9 @@ function showTables() {
 
 function choose(id) {
   chosen = id;
+  put(at("lines"), "");
   showDetail();
+  showLines();
   showNumbers();
   for (const row of document.querySelectorAll("#replicas tr")) row.classList.toggle("picked", row.dataset.id === id);
   if (id) at("detail").scrollIntoView({block: "nearest"});
@@ -236,6 +238,20 @@ function showDetail() {
     put(failed.querySelector("pre"), failure.traceback || failure.error);
   }
 }
+async function showLines() {
+  const member = chosen;
+  if (member === null || !isLive) return;
+  const query = new URLSearchParams(location.search);
+  query.set("member", member);
+  try {
+    const answer = await fetch(`${location.pathname.replace(/[/]$/, "")}/lines?${query}`);
+    const {lines} = answer.ok ? await answer.json() : {lines: []};
+    if (member === chosen) put(at("lines"), lines.join("\n") || "–");
+  } catch (error) {  // the gateway is gone: the page says so, and asks again
+    put(at("lines"), "–");
+  }
+}
+setInterval(showLines, 2000);
 function facts(list, pairs) {
   while (list.children.length > pairs.length) list.lastChild.remove();
   pairs.forEach(([label, value], index) => {
