@@ -102,3 +102,8 @@ def test_private_names_are_imported_in_their_own_folder_alone() -> None:
 
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
+
+
+def test_serving_imports_nothing_of_the_launcher() -> None:
+    serving = [module for module in sources() if module.startswith("serving.")]
+    assert [f"{each}: {m}" for each in serving for m in imports_of(each) if m.startswith("elastic")] == []
