@@ -258,9 +258,9 @@ class _Way:
                 return
             if self.conditions.bytes_per_s is not None:
                 await asyncio.sleep(len(data) / self.conditions.bytes_per_s)
+            self.num_bytes += len(data)  # before they go: who has received them finds them counted
             writer.write(data)
             await writer.drain()
-            self.num_bytes += len(data)
 
 
 async def _together(*works: Coroutine[Any, Any, None]) -> None:
