@@ -185,8 +185,8 @@ def test_what_else_listens_where_agents_are_to_meet_is_named_within_seconds(
 def test_a_proxy_that_closes_connections_until_an_agent_is_behind_it_is_borne_with(
     program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("multiworld.elastic.meeting.STRANGE_S", 0.3)
-    monkeypatch.setattr("multiworld.elastic.meeting.FIRST_S", 0.2)
+    monkeypatch.setattr("multiworld.elastic.leadership.meeting.STRANGE_S", 0.3)
+    monkeypatch.setattr("multiworld.elastic.leadership.meeting.FIRST_S", 0.2)
     monkeypatch.setattr("multiworld.elastic.leadership.leadership.STOCK_S", 0.1)
     with listener(b"") as port:
         met = "something takes connections there and closes them; is the agent of that host running"
@@ -206,7 +206,7 @@ def test_a_proxy_that_closes_connections_until_an_agent_is_behind_it_is_borne_wi
 def test_an_agent_that_meets_too_few_says_whom_it_waits_for(
     options: list[str], told: str, program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("multiworld.elastic.meeting.FIRST_S", 0.2)
+    monkeypatch.setattr("multiworld.elastic.leadership.meeting.FIRST_S", 0.2)
     monkeypatch.setattr("multiworld.elastic.leadership.leadership.STOCK_S", 0.1)
     port = free_port()
     given = [option.format(port=port) for option in options]
@@ -219,7 +219,7 @@ def test_an_address_at_which_nobody_may_listen_is_named_at_once(program: Path, m
     def listen_at(*_: object) -> socket.socket:
         raise PermissionError(errno.EACCES, "Permission denied")  # as to an ordinary user
 
-    monkeypatch.setattr("multiworld.elastic.front_door.listen_at", listen_at)
+    monkeypatch.setattr("multiworld.elastic.agent.front_door.listen_at", listen_at)
     with pytest.raises(JobError, match=r"cannot meet at 127\.0\.0\.1:1: this host cannot listen at .*: .*denied"):
         main(["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", str(program)])
 

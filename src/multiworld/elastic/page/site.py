@@ -89,8 +89,8 @@ def _messages(snapshots: Snapshots[Snapshot], number: int) -> Iterator[bytes]:
     shown, failures, silent_since = "", "[]", time.monotonic()
     for snapshot in snapshots.follow(LOOK_S):
         messages = []
-        if snapshot.status_json != shown:
-            shown = snapshot.status_json
+        if snapshot.shown_json != shown:
+            shown = snapshot.shown_json
             messages.append(event_stream.event(shown, name="status"))
         if snapshot.failures_json != failures:
             failures = snapshot.failures_json

@@ -46,8 +46,13 @@ class Snapshot:
 
     @cached_property
     def status_json(self) -> str:
-        """The status as it is sent; only the readers' threads ask for it."""
-        return json.dumps(self.status_fields, separators=(",", ":"))
+        """The status, as ``multiworld status --json`` prints it; only the readers' threads ask for it."""
+        return json.dumps(asdict(self.status), separators=(",", ":"))
+
+    @cached_property
+    def shown_json(self) -> str:
+        """What the page shows of the status, as it is sent."""
+        return json.dumps(self._shown, separators=(",", ":"))
 
     @cached_property
     def failures_json(self) -> str:
@@ -55,15 +60,15 @@ class Snapshot:
         return json.dumps([asdict(each) for each in self.failures], separators=(",", ":"))
 
     @property
-    def status_fields(self) -> dict[str, Any]:
-        """The status, and since when the job runs, ready for JSON."""
+    def _shown(self) -> dict[str, Any]:
+        """The status, and since when the job runs."""
         return {**asdict(self.status), "began_at": self.began_at}
 
     @property
     def first(self) -> dict[str, Any]:
         """What the page shows before the first event comes, ready for JSON."""
         failures = [asdict(each) for each in self.failures]
-        return {"status": self.status_fields, "failures": failures, "events": self.events}
+        return {"status": self._shown, "failures": failures, "events": self.events}
 
     def events_since(self, number: int) -> tuple[Mapping[str, Any], ...]:
         """Return those with higher numbers, as far as they are kept."""
