@@ -41,14 +41,14 @@ def cluster_parser(command: str, description: str) -> CommandParser:
     return parser
 
 
-def told(command: str, work: Callable[[], None]) -> int:
-    """Do the work of a command and return its exit status; an error is one line."""
+def told(command: str, work: Callable[[], None], refusal: type[Exception] = ControlError) -> int:
+    """Do the work of a command and return its exit status; a ``refusal`` is one line."""
     try:
         work()
-    except ControlError as error:
+    except refusal as error:
         print(f"multiworld {command}: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever read this has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

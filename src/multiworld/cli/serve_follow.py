@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..serving.errors import DeploymentError
+from .cluster import told
 
 __all__ = ["LAST_LINES", "event_text", "show_events", "show_logs"]
 
@@ -33,16 +33,12 @@ def show_logs(options: argparse.Namespace) -> int:
 def _told(verb: str, options: argparse.Namespace, work: Callable[[Ask, argparse.Namespace], None]) -> int:
     from ..serving.hosts import conversation, find_deployment
 
-    try:
+    def ask_and_show() -> None:
         record = find_deployment(options.name)
         with conversation(record.address, record.token, options.timeout_s) as ask:
             work(ask, options)
-    except DeploymentError as error:
-        print(f"multiworld serve {verb}: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # whoever read this has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+
+    return told(f"serve {verb}", ask_and_show, DeploymentError)
 
 
 def _events(ask: Ask, options: argparse.Namespace) -> None:
