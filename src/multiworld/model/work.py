@@ -12,7 +12,7 @@ __all__ = ["import_work", "set_up_work"]
 
 
 def import_work(name: str) -> Any:
-    """Return what ``"package.module:attribute"`` names. Raises AttributeError, and whatever the import raises."""
+    """Return what ``"package.module:attribute"`` names. Raises AttributeError; errors of the import pass through."""
     module, _, attribute = name.partition(":")
     value: Any = importlib.import_module(module)
     for part in attribute.split("."):

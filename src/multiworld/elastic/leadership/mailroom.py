@@ -1,4 +1,4 @@
-"""What each agent knows of the roster: it is told of what has changed since, and whole where that is not known."""
+"""Which revision of the roster each agent has: the coordinator sends the changes since, or else the whole roster."""
 
 from __future__ import annotations
 

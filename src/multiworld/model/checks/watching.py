@@ -72,7 +72,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def call(self, values: Mapping[str, torch.Tensor]) -> Any:
-        """Return the answer to copies of these values. Raises WriteRefusedError, and whatever the model raises."""
+        """Return the answer to copies of these values. Raises WriteRefusedError; errors of the model pass through."""
         given = {name: value.clone() for name, value in values.items()}
         parameters = [(name, value, value.detach()) for name, value in self._module.named_parameters()]
         self._own = dict(_by_memory((value, name) for name, value in tensors_of(self._module)))

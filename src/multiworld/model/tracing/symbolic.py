@@ -22,7 +22,7 @@ class NothingPinnedError(Exception):
 
 
 def trace_by_fx(module: nn.Module, example: Example) -> Traced:
-    """Trace with free shapes and unchanged names. Raises whatever ``forward`` raises for a proxy."""
+    """Trace with free shapes and unchanged names. Errors of ``forward`` pass through."""
     return _trace(module, example, pins=False)
 
 
