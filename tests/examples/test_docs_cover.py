@@ -76,7 +76,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/serving.md", "from app import pipeline"): (PROGRAMS,),
     ("docs/serving.md", "was rolled back: "): (COMMANDS,),
     ("docs/serving.md", "signature=Signature("): (DECLARED,),
-    ("docs/serving.md", "--trace-ratio"): (LINES, "tests/unit/test_serving_tracing.py"),
+    ("docs/serving.md", "--trace-ratio"): (LINES, "tests/unit/serving/tracing/test_tracing.py"),
     ("docs/serving.md", "Generator(served)"): (PROGRAMS,),
     ("docs/serving.md", "class Blocks"): (DECLARED,),
     ("docs/serving.md", "multiworld serve join"): (LINES, "tests/process/test_serving_hosts.py"),

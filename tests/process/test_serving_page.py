@@ -24,7 +24,7 @@ from multiworld.serving import DeploymentError, Pipeline, Stage, StageFailedErro
 from multiworld.serving.hosts import Reception
 from multiworld.serving.page import ControllerSource, DeploymentSource, Recorder, serve_page
 from multiworld.testing import scaled
-from tests.unit.test_serving_page import event, failing, status_of
+from tests.unit.serving.page.test_page import event, failing, status_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from multiworld.serving.control.actions import ReplicaLost
 from multiworld.serving.errors import ServingError
 from multiworld.serving.graph import INPUT, Graph, Stage
-from tests.unit.simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
 
 RHOMBUS = Graph(
     [

@@ -28,7 +28,7 @@ from multiworld.serving.front import Front
 from multiworld.serving.graph import Stage
 from multiworld.serving.replica import Replica
 from multiworld.testing import scaled
-from tests.unit.serving_wires import Plant
+from tests.unit.serving.wires import Plant
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,7 @@ from multiworld.serving.gateway.compression import accepted_coding
 from multiworld.serving.gateway.inflating import Inflater
 from multiworld.serving.gateway.kserve import HEADER_LENGTH
 from multiworld.serving.gateway.refusal import Refusal
-
-from .serving_gateway_client import Client
+from tests.unit.serving.gateway.client import Client
 
 PLAIN = orjson.dumps({"inputs": list(range(3000))})
 

@@ -25,8 +25,7 @@ from multiworld.serving.control.wiring import Edge, EdgeState, Wiring
 from multiworld.serving.errors import DeploymentError, UnknownStageError
 from multiworld.serving.exit_status import IN_VAIN
 from multiworld.serving.graph import Graph, Stage
-
-from .simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
 
 
 def settled(graph: Graph, *, gateways: int = 1) -> SimulatedFleet:

@@ -17,7 +17,7 @@ from multiworld.serving.page.snapshot import observe, snapshot
 from multiworld.serving.view import LiveView, PlainView, choose_view, follow, watch
 from multiworld.serving.view import view as view_module
 from multiworld.serving.view.words import rate, seconds, sparkline
-from tests.unit.test_serving_page import Scripted, event, status_of
+from tests.unit.serving.page.test_page import Scripted, event, status_of
 
 
 def shown_of(status: dict[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,8 @@ from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.member import ReplicaMember
 from multiworld.serving.node import Place
 from multiworld.serving.packets import Item, Kind
-from tests.unit.serving_wires import Plant
-
-from .simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.wires import Plant
 
 ONE = torch.ones(2, 3)
 

@@ -10,9 +10,8 @@ import torch
 from multiworld.serving.control.actions import Send
 from multiworld.serving.errors import DeadlineExceededError
 from multiworld.serving.graph import Graph, Stage
-from tests.unit.serving_wires import Plant
-
-from .simulated_fleet import SimulatedFleet
+from tests.unit.serving.simulated_fleet import SimulatedFleet
+from tests.unit.serving.wires import Plant
 
 
 def twice(x: torch.Tensor) -> torch.Tensor:

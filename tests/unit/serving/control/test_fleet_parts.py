@@ -19,8 +19,7 @@ from multiworld.serving.control.status import describe
 from multiworld.serving.executor import MAX_CONCURRENT
 from multiworld.serving.graph import Batch, Graph, Stage
 from multiworld.serving.scaling import ScalingPolicy
-
-from .simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
 
 
 def test_the_first_death_costs_no_delay_and_a_calm_minute_forgives() -> None:

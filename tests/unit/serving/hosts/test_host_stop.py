@@ -16,8 +16,7 @@ from multiworld.serving.errors import DeploymentError
 from multiworld.serving.hosts.host import Host
 from multiworld.serving.hosts.orphans import end_orphans
 from multiworld.serving.pipeline import _wait_complete
-
-from .simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
 
 
 def settled() -> SimulatedFleet:

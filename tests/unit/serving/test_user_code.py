@@ -70,8 +70,8 @@ def failed_in_torch(rows: int = 3) -> RuntimeError:
 
 def test_the_line_that_is_named_is_the_users() -> None:
     line = failed_in_torch.__code__.co_firstlineno + 2
-    assert place_of_error(failed_in_torch()) == f"test_serving_user_code.py:{line}"
-    assert describe_error(failed_in_torch()).endswith(f"(test_serving_user_code.py:{line})")
+    assert place_of_error(failed_in_torch()) == f"test_user_code.py:{line}"
+    assert describe_error(failed_in_torch()).endswith(f"(test_user_code.py:{line})")
     assert place_of_error(ValueError("never raised")) == ""
 
 
@@ -83,7 +83,7 @@ def test_an_error_is_told_with_its_traceback_once_and_counted_then(caplog: pytes
     last = log.last
     assert last is not None
     assert (last.error, last.count, last.at) == ("RuntimeError: 102", 100, 5.0)
-    assert last.kind.startswith("RuntimeError at test_serving_user_code.py:")
+    assert last.kind.startswith("RuntimeError at test_user_code.py:")
     assert "failed_in_torch" in last.traceback
     log.failed("a", KeyError("another"), "KeyError: another")
     told = [record.getMessage() for record in caplog.records]

@@ -21,7 +21,7 @@ from multiworld.serving.tracing.choice import ENDPOINT_VARIABLE, chosen_tracing
 from multiworld.serving.tracing.hops import HOPS, executed, merged, sent
 from multiworld.serving.tracing.spans import Journey, spans_of
 from multiworld.serving.tracing.traceparent import Parent, is_traced, parse_traceparent
-from tests.unit.serving_wires import Plant
+from tests.unit.serving.wires import Plant
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

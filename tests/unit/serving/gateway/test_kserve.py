@@ -9,8 +9,7 @@ import torch
 
 from multiworld.serving import Signature, TensorSpec
 from multiworld.serving.gateway import GatewayOptions
-
-from .serving_gateway_client import Client, FakePipeline
+from tests.unit.serving.gateway.client import Client, FakePipeline
 
 INFER = "/v2/models/echo/infer"
 PIXELS = Signature(

@@ -13,8 +13,7 @@ from multiworld.serving.control.actions import Action, EdgeLost, Emit, FleetEven
 from multiworld.serving.control.members import MemberState
 from multiworld.serving.errors import MemberLostError, what_happened
 from multiworld.serving.page.stories import tell
-
-from .simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
 
 
 def events_of(actions: list[Action]) -> list[FleetEvent]:

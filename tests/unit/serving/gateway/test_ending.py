@@ -9,8 +9,7 @@ import pytest
 
 from multiworld.serving.gateway import Payload
 from multiworld.serving.gateway.ending import Ending, Outcome
-
-from .serving_gateway_client import Client, FakePipeline
+from tests.unit.serving.gateway.client import Client, FakePipeline
 
 
 @dataclass

@@ -7,7 +7,7 @@ import torch
 from multiworld.serving.answers import Report
 from multiworld.serving.graph import INPUT, Graph, Stage
 from multiworld.serving.versions import WEIGHTS, merged_weights, shown, versions_of, with_version
-from tests.unit.serving_wires import Plant
+from tests.unit.serving.wires import Plant
 
 
 def twice(x: torch.Tensor) -> torch.Tensor:

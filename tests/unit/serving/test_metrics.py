@@ -16,9 +16,8 @@ from multiworld.serving.fleet_metrics import FleetMetrics
 from multiworld.serving.gateway import Metric
 from multiworld.serving.gateway.http_counts import HttpCounts, families_of
 from multiworld.serving.metrics import request_metrics
-
-from .exposition import check_with_promtool, checked_samples
-from .serving_gateway_client import Client, FakePipeline
+from tests.unit.exposition import check_with_promtool, checked_samples
+from tests.unit.serving.gateway.client import Client, FakePipeline
 
 COUNTS = {
     "answered": 7,

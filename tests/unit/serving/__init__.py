@@ -1,0 +1,1 @@
+"""Unit tests of serving, one folder for each of its folders."""

@@ -1,0 +1,1 @@
+"""Unit tests of serving's view in a terminal."""
