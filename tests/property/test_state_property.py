@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.world.state import InvalidTransitionError, WorldChange, WorldState, advance, allows
+from multiworld.wire.transitions import InvalidTransitionError
+from multiworld.world.state import WorldChange, WorldState, advance, allows
 
 CHANGES = st.lists(st.sampled_from(WorldChange), max_size=12)
 

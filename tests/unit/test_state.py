@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from multiworld.world.state import InvalidTransitionError, WorldChange, WorldState, advance, allows
+from multiworld.wire.transitions import InvalidTransitionError
+from multiworld.world.state import WorldChange, WorldState, advance, allows
 
 
 def walk(*changes: WorldChange) -> WorldState:

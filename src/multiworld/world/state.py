@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["InvalidTransitionError", "WorldChange", "WorldState", "advance", "allows"]
+from ..wire.transitions import TransitionTable
+
+__all__ = ["WorldChange", "WorldState", "advance", "allows"]
 
 
 class WorldState(Enum):
@@ -31,37 +33,19 @@ class WorldChange(Enum):
     CLOSED = "closed"
 
 
-_TABLE: dict[tuple[WorldState, WorldChange], WorldState] = {
-    (WorldState.FORMING, WorldChange.FORMED): WorldState.ACTIVE,
-    (WorldState.FORMING, WorldChange.BROKE): WorldState.BROKEN,
-    (WorldState.FORMING, WorldChange.CLOSED): WorldState.CLOSED,
-    (WorldState.ACTIVE, WorldChange.BROKE): WorldState.BROKEN,
-    (WorldState.ACTIVE, WorldChange.LEFT): WorldState.LEFT,
-    (WorldState.ACTIVE, WorldChange.CLOSED): WorldState.CLOSED,
-    (WorldState.BROKEN, WorldChange.CLOSED): WorldState.CLOSED,
-    (WorldState.LEFT, WorldChange.CLOSED): WorldState.CLOSED,
-}
+_TABLE = TransitionTable(
+    "a world",
+    {
+        (WorldState.FORMING, WorldChange.FORMED): WorldState.ACTIVE,
+        (WorldState.FORMING, WorldChange.BROKE): WorldState.BROKEN,
+        (WorldState.FORMING, WorldChange.CLOSED): WorldState.CLOSED,
+        (WorldState.ACTIVE, WorldChange.BROKE): WorldState.BROKEN,
+        (WorldState.ACTIVE, WorldChange.LEFT): WorldState.LEFT,
+        (WorldState.ACTIVE, WorldChange.CLOSED): WorldState.CLOSED,
+        (WorldState.BROKEN, WorldChange.CLOSED): WorldState.CLOSED,
+        (WorldState.LEFT, WorldChange.CLOSED): WorldState.CLOSED,
+    },
+)
 
-
-class InvalidTransitionError(RuntimeError):
-    """A change that the table does not hold: a fault in this package, never of its user."""
-
-    def __init__(self, state: WorldState, change: WorldChange) -> None:
-        super().__init__(state, change)
-        self.state, self.change = state, change
-
-    def __str__(self) -> str:
-        return f"a world that is {self.state.value} cannot change by {self.change.value!r}"
-
-
-def advance(state: WorldState, change: WorldChange) -> WorldState:
-    """Return the state after the change, or raise ``InvalidTransitionError``."""
-    after = _TABLE.get((state, change))
-    if after is None:
-        raise InvalidTransitionError(state, change)
-    return after
-
-
-def allows(state: WorldState, change: WorldChange) -> bool:
-    """Return whether the change is possible: for losses that arrive when a world is broken, left or closed already."""
-    return (state, change) in _TABLE
+advance = _TABLE.advance
+allows = _TABLE.allows  # for losses that arrive when a world is broken, left or closed already

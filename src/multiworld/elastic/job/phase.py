@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["InvalidPhaseChangeError", "Phase", "PhaseChange", "advance"]
+from ...wire.transitions import TransitionTable
+
+__all__ = ["Phase", "PhaseChange", "advance"]
 
 
 class Phase(enum.Enum):
@@ -28,33 +30,19 @@ class PhaseChange(enum.Enum):
     ENDED = "ended"
 
 
-_TABLE: dict[tuple[Phase, PhaseChange], Phase] = {
-    (Phase.GATHERING, PhaseChange.FORMED): Phase.RUNNING,
-    (Phase.GATHERING, PhaseChange.END): Phase.ENDING,
-    (Phase.RESUMING, PhaseChange.RESUMED): Phase.RUNNING,
-    (Phase.RESUMING, PhaseChange.FOUND_UNFORMED): Phase.GATHERING,
-    (Phase.RUNNING, PhaseChange.STOP): Phase.STOPPING,
-    (Phase.RUNNING, PhaseChange.END): Phase.ENDING,
-    (Phase.STOPPING, PhaseChange.STOPPED): Phase.GATHERING,
-    (Phase.STOPPING, PhaseChange.END): Phase.ENDING,
-    (Phase.ENDING, PhaseChange.ENDED): Phase.OVER,
-}
+_TABLE = TransitionTable(
+    "a job",
+    {
+        (Phase.GATHERING, PhaseChange.FORMED): Phase.RUNNING,
+        (Phase.GATHERING, PhaseChange.END): Phase.ENDING,
+        (Phase.RESUMING, PhaseChange.RESUMED): Phase.RUNNING,
+        (Phase.RESUMING, PhaseChange.FOUND_UNFORMED): Phase.GATHERING,
+        (Phase.RUNNING, PhaseChange.STOP): Phase.STOPPING,
+        (Phase.RUNNING, PhaseChange.END): Phase.ENDING,
+        (Phase.STOPPING, PhaseChange.STOPPED): Phase.GATHERING,
+        (Phase.STOPPING, PhaseChange.END): Phase.ENDING,
+        (Phase.ENDING, PhaseChange.ENDED): Phase.OVER,
+    },
+)
 
-
-class InvalidPhaseChangeError(RuntimeError):
-    """A change that the table does not hold: a fault in this package, never of its user."""
-
-    def __init__(self, phase: Phase, change: PhaseChange) -> None:
-        super().__init__(phase, change)
-        self.phase, self.change = phase, change
-
-    def __str__(self) -> str:
-        return f"a job that is {self.phase.value} cannot change by {self.change.value!r}"
-
-
-def advance(phase: Phase, change: PhaseChange) -> Phase:
-    """Return the phase after the change, or raise ``InvalidPhaseChangeError``."""
-    after = _TABLE.get((phase, change))
-    if after is None:
-        raise InvalidPhaseChangeError(phase, change)
-    return after
+advance = _TABLE.advance

@@ -6,12 +6,13 @@ import pickle
 
 import pytest
 
-from multiworld.elastic.job.phase import InvalidPhaseChangeError, Phase, PhaseChange, advance
+from multiworld.elastic.job.phase import Phase, PhaseChange, advance
+from multiworld.wire.transitions import InvalidTransitionError
 
 
 def test_a_job_that_is_over_stays_so() -> None:
     for change in PhaseChange:
-        with pytest.raises(InvalidPhaseChangeError):
+        with pytest.raises(InvalidTransitionError):
             advance(Phase.OVER, change)
 
 
@@ -24,14 +25,14 @@ def test_from_each_phase_a_job_can_end() -> None:
 
 
 def test_a_change_that_is_not_in_the_table_is_told_with_its_phase() -> None:
-    with pytest.raises(InvalidPhaseChangeError, match="a job that is gathering cannot change by 'stop'") as caught:
+    with pytest.raises(InvalidTransitionError, match="a job that is gathering cannot change by 'stop'") as caught:
         advance(Phase.GATHERING, PhaseChange.STOP)
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (again.phase, again.change) == (Phase.GATHERING, PhaseChange.STOP)
+    assert (again.state, again.change) == (Phase.GATHERING, PhaseChange.STOP)
 
 
 def _after(phase: Phase, change: PhaseChange) -> Phase | None:
     try:
         return advance(phase, change)
-    except InvalidPhaseChangeError:
+    except InvalidTransitionError:
         return None
