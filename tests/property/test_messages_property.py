@@ -18,7 +18,7 @@ from hypothesis import given
 import tests.unit.process.test_messages as examples
 from multiworld.elastic.job.actions import ORDERS, REPORTS
 from multiworld.errors import MessageError
-from multiworld.process.messages import MESSAGE_SETS, Json, MessageSet
+from multiworld.process.messages import MESSAGE_SETS, REST, Json, MessageSet
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)
@@ -64,9 +64,13 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(hint)
     hints = typing.get_type_hints(hint)
     if dataclasses.is_dataclass(hint):
-        names = [field.name for field in dataclasses.fields(hint)]
+        fields = {field.name: of_type(hints[field.name]) for field in dataclasses.fields(hint)}
+        for field in dataclasses.fields(hint):
+            if field.metadata == REST:
+                names = TEXTS.filter(lambda name: name not in fields)
+                fields[field.name] = st.dictionaries(names, VALUES, max_size=3)
         make: Any = hint
-        return st.fixed_dictionaries({name: of_type(hints[name]) for name in names}).map(lambda drawn: make(**drawn))
+        return st.fixed_dictionaries(fields).map(lambda drawn: make(**drawn))
     return st.builds(hint, *map(of_type, hints.values()))
 
 

@@ -13,11 +13,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Union
 
-__all__ = ["KINDS", "MAX_DEPTH", "Form", "Json", "RefusalError", "by_kind", "record_form", "shown_type"]
+__all__ = [
+    "KINDS",
+    "MAX_DEPTH",
+    "REST",
+    "SPARSE",
+    "Form",
+    "Json",
+    "RefusalError",
+    "by_kind",
+    "record_form",
+    "shown_type",
+]
 
 MAX_DEPTH: Final = 64
 """How deeply a value of type ``Json`` may be nested."""
 LEAST_INT, GREATEST_INT = -(1 << 63), (1 << 64) - 1  # what 64 bits hold, signed or not
+PLAIN_BITS: Final = 63  # of whole numbers that need no closer look
 NESTED_TAG: Final = "kind"
 SHOWN: Final = 60  # characters of what a stranger has sent
 
@@ -31,6 +43,12 @@ else:
 
 KINDS: dict[type, str] = {}
 """What the wire calls each class of messages."""
+
+SPARSE: set[type] = set()
+"""Classes whose fields are left out while they have their defaults."""
+
+REST: Final[Mapping[str, bool]] = types.MappingProxyType({"rest": True})
+"""The metadata of a field that holds, by name, what JSON has beside the other fields."""
 
 
 class RefusalError(Exception):
@@ -62,6 +80,8 @@ class Form:
     classes: tuple[type, ...]
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
+    plain: frozenset[type] = frozenset()
+    """Values of these types are the same in JSON, and need no look, but for the length of whole numbers."""
 
 
 def shown_type(value: object) -> str:
@@ -75,7 +95,7 @@ def _scalar(cls: type, needed: str) -> Form:
             raise RefusalError(f"{needed} is needed, not {shown_type(value)}")
         return value
 
-    return Form((cls,), (cls,), check, check)
+    return Form((cls,), (cls,), check, check, frozenset((cls,)))
 
 
 def _pack_str(value: Any) -> Any:
@@ -150,7 +170,7 @@ def _json(value: Any, depth: int = 0) -> Any:
 
 _SIMPLE: dict[object, Form] = {
     bool: _scalar(bool, "a boolean"),
-    int: Form((int,), (int,), _pack_int, _unpack_int),
+    int: Form((int,), (int,), _pack_int, _unpack_int, frozenset((int,))),
     float: Form((float, int), (float, int), _pack_float, _unpack_float),
     str: dataclasses.replace(_scalar(str, "a string"), pack=_pack_str),
     bytes: Form((str,), (bytes, bytearray, memoryview), _pack_bytes, _unpack_bytes),
@@ -206,21 +226,20 @@ class _Record:
     def _look(self) -> None:
         hints = typing.get_type_hints(self._cls)
         fields = [field for field in dataclasses.fields(self._cls) if field.init]
+        self._rest = next((field.name for field in fields if field.metadata.get("rest")), None)
+        fields = [field for field in fields if field.name != self._rest]
+        self._names = tuple(field.name for field in fields)
+        self._defaults = {field.name: _default(field) for field in fields if self._cls in SPARSE}
         forms = [(field, _form(hints[field.name])) for field in fields]
         missing = dataclasses.MISSING
-        self._names = tuple(field.name for field in fields)
         self._packs = [(field.name, form.pack) for field, form in forms]
         self._unpacks = [
             (field.name, form.unpack, field.default is missing and field.default_factory is missing)
             for field, form in forms
         ]
-        getter = attrgetter(*self._names) if fields else None
-        if getter is None:
-            self._values = lambda value: ()
-        elif len(fields) == 1:
-            self._values = lambda value: (getter(value),)
-        else:
-            self._values = getter
+        self._plain = [form.plain for _, form in forms]
+        self._ints: dict[tuple[type, ...], list[str] | None] = {}  # which are, if all is plain: by the types of values
+        self._values = _getter(self._names)
 
     def pack(self, value: Any) -> dict[str, Any]:
         if type(value) is not self._cls:
@@ -228,19 +247,59 @@ class _Record:
         if self._values is None:
             self._look()
             assert self._values is not None
+        fields = getattr(value, "__dict__", {})
+        packed = dict(fields) if self._is_plain(fields) else self._each_packed(self._values(value))
+        if self._defaults:
+            packed = {name: each for name, each in packed.items() if getattr(value, name) != self._defaults[name]}
+        if self._rest is not None:
+            rest = _each_of_mapping(getattr(value, self._rest), _json)
+            for name in rest.keys() & set(self._names):
+                raise RefusalError("a field has this name already").inside(name)
+            packed |= rest
+        return packed
+
+    def _each_packed(self, values: Sequence[Any]) -> dict[str, Any]:
         packed = {}
-        for (name, pack), each in zip(self._packs, self._values(value), strict=True):
+        for (name, pack), value in zip(self._packs, values, strict=True):
             try:
-                packed[name] = pack(each)
+                packed[name] = pack(value)
             except RefusalError as refusal:
                 raise refusal.inside(name) from None
         return packed
+
+    def _is_plain(self, fields: dict[str, Any]) -> bool:
+        """Whether these are the fields in their order, and look the same in JSON: a roster has thousands of such."""
+        if tuple(fields) != self._names:
+            return False
+        types_of_values = tuple(map(type, fields.values()))
+        try:
+            ints = self._ints[types_of_values]
+        except KeyError:
+            fits = all(map(frozenset.__contains__, self._plain, types_of_values))
+            found = [name for name, cls in zip(self._names, types_of_values, strict=True) if cls is int]
+            self._ints[types_of_values] = ints = found if fits else None
+        if ints is None:
+            return False
+        for name in ints:  # noqa: SIM110 (a generator takes twice as long)
+            if fields[name].bit_length() > PLAIN_BITS:
+                return False
+        return True
 
     def unpack(self, fields: Any) -> Any:
         if type(fields) is not dict:
             raise RefusalError(f"an object is needed, not {shown_type(fields)}")
         if self._values is None:
             self._look()
+        arguments = fields if self._is_plain(fields) else self._each_unpacked(fields)
+        if self._rest is not None:
+            others = {name: each for name, each in fields.items() if name not in self._names}
+            arguments = {**arguments, self._rest: _each_of_mapping(others, _json)}
+        try:
+            return self._cls(**arguments)
+        except (TypeError, ValueError) as error:  # its __post_init__ wants other values
+            raise RefusalError(str(error)[:SHOWN]) from None
+
+    def _each_unpacked(self, fields: dict[str, Any]) -> dict[str, Any]:
         arguments = {}
         for name, unpack, is_needed in self._unpacks:
             try:
@@ -250,13 +309,23 @@ class _Record:
                     raise RefusalError("it is missing")
             except RefusalError as refusal:
                 raise refusal.inside(name) from None
-        try:
-            return self._cls(**arguments)
-        except (TypeError, ValueError) as error:  # its __post_init__ wants other values
-            raise RefusalError(str(error)[:SHOWN]) from None
+        return arguments
 
 
-def _each(values: Iterable[Any], convert: Callable[[Any], Any]) -> list[Any]:
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return MISSING, which no value equals, if it has none."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _each(values: Iterable[Any], convert: Callable[[Any], Any], plain: frozenset[type] = frozenset()) -> list[Any]:
+    if plain and int not in plain and plain.issuperset(map(type, values)):
+        return list(values)
     done: list[Any] = []
     try:
         for value in values:
@@ -293,11 +362,11 @@ def _tuple(arguments: tuple[Any, ...]) -> Form:
     def pack(value: Any) -> Any:
         if not isinstance(value, (tuple, list)):
             raise RefusalError(f"a tuple is needed, not {shown_type(value)}")
-        return _each(value, item.pack)
+        return _each(value, item.pack, item.plain)
 
     def unpack(value: Any) -> Any:
         _check_array(value)
-        return tuple(_each(value, item.unpack))
+        return tuple(_each(value, item.unpack, item.plain))
 
     return Form((list,), (tuple, list), pack, unpack)
 
@@ -382,8 +451,8 @@ def by_kind(classes: Sequence[type], tag: str) -> dict[str, Any]:
     if len(found) < len(classes):
         raise TypeError(f"two of {', '.join(cls.__name__ for cls in classes)} are of the same kind")
     for cls in classes:
-        if any(field.name == tag for field in dataclasses.fields(cls)):
-            raise TypeError(f"{cls.__name__} has a field {tag!r}, where its kind stands")
+        if any(field.name == tag or field.metadata.get("rest") for field in dataclasses.fields(cls)):
+            raise TypeError(f"{cls.__name__} has a field {tag!r}, or may, where its kind stands")
     return found
 
 
@@ -434,4 +503,5 @@ def _union(hints: Sequence[Any]) -> Form:
             raise RefusalError(f"{shown_type(value)} is none of what may stand here")
         return form.unpack(value)
 
-    return Form(tuple(by_json_type), tuple(by_class), pack, unpack)
+    plain = frozenset().union(*(form.plain for form in forms))
+    return Form(tuple(by_json_type), tuple(by_class), pack, unpack, plain)

@@ -15,7 +15,8 @@ a ``MessageSet``. Its type is a union, so mypy sees every kind::
 
 Fields may be bool, int, float, str, bytes, None, ``Json``, an Enum, a frozen dataclass, a NamedTuple, ``tuple``,
 ``frozenset``, ``Mapping[str, ...]``, and unions of what looks different in JSON. Two dataclasses in one union need a
-kind each. A field that this release does not know is skipped; one that it misses takes its default.
+kind each. A field that this release does not know is skipped, or kept in a field with the metadata ``REST``; one that
+it misses takes its default.
 """
 
 from __future__ import annotations
@@ -27,9 +28,20 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from ..errors import MessageError
-from .json_forms import KINDS, MAX_DEPTH, SHOWN, Json, RefusalError, by_kind, record_form, shown_type
+from .json_forms import KINDS, MAX_DEPTH, REST, SHOWN, SPARSE, Json, RefusalError, by_kind, record_form, shown_type
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MESSAGE_SETS", "Json", "MessageSet", "from_json", "message", "to_json"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MESSAGE_SETS",
+    "REST",
+    "Json",
+    "MessageSet",
+    "from_json",
+    "message",
+    "sparse",
+    "to_json",
+]
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 
@@ -49,6 +61,12 @@ def message(kind: str) -> Callable[[Class], Class]:
         return cls
 
     return register
+
+
+def sparse(cls: Class) -> Class:
+    """Leave out what has its default, where the receiver may not know the field, or many are told."""
+    SPARSE.add(cls)
+    return cls
 
 
 class MessageSet(Generic[M]):
@@ -71,6 +89,10 @@ class MessageSet(Generic[M]):
         if type(message) not in self.classes:
             raise TypeError(f"{type(message).__name__} is none of the {self.name}")
         return {self.tag: KINDS[type(message)], **to_json(message)}
+
+    def misplaced(self, message: M, why: str) -> MessageError:
+        """Return the error to raise for a message that is well formed, and makes no sense here."""
+        return MessageError(KINDS[type(message)], self.tag, why)
 
     def from_json(self, fields: object) -> M:
         """Raises MessageError for what is no message of this set."""

@@ -14,7 +14,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from multiworld.errors import MessageError, ProtocolError
-from multiworld.process.messages import MAX_DEPTH, MESSAGE_SETS, Json, MessageSet, from_json, message, to_json
+from multiworld.process.messages import (
+    MAX_DEPTH,
+    MESSAGE_SETS,
+    REST,
+    Json,
+    MessageSet,
+    from_json,
+    message,
+    sparse,
+    to_json,
+)
 
 
 class Color(enum.Enum):
@@ -86,7 +96,23 @@ class Empty:
     pass
 
 
-Said = Roster | Tree | Checked | Empty | Spin
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    number: int
+    kind: str = "loss"
+    others: Mapping[str, Json] = field(default_factory=dict, metadata=REST)
+
+
+@message("incidents")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class Incidents:
+    told: tuple[Incident, ...]
+    since: int | None = None
+    names: Mapping[str, int] = field(default_factory=dict)
+
+
+Said = Roster | Tree | Checked | Empty | Spin | Incidents
 SAID: MessageSet[Said] = MessageSet("unit test messages", Said, tag="say", max_bytes=100_000)
 
 FULL = Roster(
@@ -121,6 +147,21 @@ def test_the_kind_stands_first_in_compact_json() -> None:
     assert SAID.encode(Spin(speed=1, blades=2)) == b'{"say":"spin","speed":1,"blades":2}'
     assert to_json(Host(name="a")) == {"name": "a", "port": 80}
     assert from_json(Host, {"name": "a"}) == Host(name="a")
+
+
+def test_a_sparse_message_leaves_out_what_has_its_default() -> None:
+    assert SAID.encode(Incidents(told=())) == b'{"say":"incidents","told":[]}'
+    assert SAID.to_json(Incidents(told=(), since=3)) == {"say": "incidents", "told": [], "since": 3}
+
+
+def test_what_no_field_takes_is_kept_where_the_rest_belongs() -> None:
+    incident = Incident(number=1, others={"host": "a", "ports": [1, 2]})
+    assert to_json(incident) == {"number": 1, "kind": "loss", "host": "a", "ports": [1, 2]}
+    assert from_json(Incident, to_json(incident)) == incident
+    with pytest.raises(ValueError, match=r"Incident: kind: a field has this name already"):
+        to_json(Incident(number=1, others={"kind": "x"}))
+    with pytest.raises(TypeError, match="has a field 'say', or may"):
+        MessageSet("a rest beside the kind", message("incident")(Incident), tag="say")
 
 
 def test_equal_sets_make_equal_bytes() -> None:
