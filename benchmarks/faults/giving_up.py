@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from multiworld.testing import WorkerGroup, traffic
+from multiworld.testing import WorkerGroup
 
+from . import traffic
 from .report import Report, arguments
 
 COUNT = 500

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from multiworld.testing import WorkerGroup
-from multiworld.testing.interrupts import APIS, receive_until_interrupted
 
+from .interrupts import APIS, receive_until_interrupted
 from .report import Report, arguments
 
 CLOSE_S = 6.0  # two managers, each of which gives its peers 2 s at its exit

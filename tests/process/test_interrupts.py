@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.faults.interrupts import APIS, receive_until_interrupted
 from multiworld.testing import WorkerGroup, scaled
-from multiworld.testing.interrupts import APIS, receive_until_interrupted
 
 pytestmark = pytest.mark.alone
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.testing import Report, WorkerGroup, traffic
+from benchmarks.faults import traffic
+from multiworld.testing import Report, WorkerGroup
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

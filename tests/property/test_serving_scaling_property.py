@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from multiworld.serving.graph import GATEWAY, Graph, Stage
 from multiworld.serving.scaling import Autoscaler, ScalingPolicy
-from multiworld.serving.scaling_trace import simulate
+from tests.unit.scaling_trace import simulate
 
 seconds = st.lists(
     st.tuples(st.integers(0, 500), st.integers(0, 1000), st.integers(0, 6), st.floats(0, 30)), max_size=60

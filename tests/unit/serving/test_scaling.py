@@ -7,7 +7,7 @@ import pytest
 
 from multiworld.serving.graph import GATEWAY, Graph, Stage
 from multiworld.serving.scaling import Autoscaler, ScaleDecision, ScalingPolicy
-from multiworld.serving.scaling_trace import ScalingTrace, simulate
+from tests.unit.scaling_trace import ScalingTrace, simulate
 
 
 def chain(most: int = 10, fewest: int | None = None, replicas: int = 1) -> Graph:

@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 import multiworld as mw
-
-from .deadlines import Deadline
-from .processes import Worker
-from .resources import Resources, measure
-from .rounds import KINDS, WrongResultError, contribution, play_round
-from .worker import next_command, report
-from .worker_group import WorkerGroup
+from multiworld.testing.deadlines import Deadline
+from multiworld.testing.processes import Worker
+from multiworld.testing.resources import Resources, measure
+from multiworld.testing.rounds import KINDS, WrongResultError, contribution, play_round
+from multiworld.testing.worker import next_command, report
+from multiworld.testing.worker_group import WorkerGroup
 
 __all__ = ["cycle", "give_up", "order", "start_pair"]
 

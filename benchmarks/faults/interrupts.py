@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-from .. import MultiworldError, World, WorldManager
-from .worker import report
+from multiworld import MultiworldError, World, WorldManager
+from multiworld.testing.worker import report
 
 __all__ = ["APIS", "receive_until_interrupted"]
 
