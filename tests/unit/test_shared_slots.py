@@ -20,7 +20,6 @@ from multiworld.channel.host_memory import RING_BYTES
 from multiworld.channel.lane import reader_words, writer_words
 from multiworld.channel.message import USER, key_of
 from multiworld.channel.outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
-from multiworld.channel.shared_region import SharedRegion
 from multiworld.channel.shared_sending import INLINE_BYTES, MAX_PIECES, SHARED_EAGER_BYTES
 from multiworld.channel.shared_stream import SharedStream
 from multiworld.channel.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot
@@ -28,6 +27,7 @@ from multiworld.channel.tensors import describe, memory_of
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.frames import Kind, pack_header
 from multiworld.wire.operation import Operation, StepsCancelled
+from multiworld.wire.shared_region import SharedRegion
 from multiworld.wire.spinning import MIN_STREAK
 from multiworld.wire.waiting import wait_blocking, while_blocked
 from tests.unit.shared_pair import Pair

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from multiworld.channel import shelf as shelf_module
-from multiworld.channel.shared_region import SharedRegion
 from multiworld.channel.shelf import (
     LEFT_AT,
     MAX_KEPT_BYTES,
@@ -31,6 +30,7 @@ from multiworld.channel.shelf import (
 from multiworld.channel.tensors import memory_of
 from multiworld.errors import ProtocolError
 from multiworld.process.spawn.forking import fork
+from multiworld.wire.shared_region import SharedRegion
 
 PAGES = 32
 SIZE = PAGES * PAGE_BYTES

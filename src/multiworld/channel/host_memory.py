@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 
 from ..wire import futex
 from ..wire.operation import Operation
+from ..wire.shared_region import SharedRegion
 from .flags import PAGE_BYTES
 from .lane import PAGE_BYTES as LANE_PAGE_BYTES
 from .lane import WINDOW_BYTES
-from .shared_region import SharedRegion
 from .shelf import shelf_bytes
 from .slots import SLOTS_BYTES
 

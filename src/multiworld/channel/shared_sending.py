@@ -25,6 +25,7 @@ from ..wire.connection import Connection
 from ..wire.copying import copied
 from ..wire.frames import Kind, pack_header
 from ..wire.operation import Operation, settler
+from ..wire.shared_region import SharedRegion
 from ..wire.waiting import is_blocked_here, running_loop
 from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_writer
@@ -34,7 +35,6 @@ from .message import FLAG_COLLECTIVE, FLAG_CREDITED, MESSAGE, USER, Send, key_of
 from .outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
 from .outbox import Outbox
 from .ring import ALIGNMENT, RingSpace
-from .shared_region import SharedRegion
 from .shelf import Place, ShelfWriter
 from .slots import MAX_META_BYTES, SLOTS_BYTES, WORDS_AT, SlotWriter
 from .stream import MessageStream

@@ -28,6 +28,7 @@ from ..errors import ProtocolError
 from ..wire.copying import copy_into
 from ..wire.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_header
 from ..wire.operation import Operation
+from ..wire.shared_region import SharedRegion
 from ..wire.spinning import SPIN_S
 from ..wire.waiting import is_blocked_here
 from .host_memory import RING_BYTES, HostMemory
@@ -48,7 +49,6 @@ from .message import (
     key_of,
 )
 from .ring import Piece, RingReads
-from .shared_region import SharedRegion
 from .shared_sending import (
     FLAG_LANE,
     FLAG_SHARED,

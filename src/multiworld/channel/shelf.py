@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .. import native
 from ..errors import ProtocolError
-from .shared_region import SharedRegion
+from ..wire.shared_region import SharedRegion
 
 __all__ = [
     "LEFT_AT",

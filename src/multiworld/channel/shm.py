@@ -7,10 +7,10 @@ import socket
 from collections.abc import Sequence
 from typing import ClassVar
 
+from ..wire.shared_region import SharedRegion
 from .base import ChannelContext, ChannelSupport
 from .host_channel import HostChannel
 from .lane import WINDOW_BYTES
-from .shared_region import SharedRegion
 
 __all__ = ["BUFFER_BYTES", "ShmChannel"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..wire.copying import copy_into, memory_at
+from .copying import copy_into, memory_at
 
 __all__ = ["SharedRegion"]
 
