@@ -6,12 +6,12 @@ import ctypes
 import fcntl
 import mmap
 import os
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from .copying import copy_into, memory_at
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["SharedRegion"]
 
@@ -69,6 +69,8 @@ class SharedRegion:
 
     def tensor(self, offset: int, size_bytes: int) -> Tensor:
         """Return a part of it as ``[size_bytes]`` uint8, which holds the region."""
+        import torch  # not above: the host processes of serving map such memory, and do without
+
         return torch.frombuffer(self.array(self), dtype=torch.uint8, count=size_bytes, offset=offset)
 
     def array(self, keeper: object) -> Any:
