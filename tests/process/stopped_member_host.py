@@ -7,10 +7,10 @@ import signal
 import sys
 
 from multiworld.process.spawn.worker_program import Inheritance
-from multiworld.serving.hosts.loop import HostLoop
 from multiworld.serving.hosts.members import Members
 from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.output import Outputs
+from multiworld.wire.progress import ProgressThread
 
 
 def idle(arguments: dict[str, object]) -> None:
@@ -26,7 +26,7 @@ def fail(error: OSError) -> None:
 
 
 def main() -> None:
-    loop = HostLoop()
+    loop = ProgressThread("multiworld-host", starts=False)
     outputs = Outputs(loop, None)
 
     def abandon() -> None:

@@ -70,7 +70,8 @@ class Timer:
 class ProgressThread:
     """An epoll loop on a daemon thread. ``call_soon``, ``call_later`` and the registration methods are thread-safe."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, starts: bool = True) -> None:
+        """``starts=False``: no thread is made. ``run`` makes the calling thread this one: who forks has no other."""
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._handlers: dict[int, IOHandler] = {}
@@ -82,10 +83,13 @@ class ProgressThread:
         self._sleeping = False
         self._stopping = False
         self._loop_readers: dict[asyncio.AbstractEventLoop, LoopReader] = {}
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._given_up: set[int] = set()  # descriptors, in this turn: events of theirs may still be in the hand
+        self._thread = threading.current_thread()
         try:
             self._epoll.register(self._wake_fd, select.EPOLLIN)
-            self._thread.start()
+            if starts:
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
         except (OSError, RuntimeError):  # there can be no more threads
             self._epoll.close()
             os.close(self._wake_fd)
@@ -132,6 +136,7 @@ class ProgressThread:
         """Forget a descriptor; call it before closing that. Unknown descriptors are ignored."""
         if self._handlers.pop(fd, None) is not None and not self._epoll.closed:
             self._epoll.unregister(fd)
+            self._given_up.add(fd)
 
     def reader_for(self, loop: asyncio.AbstractEventLoop) -> LoopReader:
         """Return the reader through which this asyncio loop may read connections itself. On the loop's thread only."""
@@ -148,6 +153,12 @@ class ProgressThread:
             _, reader = self._loop_readers.popitem()
             reader.close()
 
+    def run(self) -> None:
+        """Be the progress thread until ``stop``. Call ``close`` in the end: until then descriptors stay registered."""
+        self._thread = threading.current_thread()
+        while not (self._stopping and not self._calls):
+            self._turn()
+
     def stop(self) -> None:
         """Run the calls that were already queued, then end the thread and close its descriptors. Idempotent."""
         if self._stopping:
@@ -159,13 +170,18 @@ class ProgressThread:
 
     def abandon_after_fork(self) -> None:
         """In a forked child: the thread does not exist here; close the child's copies of the descriptors."""
-        self._stopping = True
         self._sleeping = False  # nobody is to be woken through a descriptor that may be another file's by then
-        for handler in self._handlers.values():
+        self.close()
+
+    def close(self) -> None:
+        """Close what is still registered, once ``run`` has returned. Idempotent."""
+        self._stopping = True
+        handlers, self._handlers = self._handlers, {}  # else one that unregisters, in a child, does so for the parent
+        for handler in handlers.values():
             handler.close_descriptor()
-        self._handlers.clear()
-        self._epoll.close()
-        os.close(self._wake_fd)
+        if not self._epoll.closed:
+            self._epoll.close()
+            os.close(self._wake_fd)
 
     def _wake(self, *, always: bool = False) -> None:
         if (self._sleeping or always) and threading.current_thread() is not self._thread:
@@ -176,25 +192,23 @@ class ProgressThread:
 
     def _run(self) -> None:
         try:
-            while not (self._stopping and not self._calls):
-                self._turn()
+            self.run()
         finally:
-            self._stopping = True
-            for handler in list(self._handlers.values()):
-                handler.close_descriptor()
-            self._handlers.clear()
+            self.close()
             self._timers.clear()
-            self._epoll.close()
-            os.close(self._wake_fd)
 
     def _turn(self) -> None:
         self._sleeping = True
         timeout = 0.0 if self._calls or self._stopping else self._until_next_timer()
         ready = self._epoll.poll(timeout, MAX_READY)
         self._sleeping = False
+        if self._given_up:
+            self._given_up.clear()
         for fd, events in ready:
             if fd == self._wake_fd:
                 self._clear_wake()
+                continue
+            if self._given_up and fd in self._given_up:  # its number may be another's by now, who is told again
                 continue
             handler = self._handlers.get(fd)
             if handler is not None:

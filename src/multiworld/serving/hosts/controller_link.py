@@ -18,12 +18,11 @@ from typing import Any
 
 from ...errors import HandshakeError, ProtocolError, RecordError, TokenError
 from ...wire.addresses import family_of, show
-from ...wire.progress import Timer
+from ...wire.progress import ProgressThread, Timer
 from ...wire.records import DIALER
 from .greeting import DialerGreeting
 from .keep_alive import keep_alive
 from .lines import LONGEST_LINE
-from .loop import HostLoop
 from .spoken_lines import SpokenLines
 
 __all__ = ["ControllerLink"]
@@ -47,7 +46,7 @@ class ControllerLink:
 
     def __init__(
         self,
-        loop: HostLoop,
+        loop: ProgressThread,
         address: tuple[str, int],
         token: str,
         *,

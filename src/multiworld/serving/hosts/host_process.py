@@ -18,11 +18,10 @@ from ...process.facts import process_space
 from ...process.orphans import OrphanReaper, Reaping
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
-from ...wire.progress import Timer
+from ...wire.progress import ProgressThread, Timer
 from ..exit_status import Ending
 from .controller_link import ControllerLink
 from .host_log import logging_to
-from .loop import HostLoop
 from .members import Members
 from .options import HostOptions
 from .order import FIRST, LAST, MIDDLE, Order
@@ -53,7 +52,7 @@ class HostProcess:
         owner: socket.socket | None = None,
     ) -> None:
         self._options, self._signals, self._warnings = options, signals, list(warnings)
-        self._loop = HostLoop()
+        self._loop = ProgressThread("multiworld-host", starts=False)
         self._reaper = OrphanReaper(self._loop, reaping)
         self._outputs = Outputs(self._loop, Path(options.log_dir) if options.log_dir else None)
         self._members = Members(
@@ -273,7 +272,7 @@ class HostProcess:
 class _PidWatch:
     """Calls back when a process that is no child of ours has ended."""
 
-    def __init__(self, loop: HostLoop, pid: int, on_end: Callable[[], None]) -> None:
+    def __init__(self, loop: ProgressThread, pid: int, on_end: Callable[[], None]) -> None:
         self._loop, self._on_end = loop, on_end
         try:
             self._fd = os.pidfd_open(pid)

@@ -17,13 +17,12 @@ from ...process.spawn.child_start import ChildStart
 from ...process.spawn.forking import start_forked
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
-from ...wire.progress import Timer
+from ...wire.progress import ProgressThread, Timer
 from ...wire.seldom import Seldom
 from ...world.restarts import Restarts
 from ...world.stopped import StoppedTime
 from ..black_box import BlackBox, carry
 from ..exit_status import IN_VAIN, Ending, starts_again
-from .loop import HostLoop
 from .member_process import become_member
 from .order import Order
 from .output import Outputs
@@ -47,7 +46,7 @@ class Members:
 
     def __init__(
         self,
-        loop: HostLoop,
+        loop: ProgressThread,
         outputs: Outputs,
         inheritance: Inheritance,
         *,
@@ -255,7 +254,7 @@ class _Member:
 
     def __init__(
         self,
-        loop: HostLoop,
+        loop: ProgressThread,
         order: Order,
         pid: int,
         output: ProcessOutput,

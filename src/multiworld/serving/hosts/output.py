@@ -13,7 +13,7 @@ from ...process.logs.log_file import LogFile
 from ...process.logs.lossy_console import LossyConsole
 from ...process.logs.output import ProcessOutput
 from ...process.logs.route import Route
-from .loop import HostLoop
+from ...wire.progress import ProgressThread
 from .recent_lines import LinesTold, RecentLines
 
 __all__ = ["Outputs"]
@@ -26,7 +26,7 @@ SHOWN = Route(file=None, on_console=True)
 class Outputs:
     """The host's console, and the folder of the log files (None: there are none)."""
 
-    def __init__(self, loop: HostLoop, folder: Path | None) -> None:
+    def __init__(self, loop: ProgressThread, folder: Path | None) -> None:
         self._loop, self._folder = loop, folder
         self._out, self._err = open_consoles(loop, sys.stdout, sys.stderr, LossyConsole)
         self._own_label = Labeller(b"[host] ")

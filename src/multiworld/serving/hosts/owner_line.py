@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import ProtocolError
+from ...wire.progress import ProgressThread
 from .lines import LineSplitter, to_line
-from .loop import HostLoop
 
 __all__ = ["OwnerLine"]
 
@@ -21,7 +21,7 @@ class OwnerLine:
 
     def __init__(
         self,
-        loop: HostLoop,
+        loop: ProgressThread,
         sock: socket.socket,
         *,
         on_order: Callable[[dict[str, Any]], None],

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 from ...process.interruption import takeable
-from .loop import HostLoop
+from ...wire.progress import ProgressThread
 
 __all__ = ["Signals"]
 
@@ -28,7 +28,7 @@ class Signals:
         self._on_signal: Callable[[int], None] | None = None
         self._closed = False
 
-    def listen(self, loop: HostLoop, on_signal: Callable[[int], None]) -> None:
+    def listen(self, loop: ProgressThread, on_signal: Callable[[int], None]) -> None:
         self._on_signal = on_signal
         loop.register(self._read_fd, select.EPOLLIN, self)
 

@@ -16,9 +16,9 @@ import pytest
 from multiworld.serving.hosts import Reception, controller_link
 from multiworld.serving.hosts.controller_link import ControllerLink
 from multiworld.serving.hosts.greeting import AcceptorGreeting
-from multiworld.serving.hosts.loop import HostLoop
 from multiworld.serving.hosts.spoken_lines import SpokenLines
 from multiworld.testing import scaled
+from multiworld.wire.progress import ProgressThread
 from multiworld.wire.records import ACCEPTOR
 
 TOKEN = "0123456789abcdef"
@@ -80,7 +80,7 @@ def refusals_until(
 ) -> list[str]:
     """Dial until the host gives up or it is over; return what it gave up for. ``beside`` is called again and again."""
     refused: list[str] = []
-    loop = HostLoop()
+    loop = ProgressThread("multiworld-host", starts=False)
 
     def give_up(reason: str) -> None:
         refused.append(reason)
@@ -111,7 +111,7 @@ def refusals_until(
 
 
 def dial_for(port: int, seconds: float, beside: Callable[[ControllerLink], None] = lambda _: None) -> None:
-    loop = HostLoop()
+    loop = ProgressThread("multiworld-host", starts=False)
     link = ControllerLink(
         loop,
         ("127.0.0.1", port),
@@ -186,7 +186,7 @@ def test_refusals_that_something_else_came_between_are_not_counted_together(
 def test_a_host_with_another_token_gives_up_at_once_and_says_so(no_leaks: None) -> None:
     """There is no predecessor to wait for, as where another host has its name."""
     refused: list[str] = []
-    loop = HostLoop()
+    loop = ProgressThread("multiworld-host", starts=False)
 
     def give_up(reason: str) -> None:
         refused.append(reason)

@@ -33,8 +33,8 @@ from multiworld.serving.hosts import (
 )
 from multiworld.serving.hosts.greeting import AcceptorGreeting, DialerGreeting, refusal_of
 from multiworld.serving.hosts.lines import LineSplitter, to_line
-from multiworld.serving.hosts.loop import HostLoop
 from multiworld.serving.hosts.signals import Signals
+from multiworld.wire.progress import ProgressThread
 from multiworld.world.restarts import Restarts
 
 AT = ("127.0.0.1", 4711)
@@ -421,7 +421,7 @@ def test_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_console_that_nobody_reads_holds_up_nobody(no_leaks: None) -> None:
     read_fd, write_fd = os.pipe()
-    loop = HostLoop()
+    loop = ProgressThread("multiworld-host", starts=False)
     with open(write_fd, "w", encoding="utf-8") as stream:
         console, same = open_consoles(loop, stream, stream, LossyConsole)
         assert console is same
@@ -439,7 +439,7 @@ def test_console_that_nobody_reads_holds_up_nobody(no_leaks: None) -> None:
     assert taken.endswith(b"bytes were not shown, because nobody read this output\n[m] again\n")
 
 
-def _drain(loop: HostLoop, fd: int, owes: Callable[[], bool]) -> bytes:
+def _drain(loop: ProgressThread, fd: int, owes: Callable[[], bool]) -> bytes:
     taken = b""
     while owes() or select.select([fd], [], [], 0)[0]:
         taken += os.read(fd, 65536)
@@ -466,7 +466,7 @@ class Once:
 
 
 def test_what_came_for_a_descriptor_that_was_closed_meanwhile_is_nobody_elses() -> None:
-    loop = HostLoop()
+    loop = ProgressThread("multiworld-host", starts=False)
     ends = [os.pipe() for _ in range(2)]
     newcomer = Once(lambda: None)
     handlers: list[Once] = []
