@@ -1,0 +1,6 @@
+"""An authenticated control link between two processes: typed messages, calls that are answered, and redial."""
+
+from .control_link import Call, CallRefusedError, ControlLink, LinkLostError, on_event_loop
+from .redial import RedialedLink
+
+__all__ = ["Call", "CallRefusedError", "ControlLink", "LinkLostError", "RedialedLink", "on_event_loop"]
