@@ -90,13 +90,19 @@ class Agent:
     """A fork server with its progress thread, for plain callers. Close it, whatever has happened."""
 
     def __init__(
-        self, *, preload: Sequence[str] = (), warm: bool = True, spares: int = 0, forked: bool = False
+        self,
+        *,
+        preload: Sequence[str] = (),
+        paths: Sequence[str] = (),
+        warm: bool = True,
+        spares: int = 0,
+        forked: bool = False,
     ) -> None:
         if forked:  # from a process with one thread
-            self.server = ForkServer.start(preload=preload, warm=warm, spares=spares)
+            self.server = ForkServer.start(preload=preload, paths=paths, warm=warm, spares=spares)
         self.loop = ProgressThread("test-agent")
         if not forked:
-            self.server = ForkServer.start(preload=preload, warm=warm, spares=spares)
+            self.server = ForkServer.start(preload=preload, paths=paths, warm=warm, spares=spares)
         self.lost: Queue[str] = Queue()
         self._started: list[Started] = []
         self.call(self.server.attach, self.loop, self.lost.put)
@@ -111,13 +117,16 @@ class Agent:
         kind: EntrypointKind,
         target: str,
         *arguments: str,
-        cwd: str = "/",
+        cwd: str | None = "/",
         warm: bool = True,
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         reads_stdin: bool = False,
+        named: str | None = None,
+        set_up: str | None = None,
+        passed: Sequence[int] = (),
     ) -> Started:
-        entrypoint = Entrypoint(kind=kind, target=target, python=python)
+        entrypoint = Entrypoint(kind=kind, target=target, python=python, named=named)
         launch = Launch(
             entrypoint=entrypoint,
             arguments=arguments,
@@ -125,12 +134,13 @@ class Agent:
             cwd=cwd,
             warm=warm,
             reads_stdin=reads_stdin,
+            set_up=set_up,
         )
         started = Started(self)
         self._started.append(started)
 
         def spawn() -> None:
-            self.server.spawn(launch, started.stdout_fd, started.stderr_fd, started.on_started)
+            self.server.spawn(launch, started.stdout_fd, started.stderr_fd, started.on_started, passed=passed)
             os.close(started.stdout_fd)
             os.close(started.stderr_fd)
 

@@ -17,6 +17,7 @@ from queue import Queue
 
 import pytest
 
+from multiworld.process.spawn import seqpacket
 from multiworld.process.spawn.entrypoint import EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer
 from multiworld.testing import scaled, wait_until
@@ -24,6 +25,7 @@ from multiworld.testing import scaled, wait_until
 from .fork_server_agent import WAIT_S, Agent, Started
 
 SCRIPT, MODULE, COMMAND = EntrypointKind.SCRIPT, EntrypointKind.MODULE, EntrypointKind.COMMAND
+FUNCTION = EntrypointKind.FUNCTION
 GONE_S = 1.0
 
 FACTS = """
@@ -84,6 +86,23 @@ ENDINGS = {
 }
 READ_LINE = "import sys; print(sys.stdin.readline(), end='')"
 SLEEPER = "import subprocess; print(subprocess.Popen(['sleep', '1000']).pid); import time; time.sleep(1000)"
+
+
+FUNCTIONS = """
+    import atexit, json, os, sys, threading
+    taken = []
+    def take(descriptor):
+        taken.append(os.read(descriptor, 100).decode())
+        os.close(descriptor)
+    def show(told):
+        descriptors = [name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")]
+        print(json.dumps([told, taken, sys.argv, sys.path[0], os.getcwd(), sorted(descriptors)]))
+        atexit.register(print, "last words")
+        threading.Thread(target=print, args=("from a thread",)).start()
+        sys.exit(5)
+    def fail(told):
+        raise LookupError("no such thing")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -349,6 +368,63 @@ def test_a_module_that_cannot_be_imported_is_named(cold: Agent) -> None:
         "--preload no_such_module failed: ModuleNotFoundError: No module named 'no_such_module'"
     )
     assert not cold.server.is_ready
+
+
+def test_functions_are_called_with_what_they_are_told_and_their_descriptor(tmp_path: Path) -> None:
+    write(tmp_path, "functions.py", FUNCTIONS)
+    agent = Agent(preload=["functions"], paths=[str(tmp_path), *sys.path])
+    try:
+        file = seqpacket.sealed(b"passed")
+        arguments = json.dumps({"text": "\N{SNOWMAN}", "none": None})
+        worker = agent.spawn(
+            FUNCTION, "functions:show", arguments, cwd=None, named="member-1", set_up="functions:take", passed=[file]
+        )
+        failing = agent.spawn(FUNCTION, "functions:fail", "0")
+        missing = agent.spawn(FUNCTION, "no_such_module:main", "0")
+        unready = agent.spawn(FUNCTION, "functions:show", "0", set_up="functions:no_such_function")
+        told, *rest = worker.stdout().splitlines()
+        os.close(file)
+        assert json.loads(told) == [
+            {"text": "\N{SNOWMAN}", "none": None}, ["passed"], ["member-1"], str(tmp_path), os.getcwd(), ["0", "1", "2"]
+        ]  # fmt: skip
+        assert (sorted(rest), worker.wait()) == (["from a thread", "last words"], 5)
+        trace = failing.stderr()
+        assert trace.startswith(f'Traceback (most recent call last):\n  File "{tmp_path}/functions.py", line ')
+        assert trace.endswith("LookupError: no such thing\n")
+        assert failing.wait() == 1
+        assert missing.stderr().endswith("ModuleNotFoundError: No module named 'no_such_module'\n")
+        assert missing.wait() == 1
+        with pytest.raises(OSError, match="no attribute 'no_such_function'"):
+            assert unready.pid
+    finally:
+        agent.close()
+
+
+def test_a_function_is_refused_by_a_fork_server_that_is_not_warm(cold: Agent) -> None:
+    with pytest.raises(OSError, match="json:loads needs a fork server that is warm"):
+        assert cold.spawn(FUNCTION, "json:loads", "0").pid
+
+
+def test_a_module_that_need_not_be_there_is_warned_of(tmp_path: Path) -> None:
+    write(tmp_path, "leaves.py", "raise SystemExit('not today')")
+    modules = ["leaves", "no_such_module", "json"]
+    server = ForkServer.start(preload=modules, must_preload=False, paths=[str(tmp_path), *sys.path])
+    try:
+        assert server.wait_ready() == [
+            "leaves was not preloaded: SystemExit: not today",
+            "no_such_module was not preloaded: ModuleNotFoundError: No module named 'no_such_module'",
+        ]
+    finally:
+        server.close()
+
+
+def test_who_waits_for_a_fork_server_learns_of_its_end() -> None:
+    server = ForkServer.start(preload=["no_such_module"])
+    try:
+        with pytest.raises(ConnectionError, match="--preload no_such_module failed: ModuleNotFoundError"):
+            server.wait_ready()
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize("warm", [True, False])

@@ -14,6 +14,7 @@ class EntrypointKind(enum.Enum):
     SCRIPT = "script"  # a Python file
     MODULE = "module"  # as ``python -m`` does
     COMMAND = "command"  # any executable: ``--no-python``
+    FUNCTION = "function"  # "module:function", in a forked process only; its arguments are texts in JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,4 +32,4 @@ class Entrypoint:
     python: str | None = None
     """Another interpreter than the launcher's own, as ``PYTHON_EXEC`` names it: such a worker starts cold."""
     named: str | None = None
-    """What people are told to have failed, if not ``target``: the function that it calls."""
+    """What people are told to have failed, and a function finds as ``sys.argv``, if not ``target``."""

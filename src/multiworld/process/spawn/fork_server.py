@@ -14,16 +14,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from ...wire.progress import ProgressThread
+from ...world.kept_process import Loop
 from . import seqpacket
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
 from .program import ServerOptions
 from .start import start_process
 
-__all__ = ["ForkServer", "Launch"]
+__all__ = ["CallingLoop", "ForkServer", "Launch"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +31,18 @@ ENDS_WITHIN_MS = 3000  # on a busy machine; killed, it would leave what it has f
 Started = Callable[["int | OSError"], None]
 
 
+class CallingLoop(Loop, Protocol):
+    """Whose thread a fork server is used on: a ``ProgressThread``, or the loop of a process with one thread."""
+
+    def modify(self, fd: int, events: int) -> None: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
+
 class ForkServer:
     """A process that forks workers. They are children of this process, which has to wait for them.
 
-    Before ``attach`` on any thread, after it on the progress thread. When this process ends, by whatever, the fork
+    Before ``attach`` on any thread, after it on the loop's thread. When this process ends, by whatever, the fork
     server kills the workers and all that is in their process groups.
     """
 
@@ -51,7 +59,7 @@ class ForkServer:
         self._pending: dict[int, Started] = {}
         self._forked: set[int] = set()  # children of ours that are no workers yet
         self._unsent: deque[tuple[dict[str, Any], list[int]]] = deque()
-        self._loop: ProgressThread | None = None
+        self._loop: CallingLoop | None = None
         self._on_lost: Callable[[str], None] | None = None
         self._on_forked: Callable[[int], None] = _nothing
         self._ended = False
@@ -63,6 +71,8 @@ class ForkServer:
         cls,
         *,
         preload: Sequence[str] = (),
+        must_preload: bool = True,
+        paths: Sequence[str] = (),
         warm: bool = True,
         spares: int = 0,
         in_place: bool = True,
@@ -72,9 +82,12 @@ class ForkServer:
 
         It is a new interpreter or, if ``in_place`` and this process has one thread, forked from this process and has
         what this has imported. Warm workers then run the exit functions that this process has registered until now:
-        so only for a launcher that is all of its process. ``spares`` processes are forked in advance. If this process
-        is stopped for longer than ``stopped_limit_s``, its workers are killed. Raises OSError if the kernel cannot do
-        what is needed: Linux 5.3 or later does.
+        so only for a process that is nothing but a launcher or a host.
+
+        A module that cannot be imported makes it useless or, without ``must_preload``, is only warned of. ``paths`` is
+        what ``sys.path`` is to be; empty: that of the interpreter, with the current folder first for ``preload``.
+        ``spares`` processes are forked in advance. If this process is stopped for longer than ``stopped_limit_s``, its
+        workers are killed. Raises OSError if the kernel cannot do what is needed: Linux 5.3 or later does.
         """
         if not hasattr(os, "pidfd_open"):
             raise OSError("workers cannot be started: this Python was built without pidfd_open, of Linux 5.3")
@@ -85,6 +98,8 @@ class ForkServer:
         options = ServerOptions(
             agent_pid=os.getpid(),
             preload=tuple(preload),
+            must_preload=must_preload,
+            paths=tuple(paths),
             warm=warm,
             spares=spares,
             dies_with_agent=threading.current_thread() is threading.main_thread(),
@@ -93,13 +108,33 @@ class ForkServer:
         pid, channel = start_process(options, in_place=in_place)
         return cls(pid, channel, warm=warm, adopts=adopts)
 
+    def wait_ready(self) -> list[str]:
+        """Block until it has imported what it should, and return what it warns of. Before ``attach``.
+
+        Raises ConnectionError if it has ended.
+        """
+        warnings: list[str] = []
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        while not self.is_ready:
+            poll.poll()
+            received = seqpacket.receive(self._channel)
+            if received is None:
+                self._end_lost()
+                raise self._lost_error()
+            if "warning" in received[0]:
+                warnings.append(received[0]["warning"])
+            else:
+                self._obey(received[0])
+        return warnings
+
     def attach(
         self,
-        loop: ProgressThread,
+        loop: CallingLoop,
         on_lost: Callable[[str], None],
         on_forked: Callable[[int], None] | None = None,
     ) -> None:
-        """Listen to it on the progress thread. ``on_lost`` is called once, with the reason, if it ends by itself.
+        """Listen to it on the loop's thread. ``on_lost`` is called once, with the reason, if it ends by itself.
 
         Running workers are not concerned. ``is_useless`` tells then whether another one would do no better.
         ``on_forked`` gets the pid of each process that may become a worker, before it does.
@@ -107,9 +142,12 @@ class ForkServer:
         self._loop, self._on_lost, self._on_forked = loop, on_lost, on_forked or _nothing
         loop.register(self._channel.fileno(), select.EPOLLIN, self)
 
-    def spawn(self, launch: Launch, stdout_fd: int, stderr_fd: int, on_started: Started) -> None:
+    def spawn(
+        self, launch: Launch, stdout_fd: int, stderr_fd: int, on_started: Started, *, passed: Sequence[int] = ()
+    ) -> None:
         """Start a worker. The descriptors become its output; they stay the caller's, who may close them at once.
 
+        ``passed``: what ``launch.set_up`` gets copies of, one descriptor at most.
         ``on_started`` gets its pid, or why it could not be started: for a command that is missing FileNotFoundError,
         ConnectionError if the fork server has ended. An order to start a warm worker that only a new interpreter can
         carry out, for its environment's sake, starts it cold.
@@ -124,7 +162,8 @@ class ForkServer:
         try:
             content = seqpacket.sealed(replace(launch, warm=is_warm).to_bytes())
             try:
-                self._send({"spawn": number}, (content, stdout_fd, stderr_fd))
+                fds = (content, stdout_fd, stderr_fd, *passed)
+                self._send({"spawn": number, "num_fds": len(fds)}, fds)
             finally:
                 os.close(content)
         except OSError as error:  # no descriptors left, say
@@ -214,14 +253,16 @@ class ForkServer:
         self._loop.modify(self._channel.fileno(), select.EPOLLIN)
 
     def _lose(self) -> None:
-        status = self._end()
-        reason = self._reason or f"the fork server {_describe(status)}"
-        self._reason = reason
+        self._end_lost()
         assert self._loop is not None
         assert self._on_lost is not None
-        self._loop.call_soon(partial(self._on_lost, reason))
+        self._loop.call_soon(partial(self._on_lost, self._reason))
         while self._pending:
             self._tell(self._pending.pop(next(iter(self._pending))), self._lost_error())
+
+    def _end_lost(self) -> None:
+        status = self._end()
+        self._reason = self._reason or f"the fork server {_describe(status)}"
 
     def _tell(self, on_started: Started, result: int | OSError) -> None:
         """Not from within here: an error of theirs is not ours."""

@@ -1,4 +1,4 @@
-"""Keeps one fork server for an agent: one that was killed or stopped is replaced, and starts what that one owed."""
+"""Keeps one fork server: one that was killed or stopped is replaced, and the next one starts what that one owed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from ...wire.progress import ProgressThread
 from ...wire.seldom import Seldom
 from ...world.restarts import Restarts
 from ...world.stopped import StoppedTime
-from .fork_server import ForkServer, Started
+from .fork_server import CallingLoop, ForkServer, Started
 
 __all__ = ["ForkServerKeeper"]
 
@@ -35,7 +34,7 @@ class _Wanted:
 
 
 class ForkServerKeeper:
-    """All on the progress thread, and ``close`` also after it has stopped.
+    """All on the loop's thread, and ``close`` also after it has stopped.
 
     ``start`` makes another fork server. ``running`` returns the processes that are to end with this one. ``on_forked``
     gets the pid of each process that may become a worker.
@@ -43,7 +42,7 @@ class ForkServerKeeper:
 
     def __init__(
         self,
-        loop: ProgressThread,
+        loop: CallingLoop,
         first: ForkServer,
         start: Callable[[], ForkServer],
         *,

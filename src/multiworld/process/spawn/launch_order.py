@@ -22,17 +22,22 @@ class Launch:
     arguments: tuple[str, ...]
     """Instead of the entrypoint's: ``${local_rank}`` has been replaced in them."""
     env: Mapping[str, str]
-    cwd: str
+    cwd: str | None
+    """None: that of the fork server."""
     warm: bool
     """Fork it and run the program in that interpreter, instead of starting one."""
     reads_stdin: bool = True
     """Whether it inherits the standard input of the agent; else its input is empty."""
     numa: tuple[str, int] | None = None
     """A value of ``torch.numa.binding.AffinityMode``, and the index of the device whose node the worker is bound to."""
+    set_up: str | None = None
+    """``"module:function"``, called with the descriptors passed to a warm worker, before the program starts."""
 
     def can_be_warm(self, server_env: Mapping[str, str]) -> bool:
         """Whether a process forked from one with that environment can be this worker."""
         entrypoint = self.entrypoint
+        if entrypoint.kind is EntrypointKind.FUNCTION:  # it has to do with the interpreter that there is
+            return True
         if not self.warm or entrypoint.kind is EntrypointKind.COMMAND or entrypoint.python is not None:
             return False
         return suits_interpreter(server_env, self.env)
@@ -44,12 +49,14 @@ class Launch:
             "kind": entrypoint.kind.value,
             "target": entrypoint.target,
             "python": entrypoint.python,
+            "named": entrypoint.named,
             "arguments": self.arguments,
             "env": dict(self.env),
             "cwd": self.cwd,
             "warm": self.warm,
             "reads_stdin": self.reads_stdin,
             "numa": self.numa,
+            "set_up": self.set_up,
         }
         return json.dumps(fields).encode()
 
@@ -59,7 +66,10 @@ class Launch:
         mode_and_index = fields["numa"]
         return cls(
             entrypoint=Entrypoint(
-                kind=EntrypointKind(fields["kind"]), target=fields["target"], python=fields["python"]
+                kind=EntrypointKind(fields["kind"]),
+                target=fields["target"],
+                python=fields["python"],
+                named=fields["named"],
             ),
             arguments=tuple(fields["arguments"]),
             env=fields["env"],
@@ -67,6 +77,7 @@ class Launch:
             warm=fields["warm"],
             reads_stdin=fields["reads_stdin"],
             numa=None if mode_and_index is None else (mode_and_index[0], mode_and_index[1]),
+            set_up=fields["set_up"],
         )
 
 

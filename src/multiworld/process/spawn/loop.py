@@ -118,7 +118,7 @@ class ForkLoop:
         else:
             self._orders.append(Order(request["spawn"], fds))
             self._announced = max(0, self._announced - 1)
-            if len(fds) < seqpacket.MOST_DESCRIPTORS:  # there was no room for the others in this process
+            if len(fds) < request["num_fds"]:  # there was no room for the others in this process
                 self._refuse(self._orders.pop(), OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
     def _supply(self) -> None:

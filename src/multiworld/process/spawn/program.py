@@ -34,6 +34,10 @@ class ServerOptions:
 
     agent_pid: int
     preload: tuple[str, ...] = ()
+    must_preload: bool = True
+    """Whether a module that cannot be imported makes the fork server useless, or is only warned of."""
+    paths: tuple[str, ...] = ()
+    """What ``sys.path`` is here and in functions; empty: that of the interpreter."""
     warm: bool = True
     spares: int = 0
     dies_with_agent: bool = False
@@ -47,7 +51,7 @@ class ServerOptions:
     @classmethod
     def from_text(cls, text: str) -> ServerOptions:
         fields = json.loads(text)
-        return cls(**{**fields, "preload": tuple(fields["preload"])})
+        return cls(**{**fields, "preload": tuple(fields["preload"]), "paths": tuple(fields["paths"])})
 
 
 class CannotServe(Exception):
@@ -62,10 +66,12 @@ def main(descriptor: int, text: str) -> NoReturn:
 def serve(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]) -> NoReturn:
     """Be the fork server, in a process that is nothing else. ``base_path`` is ``sys.path`` but for the script's folder.
 
+    It has no effect where the options say what ``sys.path`` is.
+
     A worker never returns from here either: its interpreter ends in the midst of it.
     """
     try:
-        inheritance = _prepare(agent, options, base_path)
+        inheritance = _prepare(agent, options, options.paths or base_path)
         ForkLoop(agent, inheritance, num_spares=options.spares, stopped_limit_s=options.stopped_limit_s).run()
     except CannotServe as error:
         with contextlib.suppress(OSError):
@@ -91,7 +97,7 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
     if options.warm:
         for name in IMPORTED:
             importlib.import_module(name)
-        _preload(agent, options.preload, base_path)
+        _preload(agent, options, base_path)
     num_blas_threads = get_blas_threads()
     set_blas_threads(1)  # of most workers; the others set it again
     share_memory()
@@ -101,21 +107,33 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
     return Inheritance(options.agent_pid, tuple(base_path), num_blas_threads, ignored)
 
 
-def _preload(agent: socket.socket, names: Sequence[str], base_path: Sequence[str]) -> None:
-    """Import modules as a program in the current folder would."""
-    sys.path[:] = [os.getcwd(), *base_path]
+def _preload(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]) -> None:
+    """Import modules as a program in the current folder would, or by the ``paths`` of the options."""
+    sys.path[:] = base_path if options.paths else [os.getcwd(), *base_path]
+    torch = sys.modules.get("torch")
+    num_torch_threads = torch.get_num_threads() if torch is not None else 1
+    if torch is not None:
+        torch.set_num_threads(1)  # else a module that computes while it is imported starts threads that no worker has
     threads = count_lasting_threads()
-    for name in names:
+    for name in options.preload:
         try:
             importlib.import_module(name)
         except BaseException as error:
-            reason = " ".join(str(error).split())
-            raise CannotServe(f"--preload {name} failed: {type(error).__name__}: {reason}"[:2000]) from error
+            if options.must_preload or not isinstance(error, (Exception, SystemExit)):
+                raise CannotServe(f"--preload {name} failed: {_told(error)}"[:2000]) from error
+            seqpacket.send(agent, {"warning": f"{name} was not preloaded: {_told(error)}"[:2000]})
         if (now := count_lasting_threads()) > threads:
             text = f"--preload {name} started {now - threads} thread(s), which workers forked from it do not have"
             seqpacket.send(agent, {"warning": text})
             threads = now
+    if torch is not None:
+        torch.set_num_threads(num_torch_threads)
     sys.path[:] = base_path
+
+
+def _told(error: BaseException) -> str:
+    reason = " ".join(str(error).split())
+    return f"{type(error).__name__}: {reason}"
 
 
 def _close_others(kept: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["connected_pair", "receive", "sealed", "send"]
 
 LARGEST = 1 << 16
-MOST_DESCRIPTORS = 3
+MOST_DESCRIPTORS = 4
 
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:

@@ -20,7 +20,7 @@ from .forking import die_with_parent, fork
 from .fresh import become_fresh, reset_signals, take_descriptors
 from .launch_order import Launch
 from .missing_command import start_error
-from .python_program import prepare, run_to_the_end
+from .python_program import function_at, prepare, run_to_the_end
 
 __all__ = ["Inheritance", "Spare"]
 
@@ -58,22 +58,26 @@ class Spare:
             received = seqpacket.receive(self._channel)
             if received is None:
                 os._exit(0)  # a spare that is not needed
-            _, (launch_fd, stdout_fd, stderr_fd) = received
+            _, (launch_fd, stdout_fd, stderr_fd, *passed) = received
             with open(launch_fd, "rb") as file:
                 launch = Launch.from_bytes(file.read())
             die_with_parent(self._inheritance.agent_pid)
             self._become(launch, stdout_fd, stderr_fd)
             run = prepare(launch.entrypoint, launch.arguments, self._inheritance.base_path)
+            if launch.set_up is not None:
+                function_at(launch.set_up)(*passed)
         except OSError as error:
             self._fail(error.errno, error.strerror or str(error), error.filename)
         except BaseException as error:
             self._fail(None, f"{type(error).__name__}: {error}", None)
-        run_to_the_end(run, announce=self._channel.close)
+        ends_quickly = launch.entrypoint.kind is EntrypointKind.FUNCTION
+        run_to_the_end(run, announce=self._channel.close, ends_quickly=ends_quickly)
 
     def _become(self, launch: Launch, stdout_fd: int, stderr_fd: int) -> None:
         """Return only if the program is to run in this interpreter."""
         take_descriptors(stdout_fd, stderr_fd, reads_stdin=launch.reads_stdin)
-        os.chdir(launch.cwd)
+        if launch.cwd is not None:
+            os.chdir(launch.cwd)
         if launch.numa is not None:
             _bind(*launch.numa)
         if not launch.warm:
@@ -101,8 +105,10 @@ class Spare:
 
 
 def command_line(launch: Launch) -> list[str]:
-    """Return the command of a worker that is not forked into its program."""
+    """Return the command of a worker that is not forked into its program. Raises ValueError for a function."""
     entrypoint = launch.entrypoint
+    if entrypoint.kind is EntrypointKind.FUNCTION:
+        raise ValueError(f"{entrypoint.target} needs a fork server that is warm: only a forked process can call it")
     if entrypoint.kind is EntrypointKind.COMMAND:
         return [entrypoint.target, *launch.arguments]
     module = ["-m"] if entrypoint.kind is EntrypointKind.MODULE else []

@@ -14,6 +14,7 @@ from multiworld.process.spawn.worker_program import command_line
 SCRIPT = Entrypoint(kind=EntrypointKind.SCRIPT, target="train.py")
 MODULE = Entrypoint(kind=EntrypointKind.MODULE, target="package.train")
 COMMAND = Entrypoint(kind=EntrypointKind.COMMAND, target="./train")
+FUNCTION = Entrypoint(kind=EntrypointKind.FUNCTION, target="package.train:main")
 LAUNCH = Launch(entrypoint=SCRIPT, arguments=("-n", "4"), env={"NAME": "value"}, cwd="/", warm=True)
 
 
@@ -23,6 +24,7 @@ LAUNCH = Launch(entrypoint=SCRIPT, arguments=("-n", "4"), env={"NAME": "value"},
         LAUNCH,
         replace(LAUNCH, entrypoint=replace(MODULE, python="/usr/bin/python3"), warm=False),
         replace(LAUNCH, arguments=(), numa=("node", 1), reads_stdin=False),
+        replace(LAUNCH, entrypoint=replace(FUNCTION, named="member-1"), cwd=None, set_up="package:take"),
         replace(LAUNCH, env={"NAME": b"\xff\xfe".decode("utf-8", "surrogateescape")}, cwd="/ä \n"),
     ],
 )
@@ -40,6 +42,12 @@ def test_scripts_and_modules_are_warm_if_they_may() -> None:
         launch = replace(LAUNCH, entrypoint=entrypoint)
         assert launch.can_be_warm({})
         assert not replace(launch, warm=False).can_be_warm({})
+
+
+def test_a_function_is_always_warm() -> None:
+    assert replace(LAUNCH, entrypoint=FUNCTION, env={"PYTHONPATH": "/other"}).can_be_warm({})
+    with pytest.raises(ValueError, match="only a forked process"):
+        command_line(replace(LAUNCH, entrypoint=FUNCTION))
 
 
 @pytest.mark.parametrize(
