@@ -31,7 +31,8 @@ from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.job import JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.job.notes import report_to_fields
-from multiworld.elastic.leadership.leadership import Leadership, Role
+from multiworld.elastic.leadership.election import Role
+from multiworld.elastic.leadership.leadership import Leadership
 from multiworld.elastic.leadership.links import AgentLinks
 from multiworld.elastic.rendezvous.embedded import EmbeddedRendezvous
 from multiworld.elastic.rendezvous.endpoint import Endpoint

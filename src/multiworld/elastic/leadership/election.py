@@ -8,16 +8,62 @@ needs the votes of half of those that may be alive, and more than half unless it
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
+from ...wire.transitions import TransitionTable
 from ..job.roster import Roster, RosterEntry
 
-__all__ = ["SMALL_JOB", "has_quorum", "heirs", "line_of_succession", "may_have_gone_on"]
+__all__ = [
+    "SMALL_JOB",
+    "Role",
+    "RoleChange",
+    "advance",
+    "has_quorum",
+    "heirs",
+    "line_of_succession",
+    "may_have_gone_on",
+]
 
 SMALL_JOB = 16
 NUM_HEIRS = 3  # in a larger one
+
+
+class Role(enum.Enum):
+    """What an agent is to the others."""
+
+    SEARCHING = "searching"
+    FOLLOWING = "following"
+    LEADING = "leading"
+    OVER = "over"
+
+
+class RoleChange(enum.Enum):
+    """What happens to an agent."""
+
+    WELCOMED = "welcomed"  # a coordinator has taken it
+    ELECTED = "elected"  # it coordinates
+    LOST = "lost"  # its coordinator is gone, or has sent it away
+    STEPPED_DOWN = "stepped down"  # the others may go on without it, or do so already
+    ENDED = "ended"
+
+
+_TABLE = TransitionTable(
+    "an agent",
+    {
+        (Role.SEARCHING, RoleChange.WELCOMED): Role.FOLLOWING,
+        (Role.SEARCHING, RoleChange.ELECTED): Role.LEADING,
+        (Role.SEARCHING, RoleChange.ENDED): Role.OVER,
+        (Role.FOLLOWING, RoleChange.LOST): Role.SEARCHING,
+        (Role.FOLLOWING, RoleChange.ENDED): Role.OVER,
+        (Role.LEADING, RoleChange.STEPPED_DOWN): Role.SEARCHING,
+        (Role.LEADING, RoleChange.ENDED): Role.OVER,
+    },
+)
+
+advance = _TABLE.advance
 
 
 def line_of_succession(roster: Roster, gone: AbstractSet[str]) -> list[RosterEntry]:

@@ -18,8 +18,7 @@ from multiworld.elastic.job.failure import FailureCause
 from multiworld.elastic.job.job import JobPlan
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 from multiworld.elastic.job.roster import Roster, RosterEntry
-from multiworld.elastic.leadership.election import may_have_gone_on
-from multiworld.elastic.leadership.leadership import Role
+from multiworld.elastic.leadership.election import Role, may_have_gone_on
 from multiworld.elastic.logs.pump import WorkerStreams
 from multiworld.process.child import WorkerProcess
 from multiworld.testing.deadlines import wait_until

@@ -1,0 +1,55 @@
+"""The agents that have called this one to report for duty, and wait until it knows who coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...world.link import Link
+from ...world.peers import PeerInfo
+from .links import AgentLinks
+
+__all__ = ["Callers"]
+
+
+class Callers:
+    """Progress thread only. By link: how each of them has introduced itself."""
+
+    def __init__(self, links: AgentLinks) -> None:
+        self._links = links
+        self._waiting: dict[Link, dict[str, Any]] = {}
+
+    def __contains__(self, link: Link) -> bool:
+        return link in self._waiting
+
+    @property
+    def introductions(self) -> list[dict[str, Any]]:
+        return list(self._waiting.values())
+
+    @property
+    def ids(self) -> set[str]:
+        return {str(note["agent"]["id"]) for note in self._waiting.values()}
+
+    @property
+    def are_stale(self) -> bool:
+        """Whether each of them was away itself."""
+        return all(note.get("stale") for note in self._waiting.values())
+
+    def wait(self, link: Link, note: dict[str, Any]) -> None:
+        self._waiting[link] = note
+
+    def forget(self, link: Link) -> None:
+        self._waiting.pop(link, None)
+
+    def take_all(self) -> dict[Link, dict[str, Any]]:
+        """Return those that wait; none does afterwards."""
+        taken, self._waiting = self._waiting, {}
+        return taken
+
+    def redirect(self, link: Link, coordinator: PeerInfo) -> None:
+        """Send one of them there."""
+        self.forget(link)
+        self._links.tell(link, {"say": "redirect", "host": coordinator.host, "port": coordinator.port})
+
+    def redirect_all(self, coordinator: PeerInfo) -> None:
+        for link in list(self._waiting):
+            self.redirect(link, coordinator)

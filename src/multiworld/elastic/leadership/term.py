@@ -1,0 +1,110 @@
+"""What an agent holds while it coordinates: the coordinator, its followers, and the store of the job's worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...store.tcp import TCPStoreServer
+from ...wire.progress import ProgressThread
+from ..job.actions import Outcome
+from ..job.history import History
+from ..job.job import Job, JobPlan
+from ..job.layout import AgentInfo
+from ..job.roster import Roster
+from ..rendezvous.base import Address
+from .coordinator import Coordinator
+from .event_log import EventLog, segments_of
+from .followers import Followers
+from .links import AgentLinks
+
+__all__ = ["JobTerms", "Term"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTerms:
+    """What every agent of the job was given. ``digest``: what all of them must agree on, by the names people know."""
+
+    plan: JobPlan
+    token: bytes
+    lease_s: float
+    digest: dict[str, Any]
+
+
+class Term:
+    """Progress thread only. ``before``: the roster that this agent was told last, if another coordinated before.
+
+    ``callers``: how those that wait have introduced themselves. ``obey`` takes what this agent tells itself.
+    """
+
+    def __init__(
+        self,
+        loop: ProgressThread,
+        links: AgentLinks,
+        terms: JobTerms,
+        info: AgentInfo,
+        job: Job,
+        *,
+        number: int,
+        history: History,
+        before: Roster | None,
+        callers: Sequence[dict[str, Any]],
+        lookouts: Callable[[], list[Address]],
+        obey: Callable[[dict[str, Any]], None],
+        on_over: Callable[[Outcome], None],
+        on_cut_off: Callable[[], None],
+    ) -> None:
+        me = links.me
+        assert me is not None
+        self._loop, self._agent_id, self._obey = loop, info.id, obey
+        self._is_closed = False
+        self._store = TCPStoreServer(loop, me.host, 0, terms.token)
+        shown = f"[{me.host}]" if ":" in me.host else me.host
+        self.store = f"tcp://{shown}:{self._store.port}"
+        """The URL of the store in which worlds are formed."""
+        events = EventLog(
+            history,
+            term=number,
+            agent_id=info.id,
+            send=self._send,
+            told=[segment for note in callers for segment in segments_of(note)],
+            num_recorded=0 if before is None else before.num_events,
+        )
+        self.coordinator = Coordinator(
+            loop,
+            job,
+            term=number,
+            agent_id=info.id,
+            store=self.store,
+            events=events,
+            send=self._send,
+            on_over=on_over,
+        )
+        self.followers = Followers(
+            loop,
+            links,
+            self.coordinator,
+            digest=terms.digest,
+            lease_s=terms.lease_s,
+            lookouts=lookouts,
+            on_cut_off=on_cut_off,
+        )
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._is_closed = True
+        self.followers.close()
+        self.coordinator.close()
+        self._store.close()
+
+    def _send(self, agent_id: str, note: dict[str, Any]) -> None:
+        if agent_id == self._agent_id:
+            self._loop.call_soon(partial(self._obey_ourselves, note))
+        else:
+            self.followers.tell(agent_id, note)
+
+    def _obey_ourselves(self, note: dict[str, Any]) -> None:
+        if not self._is_closed:  # else we have stepped down since, and ended our workers
+            self._obey(note)
