@@ -11,7 +11,7 @@ VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := src/multiworld/native
-COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py wire/*.py world/*.py)) # types come from all of them
+COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py serving/*/*.py wire/*.py world/*.py)) # types come from all of them
 # Only some tests use what was compiled. The others, as those of model/, would do the same again.
 COMPILED_TESTS = $(filter-out tests/unit/model/% tests/property/model/%, $(shell \
 	grep -lE 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' \

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 import multiworld as mw
-from multiworld.serving.control_line import ControlLine
-from multiworld.serving.hand_over import donate_weights, take_weights
-from multiworld.serving.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, Message, edge_world
+from multiworld.serving.member.control_line import ControlLine
+from multiworld.serving.member.hand_over import donate_weights, take_weights
+from multiworld.serving.member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, Message, edge_world
 
 __all__ = ["FakeMember", "main"]
 

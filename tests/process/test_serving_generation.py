@@ -17,9 +17,9 @@ import torch
 
 from multiworld.serving import Batch, Pipeline, Stage
 from multiworld.serving.deployment import Deployment
+from multiworld.serving.flow.routing import rendezvous
 from multiworld.serving.generation import Alone, Generator
 from multiworld.serving.generation.gpt import Gpt, GptConfig, GptStage
-from multiworld.serving.routing import rendezvous
 from multiworld.testing.deadlines import scaled
 
 pytestmark = pytest.mark.process

@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 import torch
 
-from multiworld.serving.black_box import carried
 from multiworld.serving.errors import DeploymentError
-from multiworld.serving.exit_status import IN_VAIN, Ending
 from multiworld.serving.hosts import Host, HostHandle, Order, Reception, ask, start_host
 from multiworld.serving.hosts.greeting import DialerGreeting
 from multiworld.serving.hosts.lines import to_line
 from multiworld.serving.hosts.spoken_lines import SpokenLines
+from multiworld.serving.member.exit_status import IN_VAIN, Ending
+from multiworld.serving.replica.black_box import carried
 from multiworld.testing import Relay, scaled
 from multiworld.wire.records import DIALER
 

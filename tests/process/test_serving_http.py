@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from multiworld.serving.gateway import Gateway, GatewayOptions, Payload
-from multiworld.serving.gateway.connection import HttpConnection
+from multiworld.serving.gateway.http.connection import HttpConnection
 
 pytestmark = pytest.mark.process
 
@@ -447,7 +447,7 @@ async def test_connections_are_bounded() -> None:
 
 
 async def test_the_idlest_connection_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    monkeypatch.setattr("multiworld.serving.gateway.http.room.GRACE_S", 0.0)
     async with served(Echo(), max_connections=3) as (gateway, _), connected(gateway) as one, connected(gateway) as two:
         assert [(await client.ask(post()))[0] for client in (one, two, one)] == [200] * 3
         async with connected(gateway) as three, connected(gateway) as four:
@@ -459,7 +459,7 @@ async def test_the_idlest_connection_gives_way_to_a_new_one(monkeypatch: pytest.
 async def test_a_client_that_is_slow_amid_its_body_gives_way_after_all_that_are_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    monkeypatch.setattr("multiworld.serving.gateway.http.room.GRACE_S", 0.0)
     async with served(max_connections=2) as (gateway, _), connected(gateway) as slow, connected(gateway) as idle:
         slow.writer.write(post(Content_Length="100", body=b"{"))
         assert (await idle.ask(post()))[0] == 200
@@ -477,7 +477,7 @@ async def test_a_client_that_is_slow_amid_its_body_gives_way_after_all_that_are_
 
 
 async def test_a_request_that_is_answered_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    monkeypatch.setattr("multiworld.serving.gateway.http.room.GRACE_S", 0.0)
     echo = Echo(is_slow=True)
     async with served(echo, max_connections=1) as (gateway, _), connected(gateway) as one:
         one.writer.write(post())
@@ -487,7 +487,7 @@ async def test_a_request_that_is_answered_gives_way_to_nobody(monkeypatch: pytes
 
 
 async def test_idle_clients_leave_descriptors_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    monkeypatch.setattr("multiworld.serving.gateway.http.room.GRACE_S", 0.0)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = len(os.listdir("/proc/self/fd")) + 150
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
@@ -506,7 +506,7 @@ async def test_idle_clients_leave_descriptors_for_others(monkeypatch: pytest.Mon
 async def test_a_gateway_without_descriptors_frees_some_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("multiworld.serving.gateway.room.GRACE_S", 0.0)
+    monkeypatch.setattr("multiworld.serving.gateway.http.room.GRACE_S", 0.0)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with served() as (gateway, _), contextlib.AsyncExitStack() as idle:
         for _ in range(10):

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.serving.batching import BatchQueue
 from multiworld.serving.graph import Batch
+from multiworld.serving.replica.batching import BatchQueue
 
 
 @dataclass(eq=False)

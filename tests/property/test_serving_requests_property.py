@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.serving.admission import Admission
-from multiworld.serving.requests import Open, Requests
+from multiworld.serving.ingress.admission import Admission
+from multiworld.serving.ingress.requests import Open, Requests
 
 STEPS = st.lists(
     st.tuples(

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multiworld.serving.control.scaling import Autoscaler, ScalingPolicy
 from multiworld.serving.graph import GATEWAY, Graph, Stage
-from multiworld.serving.scaling import Autoscaler, ScalingPolicy
 from tests.unit.scaling_trace import simulate
 
 seconds = st.lists(

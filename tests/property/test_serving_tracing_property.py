@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multiworld.serving.graph import Graph, Stage
+from multiworld.serving.ingress.versions import WEIGHTS, merged_weights, versions_of, with_version
 from multiworld.serving.tracing.hops import HOPS, executed, merged, sent
 from multiworld.serving.tracing.spans import Journey, spans_of
 from multiworld.serving.tracing.traceparent import parse_traceparent
-from multiworld.serving.versions import WEIGHTS, merged_weights, versions_of, with_version
 
 STEPS = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.booleans(), st.booleans(), st.floats(0, 1)), max_size=12

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from multiworld.serving.control.scaling import Autoscaler, ScaleDecision, ScalingPolicy
 from multiworld.serving.graph import GATEWAY, Graph
-from multiworld.serving.scaling import Autoscaler, ScaleDecision, ScalingPolicy
 
 __all__ = ["ScalingTrace", "simulate"]
 

@@ -16,7 +16,8 @@ import pytest
 from multiworld import native
 from multiworld.native import compiled
 
-SAY = "import multiworld.native as n, multiworld.wire.frames as f, multiworld.serving.edge as e; print(n.not_compiled)"
+SAY = "import multiworld.native as n, multiworld.wire.frames as f, multiworld.serving.flow.edge as e"
+SAY += "\nprint(n.not_compiled)"
 SAY += "\nfor m in f, e: print(m.__file__.rsplit('.', 1)[1])"
 
 
@@ -26,7 +27,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in compiled.MODULES:
         source = compiled.source_of(module)
         target = tmp_path / source.relative_to(compiled.ROOT)
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
     monkeypatch.setattr(compiled, "ROOT", tmp_path)
     monkeypatch.delenv(compiled.VARIABLE, raising=False)

@@ -6,8 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..model.signature import Signature, TensorSpec
-from .admission import Admission
-from .answers import Report
+from .control.scaling import ScalingPolicy
 from .errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -25,7 +24,8 @@ from .errors import (
     UnknownStageError,
 )
 from .graph import GATEWAY, INPUT, Batch, Graph, Stage
-from .scaling import ScalingPolicy
+from .ingress.admission import Admission
+from .ingress.answers import Report
 from .tracing import Tracing
 
 if TYPE_CHECKING:

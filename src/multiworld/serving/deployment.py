@@ -10,13 +10,13 @@ from torch import Tensor
 
 from ..channel.base import Payload
 from ..model.signature import Signature
-from .answers import Report
 from .control.actions import FleetEvent
 from .control.controller import Controller
-from .front import Front
 from .gateway.served import Metric
 from .graph import Batch
-from .metrics import request_metrics
+from .ingress.answers import Report
+from .ingress.front import Front
+from .ingress.metrics import request_metrics
 
 __all__ = ["Deployment"]
 

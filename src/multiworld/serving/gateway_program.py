@@ -15,20 +15,20 @@ from ..channel.base import Payload
 from ..model.signature import Signature
 from ..observe.prometheus import to_json
 from ..world.manager import WorldManager
-from .admission import Admission
-from .answers import Asked
 from .blueprint import Blueprint
-from .control_line import ControlLine
 from .errors import DeploymentError
-from .exit_status import IN_VAIN
-from .files import MemberFiles
-from .fleet_metrics import FleetMetrics
-from .front import Front
 from .gateway import Gateway, GatewayOptions, Metric, Served
 from .gateway.ending import Ending
+from .gateway.fleet_metrics import FleetMetrics
 from .generation import Generator
-from .member import GatewayMember, place_of
-from .metrics import request_metrics
+from .ingress.admission import Admission
+from .ingress.answers import Asked
+from .ingress.front import Front
+from .ingress.metrics import request_metrics
+from .member.control_line import ControlLine
+from .member.exit_status import IN_VAIN
+from .member.files import MemberFiles
+from .member.member import GatewayMember, place_of
 from .page import PREFIX, ControllerSource, PageApp, Recorder
 from .tracing import Tracing
 

@@ -20,21 +20,21 @@ from ..model.user_main import is_replaying_main
 from ..wire.token import check_token, warn_of_weakness
 from ..world.liveness import DEFAULT_LEASE_S, check_lease
 from ..world.manager import WorldManager
-from .admission import Admission
 from .blueprint import Blueprint
 from .config import NAME, PipelineFile
 from .control.controller import Controller
 from .control.lines import AttachedLine
+from .control.scaling import ScalingPolicy
 from .control.spec import DeploymentSpec
 from .deployment import Deployment
 from .errors import DeploymentError
-from .front import Front
+from .flow.routing import make_policy
 from .graph import GATEWAY, Graph, Stage
 from .hosts import HostHandle, KeptHost, start_host
+from .ingress.admission import Admission
+from .ingress.front import Front
 from .kept_folder import works_folder
-from .member import GatewayMember, place_of
-from .routing import make_policy
-from .scaling import ScalingPolicy
+from .member.member import GatewayMember, place_of
 from .taking import signature_of
 from .tracing import Tracing
 from .tracing.tracer import Tracer

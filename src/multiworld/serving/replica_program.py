@@ -15,9 +15,9 @@ import torch
 from ..model.user_main import prepare_main
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
-from .control_line import ControlLine
-from .files import MemberFiles
-from .member import ReplicaMember, place_of
+from .member.control_line import ControlLine
+from .member.files import MemberFiles
+from .member.member import ReplicaMember, place_of
 
 __all__ = ["main"]
 

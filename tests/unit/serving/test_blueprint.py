@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from multiworld.serving import files
 from multiworld.serving.blueprint import Blueprint, load_work
 from multiworld.serving.control.weights_store import WeightsStore
 from multiworld.serving.errors import DeploymentError
-from multiworld.serving.files import MemberFiles, fetch_file, list_files, read_piece
 from multiworld.serving.graph import Stage
+from multiworld.serving.member import files
+from multiworld.serving.member.files import MemberFiles, fetch_file, list_files, read_piece
 
 
 def double(x: Tensor) -> Tensor:

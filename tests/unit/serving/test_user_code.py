@@ -13,11 +13,11 @@ from multiworld.errors import PeerDiedError
 from multiworld.model.user_code import place_of_error, users_traceback
 from multiworld.model.weights import put_weights
 from multiworld.serving.blueprint import load_work
-from multiworld.serving.canary import answer_canary
 from multiworld.serving.errors import CanaryFailedError, what_happened
-from multiworld.serving.executor import describe_error
-from multiworld.serving.failure_log import FailureLog
 from multiworld.serving.graph import Stage
+from multiworld.serving.replica.canary import answer_canary
+from multiworld.serving.replica.executor import describe_error
+from multiworld.serving.replica.failure_log import FailureLog
 
 
 class Mine:

@@ -50,11 +50,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.signature import Signature
 from ...world.liveness import DEFAULT_LEASE_S, LEASE_RANGE, is_lease
+from ..control.scaling import ScalingPolicy
 from ..errors import CanaryFailedError
+from ..flow.routing import POLICIES
 from ..gateway.options import DEFAULT_PORT, GatewayOptions
 from ..graph import Batch, Graph, Stage
-from ..routing import POLICIES
-from ..scaling import ScalingPolicy
 from .document import Document
 from .problems import ConfigError, Problems, did_you_mean
 from .sections import Section
@@ -166,7 +166,7 @@ class PipelineFile:
         name = self.canaries.get(stage.name)
         if name is None:
             return stage
-        from ..canary import given_inputs  # only here: a file can be read without torch's channels
+        from ..replica.canary import given_inputs  # only here: a file can be read without torch's channels
         from .models import resolve_example
 
         stage = replace(stage, canary=resolve_example(name, self.folder))

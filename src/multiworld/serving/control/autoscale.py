@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph import GATEWAY, Graph
-from ..scaling import Autoscaler, ScaleDecision, ScalingPolicy
 from .fleet import Fleet
 from .members import Member
+from .scaling import Autoscaler, ScaleDecision, ScalingPolicy
 
 __all__ = ["AT_ONCE", "Autoscaling"]
 

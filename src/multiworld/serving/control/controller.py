@@ -17,13 +17,13 @@ from ...errors import MultiworldError
 from ...process.facts import process_space
 from ...world.manager import WorldManager
 from ..errors import DeploymentError, HostExhaustedError, what_happened
-from ..exit_status import Ending
 from ..graph import GATEWAY
-from ..hand_over import donate_weights
 from ..hosts.orphans import end_orphans
 from ..hosts.recent_lines import LinesTold
 from ..hosts.reception import Reception
-from ..messages import CONTROLLER, Message
+from ..member.exit_status import Ending
+from ..member.hand_over import donate_weights
+from ..member.messages import CONTROLLER, Message
 from .actions import (
     Action,
     Donate,

@@ -12,9 +12,9 @@ from typing import Any
 
 from ...errors import PeerLeftError
 from ..errors import DeploymentError, UnknownStageError
-from ..exit_status import IN_VAIN, starts_again
-from ..failure import Failure
 from ..graph import GATEWAY, Batch, Graph
+from ..member.exit_status import IN_VAIN, starts_again
+from ..member.failure import Failure
 from .actions import (
     Action,
     CanaryPassed,

@@ -12,7 +12,7 @@ from ...world.manager import WorldManager
 from ...world.state import WorldState
 from ...world.world import World
 from ..errors import what_happened
-from ..messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
+from ..member.messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
 
 __all__ = ["AttachedLine", "LineOwner", "WorldLine"]
 

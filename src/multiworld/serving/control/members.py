@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..failure import Failure
 from ..graph import GATEWAY
+from ..member.failure import Failure
 
 __all__ = ["CONTROLLER", "ENDING", "Member", "MemberState", "member_id", "parse_member"]
 

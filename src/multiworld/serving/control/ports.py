@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..exit_status import Ending
 from ..hosts.recent_lines import LinesTold
-from ..messages import Message
+from ..member.exit_status import Ending
+from ..member.messages import Message
 
 __all__ = ["HostPort", "LinePort"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import MultiworldError
 from ..errors import DeploymentError
-from ..files import list_files, read_piece
+from ..member.files import list_files, read_piece
 
 if TYPE_CHECKING:
     from .controller import Controller

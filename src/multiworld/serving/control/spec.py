@@ -9,7 +9,7 @@ from typing import Any
 
 from ...world.liveness import DEFAULT_LEASE_S
 from ..graph import Batch, Graph, Stage
-from ..scaling import ScalingPolicy
+from .scaling import ScalingPolicy
 
 __all__ = ["DeploymentSpec"]
 

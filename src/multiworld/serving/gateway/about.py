@@ -10,9 +10,9 @@ from typing import Any
 from ...observe.prometheus import CONTENT_TYPE, Family, families_text
 from .answers import html_answer, json_answer, json_list, text_answer
 from .docs_page import page
-from .exchange import Answer
+from .formats.kserve import model_metadata
+from .http.exchange import Answer
 from .http_counts import families_of
-from .kserve import model_metadata
 from .openapi import describe
 from .options import GatewayOptions
 from .refusal import Refusal

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from .exchange import Answer
+from .http.exchange import Answer
 from .refusal import Refusal
 
 __all__ = ["error_answer", "error_object", "html_answer", "json_answer", "json_list", "text_answer"]

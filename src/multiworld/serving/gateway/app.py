@@ -12,13 +12,13 @@ from ...observe.prometheus import Family
 from ..errors import ServingError
 from .about import About, Gather
 from .answers import error_answer
-from .budget import HeldBytes, Turns
-from .compression import compressed
 from .ending import Ending, Outcome
-from .exchange import Answer, Exchange, headers_of, with_shared
+from .http.budget import HeldBytes, Turns
+from .http.compression import compressed
+from .http.exchange import Answer, Exchange, headers_of, with_shared
+from .http.interruption import ClientGoneError
 from .http_counts import HttpCounts
 from .inference import Inference
-from .interruption import ClientGoneError
 from .options import GatewayOptions
 from .refusal import Refusal, refusal_of
 from .routes import Routes

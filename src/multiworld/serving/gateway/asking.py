@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from .inflating import coding_of
+from .http.inflating import coding_of
 from .refusal import Refusal
 
 __all__ = ["Asking", "asking"]

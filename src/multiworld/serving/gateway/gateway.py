@@ -12,12 +12,12 @@ from uvicorn.server import ServerState
 from ...observe.asgi import App
 from ...observe.prometheus import Family
 from .about import Gather
-from .acceptor import Acceptor
 from .app import Application
-from .connection import HttpConnection
 from .ending import Ending
+from .http.acceptor import Acceptor
+from .http.connection import HttpConnection
+from .http.room import Room
 from .options import GatewayOptions
-from .room import Room
 from .served import Served
 
 __all__ = ["Gateway"]

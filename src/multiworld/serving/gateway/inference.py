@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable
 
 from ...observe.event_stream import CONTENT_TYPE
-from ..answers import Asked
-from ..versions import shown
+from ..ingress.answers import Asked
+from ..ingress.versions import shown
 from .answers import JSON
 from .asking import Asking, asking
-from .elements import check_finite, num_bytes_of
-from .exchange import Answer, Exchange
-from .formats import Format, accepted_format, decode, encode, reading, sent_format
+from .formats.elements import check_finite, num_bytes_of
+from .formats.json_writing import TensorWriter
+from .formats.kserve import HEADER_LENGTH, answer_question, parse_question
+from .formats.registry import Format, accepted_format, decode, encode, reading, sent_format
+from .http.exchange import Answer, Exchange
 from .http_counts import HttpCounts
-from .json_writing import TensorWriter
-from .kserve import HEADER_LENGTH, answer_question, parse_question
 from .options import GatewayOptions
 from .refusal import Refusal
 from .served import Payload, Report, Served, can_report, can_stream, signature_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .dtypes import DTYPES, KSERVE
+from .formats.dtypes import DTYPES, KSERVE
 from .options import GatewayOptions
 
 __all__ = ["describe"]

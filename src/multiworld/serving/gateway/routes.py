@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from .about import VERSIONS, About
-from .exchange import Answer, Exchange
+from .http.exchange import Answer, Exchange
 from .inference import Inference
 from .refusal import Refusal
 

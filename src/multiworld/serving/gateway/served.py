@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
 from ...channel.base import Payload
 from ...model.signature import Signature
-from ..answers import Asked, Report
+from ..ingress.answers import Asked, Report
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

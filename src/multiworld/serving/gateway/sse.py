@@ -7,8 +7,8 @@ from typing import Any
 
 from ...observe.event_stream import event
 from .answers import error_object
-from .json_format import as_object
-from .json_writing import TensorWriter, dumps
+from .formats.json_format import as_object
+from .formats.json_writing import TensorWriter, dumps
 from .refusal import Refusal
 from .served import Payload
 

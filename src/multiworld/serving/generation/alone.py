@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...channel.base import Payload
-from ..answers import Asked
+from ..ingress.answers import Asked
 from .stage import GenerationStage
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...channel.base import Payload
-from ..answers import Asked, Report
 from ..errors import DeadlineExceededError, GatewayClosedError, OverloadedError, SequenceTooLongError
-from ..retry import MAX_REPLAYS, check_max_replays
+from ..flow.retry import MAX_REPLAYS, check_max_replays
+from ..ingress.answers import Asked, Report
 from .question import Question
 from .run import Infers, Run
 from .sampling import Sampling

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ...channel.base import Payload
-from ..answers import Asked, Report
 from ..errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -21,7 +20,8 @@ from ..errors import (
     ServingError,
     StateLostError,
 )
-from ..versions import Versions, joined
+from ..ingress.answers import Asked, Report
+from ..ingress.versions import Versions, joined
 from .cache import Step
 from .message import SEQUENCE_BYTES, pack
 from .turns import Turns

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import DeploymentError, HostExhaustedError
-from ..exit_status import Ending
+from ..member.exit_status import Ending
 from .order import Order
 from .recent_lines import LinesTold
 

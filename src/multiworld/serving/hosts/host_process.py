@@ -19,7 +19,7 @@ from ...process.orphans import OrphanReaper, Reaping
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import ProgressThread, Timer
-from ..exit_status import Ending
+from ..member.exit_status import Ending
 from .controller_link import ControllerLink
 from .host_log import logging_to
 from .members import Members

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from ...world.restarts import Restarts
-from ..exit_status import starts_again
+from ..member.exit_status import starts_again
 from .start import HostHandle
 
 __all__ = ["KeptHost"]

@@ -21,8 +21,8 @@ from ...wire.progress import ProgressThread, Timer
 from ...wire.seldom import Seldom
 from ...world.restarts import Restarts
 from ...world.stopped import StoppedTime
-from ..black_box import BlackBox, carry
-from ..exit_status import IN_VAIN, Ending, starts_again
+from ..member.exit_status import IN_VAIN, Ending, starts_again
+from ..replica.black_box import BlackBox, carry
 from .member_process import become_member
 from .order import Order
 from .output import Outputs

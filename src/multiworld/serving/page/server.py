@@ -10,10 +10,10 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from ...observe.sites import site_rule
-from ..gateway.acceptor import Acceptor
-from ..gateway.connection import HttpConnection
+from ..gateway.http.acceptor import Acceptor
+from ..gateway.http.connection import HttpConnection
+from ..gateway.http.room import Room
 from ..gateway.options import GatewayOptions
-from ..gateway.room import Room
 from .app import PREFIX, PageApp
 from .recorder import Recorder
 from .source import StatusSource

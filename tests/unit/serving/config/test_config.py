@@ -19,9 +19,9 @@ from multiworld.serving.config.document import Document
 from multiworld.serving.config.infscale import is_job, read_job
 from multiworld.serving.config.pipeline_file import read_pipeline
 from multiworld.serving.config.sections import fits
+from multiworld.serving.control.scaling import ScalingPolicy
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.graph import Batch, Graph
-from multiworld.serving.scaling import ScalingPolicy
 
 WHOLE = """
 name: rhombus

@@ -23,8 +23,8 @@ from multiworld.serving.control.fleet import Fleet
 from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.control.wiring import Edge, EdgeState, Wiring
 from multiworld.serving.errors import DeploymentError, UnknownStageError
-from multiworld.serving.exit_status import IN_VAIN
 from multiworld.serving.graph import Graph, Stage
+from multiworld.serving.member.exit_status import IN_VAIN
 from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
 
 

@@ -13,12 +13,12 @@ from multiworld.serving.control.crash_loop import CrashLoop
 from multiworld.serving.control.history import LENGTH, History
 from multiworld.serving.control.members import Member, MemberState, member_id, parse_member
 from multiworld.serving.control.placement import HostInfo, place
+from multiworld.serving.control.scaling import ScalingPolicy
 from multiworld.serving.control.spec import DeploymentSpec
 from multiworld.serving.control.state_file import StateFile
 from multiworld.serving.control.status import describe
-from multiworld.serving.executor import MAX_CONCURRENT
 from multiworld.serving.graph import Batch, Graph, Stage
-from multiworld.serving.scaling import ScalingPolicy
+from multiworld.serving.replica.executor import MAX_CONCURRENT
 from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
 
 

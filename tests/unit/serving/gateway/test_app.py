@@ -16,7 +16,7 @@ from torch import Tensor
 
 from multiworld.serving import errors
 from multiworld.serving.gateway import GatewayOptions, Payload
-from multiworld.serving.gateway.kserve import HEADER_LENGTH
+from multiworld.serving.gateway.formats.kserve import HEADER_LENGTH
 from tests.unit.serving.gateway.client import Client, FakePipeline, StreamingPipeline
 
 ONE = {"inputs": [1.0]}

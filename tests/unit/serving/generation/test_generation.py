@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from multiworld.channel.base import Payload
-from multiworld.serving.answers import Report
 from multiworld.serving.errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -27,7 +26,7 @@ from multiworld.serving.errors import (
     StageFailedError,
     StateLostError,
 )
-from multiworld.serving.executor import Executor, Job, Result
+from multiworld.serving.flow.packets import Item, Kind
 from multiworld.serving.gateway.served import Metric, StreamingServed
 from multiworld.serving.generation import Advance, Alone, GenerationStage, Generator, Sampling
 from multiworld.serving.generation.cache import Step
@@ -36,7 +35,8 @@ from multiworld.serving.generation.message import pack
 from multiworld.serving.generation.question import MAX_STOP_TOKENS, MAX_TOKENS, Question
 from multiworld.serving.generation.state import KeyValues
 from multiworld.serving.graph import Batch
-from multiworld.serving.packets import Item, Kind
+from multiworld.serving.ingress.answers import Report
+from multiworld.serving.replica.executor import Executor, Job, Result
 
 CONFIG = GptConfig(vocabulary=32, context=64, width=32, heads=2, layers=3)
 PROMPT = [1, 2, 3, 4, 5]

@@ -20,7 +20,6 @@ from multiworld.process.logs.console import open_consoles
 from multiworld.process.logs.lines import Labeller
 from multiworld.process.logs.lossy_console import LossyConsole
 from multiworld.serving.errors import DeploymentError
-from multiworld.serving.exit_status import Ending
 from multiworld.serving.hosts import (
     DeploymentFile,
     Host,
@@ -34,6 +33,7 @@ from multiworld.serving.hosts import (
 from multiworld.serving.hosts.greeting import AcceptorGreeting, DialerGreeting, refusal_of
 from multiworld.serving.hosts.lines import LineSplitter, to_line
 from multiworld.serving.hosts.signals import Signals
+from multiworld.serving.member.exit_status import Ending
 from multiworld.wire.progress import ProgressThread
 from multiworld.world.restarts import Restarts
 

@@ -17,7 +17,7 @@ from multiworld.errors import MultiworldError
 from multiworld.observe.sites import SiteRule, site_rule
 from multiworld.serving.control import actions
 from multiworld.serving.control.actions import FleetEvent
-from multiworld.serving.failure import Failure
+from multiworld.serving.member.failure import Failure
 from multiworld.serving.page import PageApp, Recorder
 from multiworld.serving.page import recorder as recorder_module
 from multiworld.serving.page.document import POLICY, document

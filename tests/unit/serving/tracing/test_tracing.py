@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from multiworld.serving.errors import DeploymentError, StageFailedError
-from multiworld.serving.exit_status import IN_VAIN, starts_again
 from multiworld.serving.gateway_program import main as run_gateway
 from multiworld.serving.graph import Stage
 from multiworld.serving.launch import _tracing
+from multiworld.serving.member.exit_status import IN_VAIN, starts_again
 from multiworld.serving.tracing import Tracing
 from multiworld.serving.tracing.choice import ENDPOINT_VARIABLE, chosen_tracing
 from multiworld.serving.tracing.hops import HOPS, executed, merged, sent

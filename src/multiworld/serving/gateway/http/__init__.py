@@ -1,0 +1,1 @@
+"""One HTTP connection and what it may use: bodies, compression, memory, time."""

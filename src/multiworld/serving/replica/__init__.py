@@ -1,0 +1,1 @@
+"""One replica of a stage: what it executes together, and what it has executed."""

@@ -1,0 +1,1 @@
+"""Tests of one HTTP connection and what it may use."""

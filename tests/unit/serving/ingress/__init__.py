@@ -1,0 +1,1 @@
+"""Tests of where requests enter a pipeline, without processes."""

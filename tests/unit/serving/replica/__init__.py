@@ -1,0 +1,1 @@
+"""Tests of one replica of a stage, without processes."""
