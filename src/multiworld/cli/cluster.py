@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
+from ..elastic.control.messages import Here, WhoIsHere
 from ..wire.names import is_address
 from ..wire.token import weakness_of
 from ..world.launched import token_of_environment
@@ -55,7 +56,7 @@ def told(command: str, work: Callable[[], None], refusal: type[Exception] = Cont
 
 def job_of(talk: Conversation) -> str:
     """Return the job that was taken: nobody may have named it. To be asked before an agent is killed."""
-    return str(talk.ask(ask="here")["job"])
+    return talk.ask(WhoIsHere(), Here).job
 
 
 def name_job(options: argparse.Namespace, talk: Conversation) -> None:
@@ -84,7 +85,7 @@ def session(options: argparse.Namespace) -> Iterator[tuple[Session, Conversation
             print(warning, file=sys.stderr)
         talk = opened.connect(_resolve(host), port, token)
         if options.job is not None:
-            job = talk.ask(ask="here")["job"]
+            job = job_of(talk)
             if job != options.job:
                 raise ControlError(f"the agent at {host}:{port} belongs to the job {job!r}, not to {options.job!r}")
         yield opened, talk

@@ -6,11 +6,13 @@ import json
 import queue
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation
+from ..elastic.control.messages import Done, Drain, Events, EventsOf, Here, StatusOf, WhoIsHere
 from ..elastic.control.questions import ENDING
+from ..elastic.job.status import JobStatus
+from ..process.messages import to_json
 from .cluster import cluster_parser, conversation, job_of, told
 
 __all__ = ["command_parser", "main"]
@@ -26,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         with conversation(options) as talk:
             job = job_of(talk)
-            answer = talk.ask(ask="drain", agent=options.host)
+            answer = talk.ask(Drain(agent=options.host), Done)
             if options.wait:
-                _wait(talk, answer["agent"])
-        print(json.dumps(answer) if options.json else f"job {job}: {answer['text']}")
+                _wait(talk, answer.agent)
+        print(json.dumps(to_json(answer)) if options.json else f"job {job}: {answer.text}")
 
     return told("drain", work)
 
@@ -43,13 +45,13 @@ def command_parser() -> CommandParser:
     return parser
 
 
-def _wait(talk: Conversation, agent: str) -> None:
+def _wait(talk: Conversation, agent: str | None) -> None:
     """Wait until the agent is no part of the job any more, looking whenever something has happened."""
-    is_asked = talk.ask(ask="here")["agent"] == agent
-    happened: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    talk.start(happened.put, ask="events", last=0, follow=True)
+    is_asked = talk.ask(WhoIsHere(), Here).agent == agent
+    happened: queue.SimpleQueue[object] = queue.SimpleQueue()
+    talk.link.ask(EventsOf(last=0, follow=True), Events, happened.put).add_callback(happened.put)
     try:
-        while any(each["id"] == agent for each in talk.ask(ask="status")["agents"]):
+        while any(each.id == agent for each in talk.ask(StatusOf(), JobStatus).agents):
             with suppress(queue.Empty):
                 happened.get(timeout=LOOK_S)
     except ControlError as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..command_parser import CommandParser
+from ..elastic.control.messages import Events, EventsOf
+from ..process.messages import Json
 from .cluster import cluster_parser, conversation, name_job, told
 
 __all__ = ["command_parser", "main"]
@@ -21,11 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--last {options.last}: expected a number of events")
 
     def work() -> None:
-        question = {"ask": "events", "last": options.last, "follow": options.follow}
+        question = EventsOf(last=options.last, follow=options.follow)
         with conversation(options) as talk:
             name_job(options, talk)
-            for part in talk.parts(**question) if options.follow else [talk.ask(**question)]:
-                _show(part["events"], as_json=options.json)
+            for part in talk.parts(question, Events) if options.follow else [talk.ask(question, Events)]:
+                _show(part.events, as_json=options.json)
 
     return told("events", work)
 
@@ -37,14 +38,16 @@ def command_parser() -> CommandParser:
     return parser
 
 
-def _show(events: Iterable[dict[str, Any]], *, as_json: bool) -> None:
+def _show(events: Iterable[Mapping[str, Json]], *, as_json: bool) -> None:
     for event in events:
         print(json.dumps(event) if as_json else _line(event), flush=True)
 
 
-def _line(event: dict[str, Any]) -> str:
+def _line(event: Mapping[str, Json]) -> str:
     return f"{_clock(event['at'])}  g{event['generation']} t{event['term']}  {event['text']}"
 
 
-def _clock(at_s: float) -> str:
+def _clock(at_s: Json) -> str:
+    if not isinstance(at_s, int | float):
+        return str(at_s)
     return f"{time.strftime('%H:%M:%S', time.localtime(at_s))}.{int(at_s * 1000) % 1000:03d}"

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 
 from ..command_parser import CommandParser
+from ..elastic.control.messages import Done, Kill
+from ..process.messages import to_json
 from .cluster import cluster_parser, conversation, job_of, told
 
 __all__ = ["command_parser", "main"]
@@ -17,13 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if (options.rank is None) == (options.agent is None):
         parser.error("expected a RANK, or --agent INDEX")
-    what = {"agent": options.agent} if options.rank is None else {"rank": options.rank}
 
     def work() -> None:
         with conversation(options) as talk:
             job = job_of(talk)
-            answer = talk.ask(ask="kill", **what)
-        print(json.dumps(answer) if options.json else f"job {job}: {answer['text']}")
+            answer = talk.ask(Kill(rank=options.rank, agent=options.agent), Done)
+        print(json.dumps(to_json(answer)) if options.json else f"job {job}: {answer.text}")
 
     return told("kill", work)
 

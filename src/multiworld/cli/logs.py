@@ -6,11 +6,13 @@ import json
 import queue
 import sys
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
+from ..elastic.control.messages import Here, Lines, LogsOf, StatusOf, WhoIsHere
+from ..elastic.job.status import AgentStatus, JobStatus
+from ..process.link import LinkLostError
+from ..wire.operation import Operation
 from ..world.launched import token_of_environment
 from .cluster import cluster_parser, name_job, session, told
 
@@ -18,8 +20,6 @@ __all__ = ["command_parser", "main"]
 
 LAST_LINES = 10
 LOOK_S = 1.0  # for hosts that have come since
-
-Payload = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         with session(options) as (opened, talk):
             name_job(options, talk)
-            question = {"ask": "logs", "rank": options.rank, "last": options.last, "follow": options.follow}
+            question = LogsOf(rank=options.rank, last=options.last, follow=options.follow)
             _Logs(opened, talk, question, as_json=options.json).show()
 
     return told("logs", work)
@@ -51,10 +51,10 @@ def command_parser() -> CommandParser:
 class _Logs:
     """Each agent is asked for the lines of its host, so that they do not all come by way of the coordinator."""
 
-    def __init__(self, opened: Session, talk: Conversation, question: Payload, *, as_json: bool) -> None:
+    def __init__(self, opened: Session, talk: Conversation, question: LogsOf, *, as_json: bool) -> None:
         self._session, self._talk, self._question, self._as_json = opened, talk, question, as_json
-        self._here = talk.ask(ask="here")
-        self._told: queue.SimpleQueue[tuple[str, Payload]] = queue.SimpleQueue()
+        self._here = talk.ask(WhoIsHere(), Here)
+        self._told: queue.SimpleQueue[tuple[str, Lines | Operation[Lines]]] = queue.SimpleQueue()
         self._asked: set[str] = set()  # agents
         self._answering: set[str] = set()
 
@@ -63,46 +63,46 @@ class _Logs:
         self._ask_all()
         while self._answering:
             try:
-                agent, payload = self._told.get(timeout=LOOK_S)
+                agent, told = self._told.get(timeout=LOOK_S)
             except queue.Empty:
                 self._ask_all()
                 continue
-            self._take(agent, payload)
+            if isinstance(told, Lines):
+                self._show(agent, told)
+            else:
+                self._answering.discard(agent)
+                if told.error is None:
+                    self._show(agent, told.result())
+                elif not isinstance(told.error, LinkLostError):  # else that host has ended
+                    raise ControlError(str(told.error))
 
     def _ask_all(self) -> None:
         """Ask those that were not asked yet."""
         try:
-            agents = self._talk.ask(ask="status")["agents"]
+            agents = self._talk.ask(StatusOf(), JobStatus).agents
         except ControlError:
             if not self._asked:
                 raise
             return  # the job may be ending, or have no coordinator now: its agents go on telling
         for agent in agents:
-            if agent["id"] not in self._asked:
-                self._asked.add(agent["id"])
+            if agent.id not in self._asked:
+                self._asked.add(agent.id)
                 self._ask(agent)
 
-    def _ask(self, agent: Payload) -> None:
-        is_known = agent["id"] == self._here["agent"]
-        token = token_of_environment() if self._here["token"] is None else self._here["token"]
+    def _ask(self, agent: AgentStatus) -> None:
+        token = token_of_environment() if self._here.token is None else self._here.token
         try:
-            talk = self._talk if is_known else self._session.connect(agent["host"], agent["port"], token)
+            is_known = agent.id == self._here.agent
+            talk = self._talk if is_known else self._session.connect(agent.host, agent.port, token)
         except ControlError as error:
-            print(f"multiworld logs: agent {agent['index']} is left out: {error}", file=sys.stderr)
+            print(f"multiworld logs: agent {agent.index} is left out: {error}", file=sys.stderr)
             return
-        self._answering.add(agent["id"])
-        talk.start(partial(self._put, agent["id"]), **self._question)
+        self._answering.add(agent.id)
+        asked = talk.link.ask(self._question, Lines, lambda lines: self._told.put((agent.id, lines)))
+        asked.add_callback(lambda ended: self._told.put((agent.id, ended)))
 
-    def _put(self, agent: str, payload: Payload) -> None:
-        self._told.put((agent, payload))
-
-    def _take(self, agent: str, payload: Payload) -> None:
-        lines = payload.get("part") or payload.get("answer") or {}
-        if lines.get("left_out"):
-            print(f"multiworld logs: {lines['left_out']} lines are left out: too many to follow", file=sys.stderr)
-        for line in lines.get("lines", ()):
+    def _show(self, agent: str, lines: Lines) -> None:
+        if lines.left_out:
+            print(f"multiworld logs: {lines.left_out} lines are left out: too many to follow", file=sys.stderr)
+        for line in lines.lines:
             print(json.dumps({"agent": agent, "line": line}) if self._as_json else line, flush=True)
-        if "part" not in payload:
-            self._answering.discard(agent)
-        if "error" in payload:
-            raise ControlError(str(payload["error"]))

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 
 from ..command_parser import CommandParser
+from ..elastic.control.messages import Done, Scale
+from ..process.messages import to_json
 from .cluster import cluster_parser, conversation, job_of, told
 
 __all__ = ["command_parser", "main"]
@@ -19,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         with conversation(options) as talk:
             job = job_of(talk)
-            answer = talk.ask(ask="scale", nodes=options.nodes)
-        print(json.dumps(answer) if options.json else f"job {job}: {answer['text']}")
+            answer = talk.ask(Scale(nodes=options.nodes), Done)
+        print(json.dumps(to_json(answer)) if options.json else f"job {job}: {answer.text}")
 
     return told("scale", work)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
 
 from ..command_parser import CommandParser
+from ..elastic.control.messages import StatusOf
+from ..elastic.job.status import JobStatus, NodeStatus, WorkerStatus
 from .agents import agents_table
 from .cluster import cluster_parser, conversation, told
 from .tables import table
@@ -23,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         with conversation(options) as talk:
-            status = talk.ask(ask="status")
-        print(json.dumps(status, indent=2) if options.json else render(status, workers=options.workers))
+            status = talk.ask(StatusOf(), JobStatus)
+        print(json.dumps(asdict(status), indent=2) if options.json else render(status, workers=options.workers))
 
     return told("status", work)
 
@@ -35,45 +37,45 @@ def command_parser() -> CommandParser:
     return parser
 
 
-def render(status: dict[str, Any], *, workers: bool) -> str:
+def render(status: JobStatus, *, workers: bool) -> str:
     """Return the status for people."""
     blocks = ["\n".join(_summary(status)), agents_table(status)]
     if workers:
         header = ("RANK", "AGENT", "HOST", "STATE", "RESTARTS", "WORLDS")
-        blocks.append(table(header, [_row(worker) for worker in status["workers"]]))
+        blocks.append(table(header, [_row(worker) for worker in status.workers]))
     return "\n\n".join(blocks)
 
 
-def _summary(status: dict[str, Any]) -> list[str]:
-    nodes, workers = status["nodes"], status["workers"]
-    num_running = sum(each["state"] == "running" for each in workers)
+def _summary(status: JobStatus) -> list[str]:
+    nodes, workers = status.nodes, status.workers
+    num_running = sum(each.state == "running" for each in workers)
     counts = [
-        f"hosts with ranks: {nodes['active']} (--nnodes {nodes['min']}:{nodes['max']}{_wanted(nodes)})",
+        f"hosts with ranks: {nodes.active} (--nnodes {nodes.min}:{nodes.max}{_wanted(nodes)})",
         f"workers running: {num_running} of {len(workers)}",
-        f"worlds: {len(status['worlds'])}",
-        f"restarts: {status['restarts']}",
+        f"worlds: {len(status.worlds)}",
+        f"restarts: {status.restarts}",
     ]
     lines = [
-        f"job {status['job']}: {status['phase']}, generation {status['generation']}, restart policy {status['policy']}",
+        f"job {status.job}: {status.phase}, generation {status.generation}, restart policy {status.policy}",
         ", ".join(counts),
     ]
-    if status["page"] is not None:
-        lines.append(f"page: {status['page']}")
+    if status.page is not None:
+        lines.append(f"page: {status.page}")
     return lines
 
 
-def _wanted(nodes: dict[str, Any]) -> str:
-    return "" if nodes["wanted"] == nodes["max"] else f", scaled to {nodes['wanted']}"
+def _wanted(nodes: NodeStatus) -> str:
+    return "" if nodes.wanted == nodes.max else f", scaled to {nodes.wanted}"
 
 
-def _row(worker: dict[str, Any]) -> tuple[object, ...]:
-    worlds = worker["worlds"]
+def _row(worker: WorkerStatus) -> tuple[object, ...]:
+    worlds = worker.worlds
     more = f" and {len(worlds) - MAX_WORLDS} more" if len(worlds) > MAX_WORLDS else ""
     return (
-        "-" if worker["rank"] is None else worker["rank"],
-        "-" if worker["index"] is None else worker["index"],
-        worker["host"] or "-",
-        worker["state"],
-        worker["restarts"],
+        "-" if worker.rank is None else worker.rank,
+        "-" if worker.index is None else worker.index,
+        worker.host or "-",
+        worker.state,
+        worker.restarts,
         ", ".join(worlds[:MAX_WORLDS]) + more or "-",
     )

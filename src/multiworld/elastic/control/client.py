@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TypeVar
 
-from ...errors import MultiworldError, ProtocolError
-from ...wire.connection import Connection
-from ...wire.dialer import dial
-from ...wire.frames import Header, Kind, pack_frame
-from ...wire.handshake import decode_fields, encode_fields
-from ...wire.operation import Operation, pass_on
-from ...wire.progress import ProgressThread
-from ...wire.waiting import wait_blocking
+from ...errors import MessageError, MultiworldError
+from ...process.link import BlockingLinks, CallRefusedError, ControlLink, LinkLostError, wait_for
+from .messages import QUESTIONS, Lines, LogsOf, Question
 from .names import find_names, short_job
 
 __all__ = ["ControlError", "Conversation", "Session", "read_lines"]
 
 PURPOSE = "control"
-DIAL_S = 5.0
 ANSWER_S = 15.0
 SOCKETS = Path("/proc/net/unix")
+
+A = TypeVar("A")
 
 
 class ControlError(MultiworldError):
@@ -39,80 +36,40 @@ class ControlError(MultiworldError):
 
 
 class Conversation:
-    """A connection sink: questions to one agent, and its answers. From any thread."""
+    """Questions to one agent, and its answers. From any thread."""
 
     def __init__(self) -> None:
-        self._connection: Connection | None = None
-        self._takers: dict[int, Callable[[dict[str, Any]], None]] = {}
-        self._lost: str | None = None
+        self.link: ControlLink[Question, None] = ControlLink(QUESTIONS, None)
 
-    def ask(self, timeout_s: float = ANSWER_S, **question: Any) -> dict[str, Any]:
+    def ask(self, question: Question, answer: type[A], timeout_s: float = ANSWER_S) -> A:
         """Return the answer. Raises ControlError if there is none, or a refusal."""
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.start(answers.put, **question)
-        try:
-            return _checked(answers.get(timeout=timeout_s))
-        except queue.Empty as error:
-            raise ControlError(f"the agent did not answer within {timeout_s:g} s") from error
+        with _explained():
+            return wait_for(self.link.ask(question, answer), timeout_s)
 
-    def parts(self, **question: Any) -> Iterator[dict[str, Any]]:
+    def parts(self, question: Question, answer: type[A]) -> Iterator[A]:
         """Yield the parts of an answer as they come, until it ends. Raises ControlError."""
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.start(answers.put, **question)
-        while True:
-            payload = answers.get()
-            if "part" not in payload:
-                _checked(payload)
-                return
-            yield payload["part"]
-
-    def start(self, take: Callable[[dict[str, Any]], None], **question: Any) -> None:
-        """Have ``take`` called, on the session's thread, with each ``part``, then ``answer``, ``error`` or ``lost``."""
-        number = len(self._takers) + 1
-        self._takers[number] = take
-        connection = self._connection
-        if connection is None or self._lost is not None:
-            take({"lost": self._lost or "it is not connected"})
-        else:
-            fields = {"say": "ask", "number": number, "question": question}
-            connection.send(pack_frame(Kind.AGENT_NOTE, encode_fields(fields)))
+        parts: queue.SimpleQueue[A | None] = queue.SimpleQueue()
+        asked = self.link.ask(question, answer, parts.put)
+        asked.add_callback(lambda _: parts.put(None))
+        while (part := parts.get()) is not None:
+            yield part
+        with _explained():
+            asked.result()
 
     @property
     def is_lost(self) -> bool:
         """Whether the agent has ended the connection, or cannot be reached any more."""
-        return self._lost is not None
+        return self.link.is_lost
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.abort()
-
-    # connection sink
-    def opened(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        if header.payload_bytes or header.kind != Kind.AGENT_NOTE:
-            raise ProtocolError(f"frame kind {header.kind} from the agent")
-        return None
-
-    def end(self, header: Header, meta: bytes) -> None:
-        note = decode_fields(meta)
-        take = self._takers.get(note.get("number", 0))
-        if take is not None:
-            take(note)
-
-    def lost(self, reason: str) -> None:
-        self._lost = reason
-        for take in list(self._takers.values()):
-            take({"lost": reason})
+        self.link.abort()
 
 
 class Session:
     """A context manager: opens conversations, and ends them with their thread."""
 
     def __init__(self) -> None:
-        self._loop = ProgressThread("multiworld-control")
-        self._conversations: list[Conversation] = []
+        self._links = BlockingLinks("multiworld-control")
 
     def __enter__(self) -> Session:
         return self
@@ -120,9 +77,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for conversation in self._conversations:
-            conversation.close()
-        self._loop.stop()
+        self._links.__exit__(kind, error, trace)
 
     def connect(self, host: str, port: int, token: str) -> Conversation:
         """Raises ControlError."""
@@ -155,31 +110,25 @@ class Session:
 
     def _connect(self, host: str, port: int, token: str) -> Conversation:
         conversation = Conversation()
-        self._conversations.append(conversation)
-        connected: Operation[Connection] = Operation()
-
-        def call() -> None:  # on the loop's thread: else it may see that nobody listens while we still begin
-            fields = {"purpose": PURPOSE}
-            pass_on(dial(self._loop, host, port, fields, token.encode(), conversation, timeout_s=DIAL_S), connected)
-
-        self._loop.call_soon(call)
-        wait_blocking(connected)
+        self._links.connect(host, port, token, PURPOSE, conversation.link)
         return conversation
 
 
 def read_lines(host: str, port: int, token: bytes, rank: int, last: int) -> list[str]:
     """Return the last lines of each stream of a rank, from the agent of its host. Raises ControlError."""
     with Session() as session:
-        answer = session.connect(host, port, token.decode()).ask(ask="logs", rank=rank, last=last, follow=False)
-    return [str(line) for line in answer.get("lines", [])]
+        return list(session.connect(host, port, token.decode()).ask(LogsOf(rank=rank, last=last), Lines).lines)
 
 
-def _checked(payload: dict[str, Any]) -> dict[str, Any]:
-    if "lost" in payload:
-        raise ControlError(f"the agent that was asked is gone: {payload['lost']}")
-    if "error" in payload:
-        raise ControlError(str(payload["error"]))
-    answer = payload.get("answer")
-    if not isinstance(answer, dict):
-        raise ControlError("the agent's answer makes no sense: is it of another version?")
-    return answer
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise ControlError(f"the agent did not answer: {error}") from None
+    except LinkLostError as error:
+        raise ControlError(f"the agent that was asked is gone: {error.reason}") from None
+    except CallRefusedError as error:
+        raise ControlError(error.reason) from None
+    except MessageError as error:
+        raise ControlError(f"the agent's answer makes no sense: is it of another version? {error}") from None

@@ -7,21 +7,37 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Protocol
 
+from ...errors import MessageError
+from ...process.link import Call, ControlLink, as_json
 from ...wire.listener import Listener, Pending
 from ...wire.progress import ProgressThread
 from ...world.link import Link
 from ..agent.agent import Agent
+from ..job.history import Event
 from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
 from ..logs.pump import LogPump
 from . import questions
 from .log_feed import follow_lines, last_lines
+from .messages import (
+    QUESTIONS,
+    Done,
+    Drain,
+    Events,
+    EventsOf,
+    Here,
+    Kill,
+    Lines,
+    LogsOf,
+    Question,
+    Scale,
+    StatusOf,
+    WhoIsHere,
+)
 from .names import control_name
-from .visitor import Visitor
 
 __all__ = ["PURPOSE", "Chief", "Desk"]
 
@@ -29,11 +45,12 @@ logger = logging.getLogger(__name__)
 
 PURPOSE = "control"
 MAX_VISITORS = 64
+MAX_QUESTION_BYTES = 16 * 1024
 WAIT_S = 5.0  # for a coordinator: the next one may just be taking over
 LOOK_S = 0.1
 NONCE_BYTES = 6
 
-Reply = Callable[[dict[str, Any]], bool]
+Visitor = ControlLink[None, Question]
 
 
 class Chief(Protocol):
@@ -50,24 +67,57 @@ class Chief(Protocol):
     def tell(self, link: Link, note: dict[str, Any]) -> None: ...
 
 
+class Asker(Protocol):
+    """Who waits for an answer: over a link of its own (``Call``), or by way of another agent."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def part(self, content: object) -> bool: ...
+
+    def answer(self, content: object) -> bool: ...
+
+    def refuse(self, reason: str) -> bool: ...
+
+
+class _OtherAgent:
+    """An agent that passes on a question under a number of its own."""
+
+    def __init__(self, chief: Chief, link: Link, number: int) -> None:
+        self._chief, self._link, self._number = chief, link, number
+
+    @property
+    def is_open(self) -> bool:
+        return self._link.open
+
+    def part(self, content: object) -> bool:
+        return self._tell(part=as_json(content))
+
+    def answer(self, content: object) -> bool:
+        return self._tell(answer=as_json(content))
+
+    def refuse(self, reason: str) -> bool:
+        return self._tell(error=reason)
+
+    def _tell(self, **said: Any) -> bool:
+        self._chief.tell(self._link, {"say": "answered", "number": self._number, **said})
+        return True
+
+
 class _Open:
     """A question that is not answered to the end."""
 
-    def __init__(self, question: dict[str, Any], reply: Reply, is_gone: Callable[[], bool]) -> None:
-        self.question, self.reply, self.is_gone = question, reply, is_gone
+    def __init__(self, question: Question, asker: Asker) -> None:
+        self.question, self.asker = question, asker
         self.give_up_at = time.monotonic() + WAIT_S
         self.asked: Coordinator | Link | None = None
+        self.last_event: int | None = None
+        """The number of the last one that was told."""
         self.stop: Callable[[], None] = lambda: None
-        self._last_event: int | None = None
 
-    def saw(self, part: dict[str, Any] | None) -> None:
-        """A part of the answer was passed on."""
-        if part is not None and "last" in part:
-            self._last_event = int(part["last"])
-
-    def again(self) -> dict[str, Any] | None:
-        """Return the question for the next coordinator; None if it may not be repeated."""
-        return questions.again(self.question, self._last_event)
+    @property
+    def is_followed(self) -> bool:
+        return isinstance(self.question, EventsOf | LogsOf) and self.question.follow
 
 
 class Desk:
@@ -110,12 +160,21 @@ class Desk:
         """Another agent passes on a question, or an answer."""
         number = int(note["number"])
         if note["say"] == "asked":
-            reply = partial(self._reply_over, link, number)
-            self._take(_Open(dict(note["question"]), reply, lambda: not link.open), passed_on=True)
+            asker = _OtherAgent(self._chief, link, number)
+            try:
+                self._take(_Open(QUESTIONS.from_json(note["question"]), asker), passed_on=True)
+            except MessageError as error:
+                asker.refuse(str(error))
         elif number in self._open and self._open[number].asked is link:
-            self._open[number].saw(note.get("part"))
-            payload = {name: value for name, value in note.items() if name not in ("say", "number")}
-            self._reply(number, payload)
+            opened = self._open[number]
+            if "part" in note:
+                if type(last := note["part"].get("last")) is int:
+                    opened.last_event = last
+                opened.asker.part(note["part"])
+            elif "error" in note:
+                self._refuse(number, str(note["error"]))
+            else:
+                self._answer(number, note["answer"])
 
     def status(self) -> JobStatus | None:
         """Return what is known of the job, if this agent coordinates it."""
@@ -137,9 +196,11 @@ class Desk:
         """End all answers. Idempotent."""
         self._closed = True
         self._listener.close()
-        for number in list(self._open):
-            follows = self._open[number].question.get("follow")  # whose answer ends with the agent
-            self._reply(number, {"answer": {}} if follows else {"error": questions.ENDING})
+        for number, opened in list(self._open.items()):
+            if opened.is_followed:  # such an answer ends with the agent
+                self._answer(number, Lines() if isinstance(opened.question, LogsOf) else Events())
+            else:
+                self._refuse(number, questions.ENDING)
         for visitor in list(self._visitors):
             visitor.finish()
 
@@ -149,31 +210,31 @@ class Desk:
         if len(self._visitors) >= MAX_VISITORS or self._closed:
             pending.refuse(f"this agent answers {MAX_VISITORS} others already: try again later, or ask another agent")
             return
-        visitor = Visitor(pending.connection, is_local=is_local, on_ask=self._asked, on_lost=self._visitors.discard)
+        visitor: Visitor = ControlLink(
+            None,
+            QUESTIONS,
+            on_message=partial(self._asked, is_local),
+            on_lost=lambda reason: self._visitors.discard(visitor),
+            max_heard_bytes=MAX_QUESTION_BYTES,
+        )
         self._visitors.add(visitor)
         pending.accept(visitor)
 
-    def _asked(self, visitor: Visitor, number: int, question: dict[str, Any]) -> None:
-        opened = _Open(question, partial(visitor.tell, number), lambda: visitor.closed)
-        if question.get("ask") == "here":
-            token = self._token.decode() if visitor.is_local else None
-            opened.reply({"answer": {"job": self._run_id, "agent": self._agent_id, "token": token}})
+    def _asked(self, is_local: bool, question: Question, call: Call) -> None:
+        if isinstance(question, WhoIsHere):
+            call.answer(Here(job=self._run_id, agent=self._agent_id, token=self._token.decode() if is_local else None))
         else:
-            self._take(opened)
-
-    def _reply_over(self, link: Link, number: int, payload: dict[str, Any]) -> bool:
-        self._chief.tell(link, {"say": "answered", "number": number, **payload})
-        return True
+            self._take(_Open(question, call))
 
     # ---- open questions
 
     def _take(self, opened: _Open, *, passed_on: bool = False) -> None:
         number = next(self._numbers)
         self._open[number] = opened
-        if opened.question.get("ask") == "logs":
-            self._attempt(number, self._tell_lines)
+        if isinstance(opened.question, LogsOf):
+            self._attempt(number, partial(self._tell_lines, opened, opened.question))
         elif passed_on and self._chief.coordinator is None:
-            self._reply(number, {"error": "the agent that was asked does not coordinate the job any more"})
+            self._refuse(number, "the agent that was asked does not coordinate the job any more")
         else:
             self._place(number)
         if not self._looking:
@@ -185,20 +246,21 @@ class Desk:
         opened, chief = self._open[number], self._chief
         opened.asked = chief.coordinator or chief.superior
         if chief.coordinator is not None:
-            self._attempt(number, partial(self._answer, chief.coordinator))
+            self._attempt(number, partial(self._ask_coordinator, chief.coordinator, opened))
         elif chief.superior is not None:
-            chief.tell(chief.superior, {"say": "asked", "number": number, "question": opened.question})
+            question = QUESTIONS.to_json(opened.question)
+            chief.tell(chief.superior, {"say": "asked", "number": number, "question": question})
 
     def _look(self) -> None:
         """Look after questions that wait, whose coordinator is another one now, or for which nobody waits."""
         now = time.monotonic()
         for number, opened in list(self._open.items()):
-            if opened.is_gone():
+            if not opened.asker.is_open:
                 self._forget(number)
-            elif opened.question.get("ask") == "logs":
+            elif isinstance(opened.question, LogsOf):
                 continue
             elif opened.asked is None and now >= opened.give_up_at:
-                self._reply(number, {"error": "the job has no coordinator at the moment: try again in a few seconds"})
+                self._refuse(number, "the job has no coordinator at the moment: try again in a few seconds")
             elif opened.asked is not (self._chief.coordinator or self._chief.superior):
                 self._ask_again(number, now)
             elif opened.asked is None:
@@ -210,97 +272,96 @@ class Desk:
     def _ask_again(self, number: int, now: float) -> None:
         opened = self._open[number]
         if opened.asked is not None:
-            repeated = opened.again()
+            repeated = questions.again(opened.question, opened.last_event)
             if repeated is None:
                 text = "the coordinator was lost before it answered: see 'multiworld status' for what was done"
-                self._reply(number, {"error": text})
+                self._refuse(number, text)
                 return
             opened.stop()
             opened.question, opened.give_up_at = repeated, now + WAIT_S
         self._place(number)
 
-    def _attempt(self, number: int, answer: Callable[[int, _Open], None]) -> None:
+    def _attempt(self, number: int, work: Callable[[int], None]) -> None:
         try:
-            answer(number, self._open[number])
+            work(number)
         except ValueError as error:
-            self._reply(number, {"error": str(error)})
+            self._refuse(number, str(error))
         except Exception as error:  # who asks is told; the agent has more important things to do
             logger.exception("a question could not be answered: %s", self._open[number].question)
-            self._reply(number, {"error": f"the agent could not answer: {error}"})
+            self._refuse(number, f"the agent could not answer: {error}")
 
-    def _reply(self, number: int, payload: dict[str, Any]) -> None:
-        self._open[number].reply(payload)
-        if "part" not in payload:
-            self._forget(number)
+    def _answer(self, number: int, content: object) -> None:
+        self._open[number].asker.answer(content)
+        self._forget(number)
+
+    def _refuse(self, number: int, reason: str) -> None:
+        self._open[number].asker.refuse(reason)
+        self._forget(number)
 
     def _forget(self, number: int) -> None:
         self._open.pop(number).stop()
 
     # ---- answers
 
-    def _answer(self, coordinator: Coordinator, number: int, opened: _Open) -> None:
+    def _ask_coordinator(self, coordinator: Coordinator, opened: _Open, number: int) -> None:
         question = opened.question
-        ask = question.get("ask")
-        if ask == "status":
-            status = self.status()
-            assert status is not None
-            self._reply(number, {"answer": asdict(status)})
-        elif ask == "events":
-            self._tell_events(coordinator, number, opened)
-        elif ask == "scale":
-            num_nodes = questions.number_of(question, "nodes")
+        if isinstance(question, StatusOf):
+            self._answer(number, self.status())
+        elif isinstance(question, EventsOf):
+            self._tell_events(coordinator, opened, question, number)
+        elif isinstance(question, Scale):
+            num_nodes = question.nodes
             coordinator.decide(lambda job, now: job.scale(num_nodes, now))
             there = len(coordinator.job.agents)
-            self._reply(number, {"answer": {"text": f"{num_nodes} hosts are to have ranks, of {there} that are there"}})
-        elif ask == "drain":
+            self._answer(number, Done(text=f"{num_nodes} hosts are to have ranks, of {there} that are there"))
+        elif isinstance(question, Drain):
             self._drain(coordinator, number, question)
-        elif ask == "kill":
+        elif isinstance(question, Kill):
             self._kill(coordinator, number, question)
         else:
-            raise ValueError(f"this agent knows no question {ask!r}")
+            raise ValueError(f"the coordinator is not asked {type(question).__name__}")
 
-    def _drain(self, coordinator: Coordinator, number: int, question: dict[str, Any]) -> None:
-        agent = questions.choose_agent(questions.list_agents(coordinator.job), questions.text_of(question, "agent"))
+    def _drain(self, coordinator: Coordinator, number: int, question: Drain) -> None:
+        agent = questions.choose_agent(questions.list_agents(coordinator.job), question.agent)
         coordinator.decide(lambda job, now: job.drain(agent.id, now))
         text = f"{agent.hostname} ({agent.host}:{agent.port}) is being drained: its workers are asked to end"
-        self._reply(number, {"answer": {"text": text, "agent": agent.id}})
+        self._answer(number, Done(text=text, agent=agent.id))
 
-    def _kill(self, coordinator: Coordinator, number: int, question: dict[str, Any]) -> None:
-        if "rank" in question:
-            rank = questions.number_of(question, "rank")
+    def _kill(self, coordinator: Coordinator, number: int, question: Kill) -> None:
+        if question.agent is None:
+            rank = question.rank
+            assert rank is not None
             coordinator.decide(lambda job, _: job.kill(rank))
-            self._reply(number, {"answer": {"text": f"rank {rank} is killed"}})
+            self._answer(number, Done(text=f"rank {rank} is killed"))
             return
-        agent = questions.choose_agent(questions.list_agents(coordinator.job), questions.text_of(question, "agent"))
+        agent = questions.choose_agent(questions.list_agents(coordinator.job), question.agent)
         text = f"the agent on {agent.hostname} ({agent.host}:{agent.port}, pid {agent.pid}) is killed"
-        self._reply(number, {"answer": {"text": text, "agent": agent.id}})  # first: it may be the way back
+        self._answer(number, Done(text=text, agent=agent.id))  # first: it may be the way back
         coordinator.kill_agent(agent.id)
 
-    def _tell_events(self, coordinator: Coordinator, number: int, opened: _Open) -> None:
-        log, question = coordinator.events, opened.question
-        events = questions.choose_events(log.history, last=question.get("last"), since=question.get("since"))
-        if not question.get("follow"):
-            self._reply(number, {"answer": {"events": events}})
+    def _tell_events(self, coordinator: Coordinator, opened: _Open, question: EventsOf, number: int) -> None:
+        log = coordinator.events
+        events = questions.choose_events(log.history, question)
+        if not question.follow:
+            self._answer(number, Events(events=tuple(events)))
             return
 
-        def tell(events: list[dict[str, Any]]) -> None:
-            part = {"events": events, "last": log.num_recorded}
-            opened.saw(part)
-            opened.reply({"part": part})
+        def tell(events: list[Event]) -> None:
+            opened.last_event = log.num_recorded
+            opened.asker.part(Events(events=tuple(events), last=log.num_recorded))
 
         tell(events)
 
-        def watch(event: dict[str, Any]) -> None:
+        def watch(event: Event) -> None:
             tell([event])
 
         log.watchers.append(watch)
         opened.stop = partial(log.watchers.remove, watch)
 
-    def _tell_lines(self, number: int, opened: _Open) -> None:
-        rank = None if opened.question.get("rank") is None else questions.number_of(opened.question, "rank")
-        lines = last_lines(self._agent, self._pump, rank, questions.number_of(opened.question, "last"))
-        if not opened.question.get("follow"):
-            self._reply(number, {"answer": {"lines": lines}})
+    def _tell_lines(self, opened: _Open, question: LogsOf, number: int) -> None:
+        lines = Lines(lines=tuple(last_lines(self._agent, self._pump, question.rank, question.last)))
+        if not question.follow:
+            self._answer(number, lines)
             return
-        self._reply(number, {"part": {"lines": lines}})
-        opened.stop = follow_lines(self._agent, self._pump, rank, lambda part: opened.reply({"part": part}))
+        opened.asker.part(lines)
+        opened.stop = follow_lines(self._agent, self._pump, question.rank, opened.asker.part)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ..agent.agent import Agent
 from ..logs.pump import LogPump
+from .messages import Lines
 
 __all__ = ["follow_lines", "last_lines"]
 
@@ -21,9 +21,7 @@ def last_lines(agent: Agent, pump: LogPump, rank: int | None, num_lines: int) ->
     return lines
 
 
-def follow_lines(
-    agent: Agent, pump: LogPump, rank: int | None, tell: Callable[[dict[str, Any]], bool]
-) -> Callable[[], None]:
+def follow_lines(agent: Agent, pump: LogPump, rank: int | None, tell: Callable[[Lines], bool]) -> Callable[[], None]:
     """Call ``tell`` on the pump's thread with parts of an answer; return what ends that.
 
     ``tell`` returns False if it cannot take more now: then lines are left out, and their number is told later.
@@ -32,7 +30,7 @@ def follow_lines(
 
 
 class _Feed:
-    def __init__(self, agent: Agent, pump: LogPump, rank: int | None, tell: Callable[[dict[str, Any]], bool]) -> None:
+    def __init__(self, agent: Agent, pump: LogPump, rank: int | None, tell: Callable[[Lines], bool]) -> None:
         self._agent, self._pump, self._rank, self._tell = agent, pump, rank, tell
         self._prefixes: set[bytes] = set()  # also former ones: a worker that gets another place may still write
         self._num_left_out = 0
@@ -46,10 +44,8 @@ class _Feed:
             lines = [line for line in lines if line.startswith(tuple(self._prefixes))]
         if not lines:
             return
-        part: dict[str, Any] = {"lines": [line.decode(errors="replace") for line in lines]}
-        if self._num_left_out:
-            part["left_out"] = self._num_left_out
-        if self._tell(part):
+        texts = tuple(line.decode(errors="replace") for line in lines)
+        if self._tell(Lines(lines=texts, left_out=self._num_left_out)):
             self._num_left_out = 0
         else:
             self._num_left_out += len(lines)

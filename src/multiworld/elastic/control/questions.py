@@ -1,35 +1,26 @@
-"""What people ask of a job, and the answers, from what the coordinator knows. Pure.
-
-A question is a JSON object; ``ask`` names it. The coordinator answers ``status``, ``events``, ``drain``, ``kill`` and
-``scale``; each agent for itself ``here`` and ``logs``.
-"""
+"""What the coordinator answers to questions about its job, from what it knows. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any
 
 from ..job.history import Event, History
 from ..job.job import Job
 from ..job.layout import AgentInfo
 from ..job.status import AgentStatus, JobStatus, NodeStatus, WorkerStatus, WorldStatus
+from .messages import Drain, EventsOf, Kill, Question, Scale
 
 __all__ = [
-    "DEEDS",
     "ENDING",
     "again",
     "choose_agent",
     "choose_events",
     "list_agents",
-    "number_of",
     "status_of",
-    "text_of",
 ]
 
-DEEDS = frozenset({"drain", "kill", "scale"})
-"""What changes something: not to be asked twice because an answer was lost."""
 ENDING = "this agent is ending"
 """Why a question is not answered any more."""
 
@@ -124,37 +115,23 @@ def choose_agent(agents: Sequence[AgentInfo], text: str) -> AgentInfo:
     return meant[0][1]
 
 
-def choose_events(history: History, *, last: object, since: object) -> list[Event]:
+def choose_events(history: History, asked: EventsOf) -> list[Event]:
     """Return the events that are asked for: those after number ``since``, or the last so many, or all."""
-    if type(since) is int:
-        return history.since(since)
-    return history.latest(last) if type(last) is int and last >= 0 else history.since(0)
+    if asked.since is not None:
+        return history.since(asked.since)
+    return history.since(0) if asked.last is None or asked.last < 0 else history.latest(asked.last)
 
 
-def again(question: dict[str, Any], last_event: int | None = None) -> dict[str, Any] | None:
+def again(question: Question, last_event: int | None = None) -> Question | None:
     """Return the question for the next coordinator, after one was lost on the way; None if it may not be repeated.
 
     ``last_event``: the number of the last event that was told already.
     """
-    if question.get("ask") in DEEDS:
+    if isinstance(question, Drain | Kill | Scale):  # what changes something is not asked for twice
         return None
-    return question if last_event is None else {**question, "since": last_event}
-
-
-def number_of(question: dict[str, Any], name: str) -> int:
-    """Raises ValueError if the question has no such number, from 0 on."""
-    value = question.get(name)
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{name} cannot be {value!r}")
-    return value
-
-
-def text_of(question: dict[str, Any], name: str) -> str:
-    """Raises ValueError if the question has no such text."""
-    value = question.get(name)
-    if type(value) is not str:
-        raise ValueError(f"{name} cannot be {value!r}")
-    return value
+    if isinstance(question, EventsOf) and last_event is not None:
+        return replace(question, since=last_event)
+    return question
 
 
 def _state(agent: str, node_ranks: Mapping[str, int], draining: AbstractSet[str]) -> str:

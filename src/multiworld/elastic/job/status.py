@@ -17,11 +17,11 @@ class WorkerStatus:
     worker: str
     state: str
     restarts: int
-    restarts_left: int
+    restarts_left: int = 0
     """How often it may fail yet before the job is given up; grows again where the budget is of a time span."""
-    since: float | None
+    since: float | None = None
     """When it was started, or the coordinator first heard of it: seconds since the epoch. None: it does not run."""
-    pid: int | None
+    pid: int | None = None
     worlds: tuple[str, ...]
     uses_multiworld: bool
     index: int | None = None

@@ -18,7 +18,7 @@ from ...wire.operation import Operation
 from ..messages import MAX_BYTES, MessageSet, from_json, to_json
 from .envelope import NOTE, Answered, Asked, pack_answered, pack_asked, unpack
 
-__all__ = ["Call", "CallRefusedError", "ControlLink", "LinkLostError", "on_event_loop"]
+__all__ = ["Call", "CallRefusedError", "ControlLink", "LinkLostError", "as_json", "on_event_loop"]
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,11 @@ def on_event_loop(loop: asyncio.AbstractEventLoop) -> Deliver:
     return deliver
 
 
+def as_json(content: object) -> dict[str, Any]:
+    """Return a frozen dataclass as JSON, and what is JSON already as it is: an answer that is passed on."""
+    return dict(content) if isinstance(content, Mapping) else to_json(content)
+
+
 class Call:
     """What the other end waits for, if it does: answer it once, after any number of parts. From any thread."""
 
@@ -91,7 +96,7 @@ class Call:
     def _say(self, name: str, content: object, kind: str = "") -> bool:
         if self._number == NOTE:
             return self.is_open
-        shown: Any = content if isinstance(content, str | Mapping) else to_json(content)
+        shown = content if isinstance(content, str) else as_json(content)
         return self._link.send(pack_answered(self._number, name, shown, kind))
 
 
@@ -104,15 +109,17 @@ class ControlLink(Generic[Said, Heard]):
 
     def __init__(
         self,
-        says: MessageSet[Said],
-        hears: MessageSet[Heard],
+        says: MessageSet[Said] | None,
+        hears: MessageSet[Heard] | None,
         *,
-        on_message: Callable[[Heard, Call], None],
+        on_message: Callable[[Heard, Call], None] = lambda message, call: None,
         on_lost: Callable[[str], None] = lambda reason: None,
         deliver: Deliver | None = None,
         max_heard_bytes: int = MAX_META_BYTES,
     ) -> None:
         """``on_message`` gets notes, and calls, which it answers then or later. ``on_lost`` is called once.
+
+        Without ``says`` this end only answers; without ``hears`` it is told nothing but answers.
 
         ``deliver`` has all this called where it should be, and answers taken there; by default on the thread that
         reads, with no lock held.
@@ -128,7 +135,8 @@ class ControlLink(Generic[Said, Heard]):
         self._lock = threading.Lock()  # guards the line above
 
     def __repr__(self) -> str:
-        return f"<ControlLink {self._says.name}/{self._hears.name} over {self._connection}>"
+        names = "/".join("nothing" if each is None else each.name for each in (self._says, self._hears))
+        return f"<ControlLink {names} over {self._connection}>"
 
     @property
     def is_open(self) -> bool:
@@ -156,7 +164,7 @@ class ControlLink(Generic[Said, Heard]):
 
     def tell(self, message: Said) -> bool:
         """Say something that is not answered. False: there is no connection, and it was dropped."""
-        return self.send(pack_asked(NOTE, self._says.to_json(message)))
+        return self.send(self._pack(NOTE, message))
 
     def ask(self, message: Said, answer: type[A], on_part: Callable[[A], None] | None = None) -> Operation[A]:
         """Return the answer to come. ``on_part`` gets what comes before it, of the same type.
@@ -165,7 +173,7 @@ class ControlLink(Generic[Said, Heard]):
         """
         number = next(self._numbers)
         waiting = self._calls[number] = _Waiting(answer, on_part)
-        if not self.send(pack_asked(number, self._says.to_json(message))):
+        if not self.send(self._pack(number, message)):
             self._calls.pop(number, None)
             waiting.operation.fail(LinkLostError(self._reason or "it is not connected"))
         return waiting.operation
@@ -194,6 +202,10 @@ class ControlLink(Generic[Said, Heard]):
         self._connection.send(pack_frame(Kind.AGENT_NOTE, body), on_sent=partial(self._sent, len(body)))
         return True
 
+    def _pack(self, number: int, message: Said) -> bytes:
+        assert self._says is not None
+        return pack_asked(number, self._says.to_json(message))
+
     def _sent(self, num_bytes: int) -> None:
         with self._lock:
             self._num_unsent_bytes -= num_bytes
@@ -212,8 +224,10 @@ class ControlLink(Generic[Said, Heard]):
         frame = unpack(meta)
         if isinstance(frame, Answered):
             self._deliver(partial(self._answered, frame))
+        elif self._hears is None:
+            raise ProtocolError("a question to an end that only asks")
         else:
-            self._deliver(partial(self._asked, frame))
+            self._deliver(partial(self._asked, self._hears, frame))
 
     def lost(self, reason: str) -> None:
         self._reason = reason
@@ -229,10 +243,10 @@ class ControlLink(Generic[Said, Heard]):
         else:
             self._deliver_elsewhere(call)
 
-    def _asked(self, asked: Asked) -> None:
+    def _asked(self, hears: MessageSet[Heard], asked: Asked) -> None:
         call = Call(self, asked.number)
         try:
-            message = self._hears.from_json(asked.question)
+            message = hears.from_json(asked.question)
         except MessageError as error:
             if asked.number == NOTE:
                 logger.warning("on %r: %s", self, error)

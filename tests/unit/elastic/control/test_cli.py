@@ -10,7 +10,7 @@ from multiworld.cli.agents import agents_table
 from multiworld.cli.main import COMMANDS, main
 from multiworld.cli.status import render
 from multiworld.cli.tables import ranges, table
-from tests.unit.elastic.control.test_questions import status, three
+from tests.unit.elastic.control.test_questions import job_status, three
 
 CLUSTER = ("status", "agents", "events", "logs", "drain", "kill", "scale")
 
@@ -30,7 +30,7 @@ def test_the_status_for_people() -> None:
     some = three()
     some.fail(1)
     some.carry_out(some.job.scale(1, some.now))
-    lines = render(status(some, page="http://127.0.0.1:1/"), workers=True).splitlines()
+    lines = render(job_status(some, page="http://127.0.0.1:1/"), workers=True).splitlines()
     assert lines[:3] == [
         "job job7: running, generation 2, restart policy worker",
         "hosts with ranks: 1 (--nnodes 1:2, scaled to 1), workers running: 2 of 2, worlds: 0, restarts: 1",
@@ -43,7 +43,7 @@ def test_the_status_for_people() -> None:
 
 
 def test_the_agents_for_people_are_one_a_line() -> None:
-    assert len(agents_table(status(three())).splitlines()) == 4
+    assert len(agents_table(job_status(three())).splitlines()) == 4
 
 
 @pytest.mark.parametrize("command", CLUSTER)

@@ -15,12 +15,28 @@ from multiworld.elastic.agent.agent import Agent
 from multiworld.elastic.control import desk as desk_module
 from multiworld.elastic.control.client import ControlError, Conversation, Session
 from multiworld.elastic.control.desk import Desk
+from multiworld.elastic.control.messages import (
+    Done,
+    Drain,
+    Events,
+    EventsOf,
+    Here,
+    Kill,
+    Lines,
+    LogsOf,
+    Scale,
+    StatusOf,
+    WhoIsHere,
+)
 from multiworld.elastic.control.questions import ENDING
 from multiworld.elastic.job.history import History
 from multiworld.elastic.job.job import Job, JobPlan
+from multiworld.elastic.job.status import JobStatus
 from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.leadership.event_log import EventLog
 from multiworld.elastic.logs.pump import LogPump
+from multiworld.process.link import CallRefusedError, wait_for
+from multiworld.process.link.envelope import pack_asked
 from multiworld.wire.progress import ProgressThread
 from multiworld.world.link import Link
 from tests.unit.elastic.job.test_job import agent as agent_info
@@ -151,67 +167,51 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
             loop.stop()
 
 
-def ask_soon(talk: Conversation, **question: Any) -> Callable[[], dict[str, Any]]:
-    """Ask, and return what waits for the answer."""
-    answers: list[dict[str, Any]] = []
-    come = threading.Event()
-
-    def take(payload: dict[str, Any]) -> None:
-        answers.append(payload)
-        come.set()
-
-    def wait() -> dict[str, Any]:
-        assert come.wait(5)
-        return answers[0]
-
-    talk.start(take, **question)
-    return wait
-
-
 def test_a_process_of_this_user_needs_no_token_and_is_told_it(host: Host) -> None:
-    answer = host.talk.ask(ask="here")
-    assert (answer["agent"], answer["token"]) == ("me", "secret")
+    answer = host.talk.ask(WhoIsHere(), Here)
+    assert (answer.agent, answer.token) == ("me", "secret")
 
 
 def test_the_coordinators_own_desk_answers(host: Host) -> None:
     host.coordinate()
-    status = host.talk.ask(ask="status")
-    assert [each["id"] for each in status["agents"]] == ["me", "other"]
-    assert status["coordinator"] == "me"
+    status = host.talk.ask(StatusOf(), JobStatus)
+    assert [each.id for each in status.agents] == ["me", "other"]
+    assert status.coordinator == "me"
 
 
 def test_what_is_refused_is_said_in_one_line(host: Host) -> None:
     host.coordinate()
     with pytest.raises(ControlError, match=r"7 hosts are not possible: the job was started with --nnodes 1:2"):
-        host.talk.ask(ask="scale", nodes=7)
+        host.talk.ask(Scale(nodes=7), Done)
     with pytest.raises(ControlError, match="no agent on 'nowhere'"):
-        host.talk.ask(ask="drain", agent="nowhere")
-    with pytest.raises(ControlError, match="knows no question 'riddle'"):
-        host.talk.ask(ask="riddle")
-    with pytest.raises(ControlError, match="nodes cannot be None"):
-        host.talk.ask(ask="scale")
+        host.talk.ask(Drain(agent="nowhere"), Done)
+    for number, question in ((3, {"ask": "riddle"}), (4, {"ask": "scale"})):
+        answer = host.talk.link.ask(LogsOf(last=0, follow=True), Lines)
+        host.talk.link.send(pack_asked(number, question))
+        with pytest.raises(CallRefusedError, match="'riddle'" if question["ask"] == "riddle" else "nodes"):
+            wait_for(answer, 5.0)
 
 
 def test_a_drain_is_decided_and_carried_out(host: Host) -> None:
     coordinator = host.coordinate()
-    answer = host.talk.ask(ask="drain", agent="other")
-    assert answer["agent"] == "other"
+    answer = host.talk.ask(Drain(agent="other"), Done)
+    assert answer.agent == "other"
     assert "draining" in [event["kind"] for event in coordinator.events.history.since(0)]
 
 
 def test_an_agent_is_killed_only_after_the_answer(host: Host) -> None:
     coordinator = host.coordinate()
-    assert host.talk.ask(ask="kill", agent="1")["agent"] == "other"
+    assert host.talk.ask(Kill(agent="1"), Done).agent == "other"
     host.on_loop(lambda: None)
     assert ("other", {"say": "die"}) in coordinator.sent  # type: ignore[attr-defined]
 
 
 def test_events_are_told_as_they_happen_until_nobody_listens(host: Host) -> None:
     coordinator = host.coordinate()
-    parts = host.talk.parts(ask="events", last=1, follow=True)
-    assert next(parts)["events"] == coordinator.events.history.latest(1)
+    parts = host.talk.parts(EventsOf(last=1, follow=True), Events)
+    assert list(next(parts).events) == coordinator.events.history.latest(1)
     host.on_loop(lambda: coordinator.decide(lambda job, now: job.scale(2, now)))
-    assert next(parts)["events"][0]["kind"] == "scaled"
+    assert next(parts).events[0]["kind"] == "scaled"
     assert coordinator.events.watchers
     host.on_loop(host.desk.close)
     assert list(parts) == [], "it ends well with the job"
@@ -221,25 +221,25 @@ def test_events_are_told_as_they_happen_until_nobody_listens(host: Host) -> None
 def test_events_are_followed_on_at_the_next_coordinator_from_where_the_last_one_stopped(host: Host) -> None:
     link = cast(Link, FakeLink())
     host.chief.superior = link
-    told_parts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    host.talk.start(told_parts.put, ask="events", last=0, follow=True)
+    told_parts: queue.SimpleQueue[Events] = queue.SimpleQueue()
+    host.talk.link.ask(EventsOf(last=0, follow=True), Events, told_parts.put)
     assert host.chief.heard.wait(5)
     told = host.coordinate_later()
     before = told.events.num_recorded
     host.answer(link, part={"events": [], "last": before - 1})
-    assert told_parts.get(timeout=5)["part"]["events"] == []
+    assert told_parts.get(timeout=5).events == ()
     host.chief.superior, host.chief.coordinator = None, told
-    assert [event["number"] for event in told_parts.get(timeout=5)["part"]["events"]] == [before]
+    assert [event["number"] for event in told_parts.get(timeout=5).events] == [before]
 
 
 def test_a_question_is_passed_on_to_the_coordinator_and_its_answer_back(host: Host) -> None:
     link = cast(Link, FakeLink())
     host.chief.superior = link
-    wait = ask_soon(host.talk, ask="status")
+    answer = host.talk.link.ask(Drain(agent="other"), Done)
     assert host.chief.heard.wait(5)
-    assert host.chief.told[0][1]["question"] == {"ask": "status"}
-    host.answer(link, answer={"phase": "running"})
-    assert wait()["answer"] == {"phase": "running"}
+    assert host.chief.told[0][1]["question"] == {"ask": "drain", "agent": "other"}
+    host.answer(link, answer={"text": "it drains"})
+    assert wait_for(answer, 5.0) == Done(text="it drains")
 
 
 def test_a_question_of_another_agent_is_answered_over_its_link(host: Host) -> None:
@@ -259,61 +259,63 @@ def test_an_agent_that_does_not_coordinate_says_so_to_another(host: Host) -> Non
 
 def test_a_question_waits_for_the_next_coordinator(host: Host) -> None:
     host.chief.superior = cast(Link, FakeLink())
-    wait = ask_soon(host.talk, ask="status")
+    answer = host.talk.link.ask(StatusOf(), JobStatus)
     assert host.chief.heard.wait(5)
     host.chief.superior = None
     host.coordinate()
-    assert wait()["answer"]["coordinator"] == "me"
+    assert wait_for(answer, 5.0).coordinator == "me"
 
 
 def test_what_changes_something_is_not_asked_twice(host: Host) -> None:
     host.chief.superior = cast(Link, FakeLink())
-    wait = ask_soon(host.talk, ask="drain", agent="other")
+    answer = host.talk.link.ask(Drain(agent="other"), Done)
     assert host.chief.heard.wait(5)
     host.chief.superior = None
     coordinator = host.coordinate()
-    assert "was lost before it answered" in wait()["error"]
+    with pytest.raises(CallRefusedError, match="was lost before it answered"):
+        wait_for(answer, 5.0)
     assert not coordinator.job.draining
 
 
 def test_that_there_is_no_coordinator_is_said_after_a_while(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk_module, "WAIT_S", 0.0)
     with pytest.raises(ControlError, match="no coordinator at the moment"):
-        host.talk.ask(ask="status")
+        host.talk.ask(StatusOf(), JobStatus)
 
 
 def test_an_agent_that_ends_says_so_and_ends_what_is_followed(host: Host) -> None:
     host.chief.superior = cast(Link, FakeLink())
-    asked = ask_soon(host.talk, ask="status")
+    asked = host.talk.link.ask(StatusOf(), JobStatus)
     assert host.chief.heard.wait(5)
-    followed = ask_soon(host.talk, ask="logs", last=0, follow=True)
+    followed = host.talk.link.ask(LogsOf(last=0, follow=True), Lines)
     assert host.pump.followed.wait(5)
     host.on_loop(host.desk.close)
-    assert asked() == {**asked(), "error": ENDING}
-    assert "error" not in followed()
+    with pytest.raises(CallRefusedError, match=ENDING):
+        wait_for(asked, 5.0)
+    assert wait_for(followed, 5.0) == Lines()
 
 
 def test_the_last_lines_of_all_workers_or_of_one(host: Host) -> None:
-    assert host.talk.ask(ask="logs", last=2)["lines"] == [
+    assert host.talk.ask(LogsOf(last=2), Lines).lines == (
         "[0] two",
         "[0] three",
         "[0] to stderr",
         "[1] uno",
         "[1] to stderr",
-    ]
-    assert host.talk.ask(ask="logs", rank=1, last=0)["lines"] == []
+    )
+    assert host.talk.ask(LogsOf(rank=1, last=0), Lines).lines == ()
 
 
 def test_the_lines_of_one_rank_are_followed(host: Host) -> None:
-    parts = host.talk.parts(ask="logs", rank=1, last=0, follow=True)
-    assert next(parts) == {"lines": []}
+    parts = host.talk.parts(LogsOf(rank=1, last=0, follow=True), Lines)
+    assert next(parts) == Lines()
     assert host.pump.followed.wait(5)
     (follower,) = host.pump.followers
     follower(b"[0] not this\n[1] this\n")
     follower(b"[0] nor this\n")
     follower(b"[1] and \xff\n")
-    assert next(parts) == {"lines": ["[1] this"]}
-    assert next(parts) == {"lines": ["[1] and \ufffd"]}
+    assert next(parts) == Lines(lines=("[1] this",))
+    assert next(parts) == Lines(lines=("[1] and \ufffd",))
     host.on_loop(host.desk.close)
     assert list(parts) == []
     assert not host.pump.followers
@@ -321,8 +323,8 @@ def test_the_lines_of_one_rank_are_followed(host: Host) -> None:
 
 def test_whoever_is_gone_is_followed_no_longer(host: Host) -> None:
     coordinator = host.coordinate()
-    parts = host.talk.parts(ask="events", last=0, follow=True)
-    assert next(parts)["events"] == []
+    parts = host.talk.parts(EventsOf(last=0, follow=True), Events)
+    assert next(parts).events == ()
     host.talk.close()
     gone = threading.Event()
 

@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
+from multiworld.elastic.control.messages import (
+    QUESTIONS,
+    Drain,
+    EventsOf,
+    Kill,
+    LogsOf,
+    Question,
+    StatusOf,
+    WhoIsHere,
+)
 from multiworld.elastic.control.names import control_name, find_names, short_job
-from multiworld.elastic.control.questions import again, choose_agent, list_agents, number_of, status_of, text_of
+from multiworld.elastic.control.questions import again, choose_agent, list_agents, status_of
 from multiworld.elastic.job.job import Job, JobPlan
 from multiworld.elastic.job.status import JobStatus
+from multiworld.errors import MessageError
 from tests.unit.elastic.job.test_job import Hosts, agent, hosts
 
 LINE = "0000000000000000: 00000002 00000000 {flags} 0001 01 {inode:>5} {name}"
@@ -129,21 +140,36 @@ def test_a_draining_host_is_shown_as_such() -> None:
 
 
 def test_only_questions_that_change_nothing_are_asked_again() -> None:
-    assert again({"ask": "drain", "agent": "a"}) is None
-    assert again({"ask": "status"}) == {"ask": "status"}
-    assert again({"ask": "events", "last": 0}, 7) == {"ask": "events", "last": 0, "since": 7}
+    assert again(Drain(agent="a")) is None
+    assert again(StatusOf()) == StatusOf()
+    assert again(EventsOf(last=0), 7) == EventsOf(last=0, since=7)
 
 
 @pytest.mark.parametrize("value", [None, "1", -1, True, 1.5])
 def test_a_question_with_something_else_than_a_number_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="nodes cannot be"):
-        number_of({"nodes": value}, "nodes")
+    with pytest.raises(MessageError, match="nodes"):
+        QUESTIONS.from_json({"ask": "scale", "nodes": value})
 
 
 def test_a_question_with_something_else_than_a_text_is_refused() -> None:
-    assert text_of({"agent": "a"}, "agent") == "a"
-    with pytest.raises(ValueError, match="agent cannot be None"):
-        text_of({}, "agent")
+    assert QUESTIONS.from_json({"ask": "drain", "agent": "a"}) == Drain(agent="a")
+    with pytest.raises(MessageError, match="'drain' is refused: agent:"):
+        QUESTIONS.from_json({"ask": "drain"})
+
+
+@pytest.mark.parametrize(
+    ("question", "fields"),
+    [
+        (WhoIsHere(), {"ask": "here"}),
+        (StatusOf(), {"ask": "status"}),
+        (Kill(rank=3), {"ask": "kill", "rank": 3}),
+        (Kill(agent="b"), {"ask": "kill", "agent": "b"}),
+        (LogsOf(last=5), {"ask": "logs", "last": 5}),
+        (EventsOf(follow=True), {"ask": "events", "follow": True}),
+    ],
+)
+def test_the_release_before_understands_what_is_asked(question: Question, fields: dict[str, Any]) -> None:
+    assert QUESTIONS.to_json(question) == fields
 
 
 def test_the_status_tells_since_when_a_worker_runs_in_which_process_and_how_often_it_may_fail_yet() -> None:

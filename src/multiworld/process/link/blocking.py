@@ -1,0 +1,63 @@
+"""Control links of a command: dialed and waited for from a thread that may block, and ended all together."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from ...wire.connection import Connection
+from ...wire.dialer import dial
+from ...wire.operation import Operation, pass_on
+from ...wire.progress import ProgressThread
+from ...wire.waiting import outcome, wait_blocking
+from .control_link import ControlLink
+
+__all__ = ["BlockingLinks", "wait_for"]
+
+DIAL_S: Final = 5.0
+
+Opened = TypeVar("Opened", bound=ControlLink[Any, Any])
+A = TypeVar("A")
+
+
+class BlockingLinks:
+    """A context manager."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = ProgressThread(name)
+        self._links: list[ControlLink[Any, Any]] = []
+
+    def __enter__(self) -> BlockingLinks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for link in self._links:
+            link.abort()
+        self._loop.stop()
+
+    def connect(
+        self, host: str, port: int, token: str, purpose: str, link: Opened, timeout_s: float = DIAL_S
+    ) -> Opened:
+        """Open the link. Raises DialError or HandshakeError."""
+        self._links.append(link)
+        connected: Operation[Connection] = Operation()
+
+        def call() -> None:  # on the loop's thread: else it may see that nobody listens while we still begin
+            fields = {"purpose": purpose}
+            pass_on(dial(self._loop, host, port, fields, token.encode(), link, timeout_s=timeout_s), connected)
+
+        self._loop.call_soon(call)
+        wait_blocking(connected)
+        return link
+
+
+def wait_for(operation: Operation[A], timeout_s: float) -> A:
+    """Return the answer. Raises TimeoutError, and what a call fails with (see ``ControlLink.ask``)."""
+    done = threading.Event()
+    operation.add_callback(lambda _: done.set())
+    if not done.wait(timeout_s):
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
+    return outcome(operation)
