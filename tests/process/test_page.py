@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from multiworld.elastic.control.client import ControlError
+from multiworld.elastic.job.history import Event
 from multiworld.elastic.job.status import AgentStatus
 from multiworld.elastic.page.site import serve_job
 from multiworld.elastic.page.snapshot import Failure, Snapshot
@@ -48,8 +49,10 @@ class Shown:
         self.num_taken += 1
         if self.is_over:
             return None
-        common = {"at": 1.0, "kind": "restart", "generation": 1, "term": 1}
-        events = tuple({"number": n, "text": self.text.format(n), **common} for n in range(1, self.happened + 1))
+        events = tuple(
+            Event(number=number, at=1.0, kind="restart", text=self.text.format(number), generation=1, term=1)
+            for number in range(1, self.happened + 1)
+        )
         return Snapshot(
             status=job_status(self.job),
             events=events,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.elastic.job.history import CatchingUp, History
+from multiworld.elastic.job.history import CatchingUp, Event, History
 
 NUMBERS = st.lists(st.integers(1, 300), max_size=200)
 
 
-def event(number: int, term: int) -> dict[str, object]:
-    return {"number": number, "term": term, "kind": "x", "text": "", "at": 1.0, "generation": 1}
+def event(number: int, term: int) -> Event:
+    return Event(number=number, term=term, kind="x", text="", at=1.0, generation=1)
 
 
 def history(numbers: list[int], term: int, max_events: int) -> History:
@@ -40,7 +40,7 @@ def test_after_catching_up_a_copy_has_all_that_the_coordinator_has(
 ) -> None:
     reader, writer = history(ours, 1, 1000), history(theirs, their_term, 1000)
     catch_up(reader, writer)
-    held = {each["number"]: each["term"] for each in reader.since(0)}
+    held = {each.number: each.term for each in reader.since(0)}
     assert held == dict.fromkeys(ours, 1) | dict.fromkeys(theirs, their_term)
     assert catch_up(reader, writer) == 0
 
@@ -51,7 +51,7 @@ def test_a_short_memory_keeps_the_latest_and_asks_for_no_more(
 ) -> None:
     reader, writer = history(ours, 1, max_events), history(theirs, 1, 1000)
     catch_up(reader, writer)
-    held = [each["number"] for each in reader.since(0)]
+    held = [each.number for each in reader.since(0)]
     assert held == sorted(set(held))
     assert len(held) <= max_events
     assert all(number > reader.floor for number in held)
@@ -64,5 +64,5 @@ def test_segments_tell_exactly_what_is_there(added: list[tuple[int, int]]) -> No
     for number, term in added:
         some.add(event(number, term))
     told = {number: term for term, first, last in some.segments() for number in range(first, last + 1)}
-    assert told == {each["number"]: each["term"] for each in some.since(0)}
+    assert told == {each.number: each.term for each in some.since(0)}
     assert sum(some.counts.values()) == len(some)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 
 import tests.unit.process.test_messages as examples
-from multiworld.elastic.job.actions import ORDERS, REPORTS
+from multiworld.elastic.leadership.messages import AGENT_MESSAGES
 from multiworld.errors import MessageError
 from multiworld.process.messages import MESSAGE_SETS, REST, Json, MessageSet
 
@@ -81,7 +81,7 @@ def messages(messages: MessageSet[Any]) -> st.SearchStrategy[Any]:
     return st.one_of([ports if cls is examples.Checked else of_type(cls) for cls in classes])
 
 
-SETS = pytest.mark.parametrize("name", [messages.name for messages in (examples.SAID, ORDERS, REPORTS)])
+SETS = pytest.mark.parametrize("name", [messages.name for messages in (examples.SAID, AGENT_MESSAGES)])
 
 
 @SETS

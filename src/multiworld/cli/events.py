@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..command_parser import CommandParser
 from ..elastic.control.messages import Events, EventsOf
-from ..process.messages import Json
+from ..elastic.job.history import Event
+from ..process.messages import to_json
 from .cluster import cluster_parser, conversation, name_job, told
 
 __all__ = ["command_parser", "main"]
@@ -38,16 +39,14 @@ def command_parser() -> CommandParser:
     return parser
 
 
-def _show(events: Iterable[Mapping[str, Json]], *, as_json: bool) -> None:
+def _show(events: Iterable[Event], *, as_json: bool) -> None:
     for event in events:
-        print(json.dumps(event) if as_json else _line(event), flush=True)
+        print(json.dumps(to_json(event)) if as_json else _line(event), flush=True)
 
 
-def _line(event: Mapping[str, Json]) -> str:
-    return f"{_clock(event['at'])}  g{event['generation']} t{event['term']}  {event['text']}"
+def _line(event: Event) -> str:
+    return f"{_clock(event.at)}  g{event.generation} t{event.term}  {event.text}"
 
 
-def _clock(at_s: Json) -> str:
-    if not isinstance(at_s, int | float):
-        return str(at_s)
+def _clock(at_s: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(at_s))}.{int(at_s * 1000) % 1000:03d}"

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from multiworld.elastic.agent.agent import Agent
 from multiworld.elastic.agent.clock import now_us
 from multiworld.elastic.job.actions import (
     Exited,
     Greeted,
+    HostReport,
+    Master,
     MasterOpened,
     OpenMaster,
     Order,
@@ -30,7 +32,6 @@ from multiworld.elastic.job.actions import (
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.job import JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
-from multiworld.elastic.job.notes import report_to_fields
 from multiworld.elastic.leadership.election import Role
 from multiworld.elastic.leadership.leadership import Leadership
 from multiworld.elastic.leadership.links import AgentLinks
@@ -62,7 +63,7 @@ class EntryAgent:
         self._loop, self._report = loop, report
         self._ports = itertools.count(1)
         self.entries: dict[int, Entry] = {}  # by local rank
-        self._master: list[Any] | None = None
+        self._master: Master | None = None
         self.twice: list[str] = []
         """What must not be: a worker that was started while another ran in its slot."""
 
@@ -82,7 +83,7 @@ class EntryAgent:
             for worker in order.workers:
                 self._loop.call_later(0.01, partial(self.exit, worker, -15, ordered=True))
         elif isinstance(order, OpenMaster):
-            self._master = [order.generation, "127.0.0.1", next(self._ports)]
+            self._master = Master(order.generation, "127.0.0.1", next(self._ports))
             generation, address, port = self._master
             self._report(MasterOpened(generation=generation, address=address, port=port))
 
@@ -107,7 +108,7 @@ class EntryAgent:
     def use_store(self, url: str) -> None:
         """No world is formed here."""
 
-    def introduction(self) -> dict[str, Any]:
+    def introduction(self) -> HostReport:
         reports = [
             WorkerReport(
                 worker=entry.id,
@@ -121,7 +122,7 @@ class EntryAgent:
             )
             for local_rank, entry in self.entries.items()
         ]
-        return {"workers": [report_to_fields(report) for report in reports], "master": self._master}
+        return HostReport(workers=tuple(reports), master=self._master)
 
     def repeat(self) -> None:
         for entry in list(self.entries.values()):

@@ -16,8 +16,10 @@ from ..job.actions import (
     Die,
     Exited,
     Greeted,
+    HostReport,
     InWorld,
     Kill,
+    Master,
     MasterOpened,
     OpenMaster,
     Order,
@@ -28,7 +30,6 @@ from ..job.actions import (
     WorkerReport,
 )
 from ..job.assignment import Assignment
-from ..job.notes import report_to_fields
 from ..job.options import JobOptions
 from ..logs.pump import LogPump
 from ..rendezvous.endpoint import STATIC_PORT, split_endpoint
@@ -119,10 +120,10 @@ class Agent:
         elif timer.signum:
             held.overran(str(timer), timer.signum, self._options.shutdown_s)
 
-    def introduction(self) -> dict[str, Any]:
+    def introduction(self) -> HostReport:
         """Return what a coordinator must know of this host's workers."""
         now = time.monotonic()
-        reports = [
+        reports = (
             WorkerReport(
                 worker=held.id,
                 local_rank=local_rank,
@@ -136,10 +137,10 @@ class Agent:
             )
             for local_rank, held in self._held.items()
             if not held.given_up
-        ]
+        )
         serving = self._masters.current
-        master = None if serving is None else [serving.generation, serving.address, serving.port]
-        return {"workers": [report_to_fields(report) for report in reports], "master": master}
+        master = None if serving is None else Master(serving.generation, serving.address, serving.port)
+        return HostReport(workers=tuple(reports), master=master)
 
     def repeat(self) -> None:
         """Tell a coordinator what it may not have heard of the workers just introduced."""

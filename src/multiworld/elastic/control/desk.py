@@ -19,6 +19,7 @@ from ..agent.agent import Agent
 from ..job.history import Event
 from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
+from ..leadership.messages import Answered, Asked
 from ..logs.pump import LogPump
 from . import questions
 from .log_feed import follow_lines, last_lines
@@ -64,7 +65,7 @@ class Chief(Protocol):
     def superior(self) -> Link | None:
         """The link to it, if another agent is."""
 
-    def tell(self, link: Link, note: dict[str, Any]) -> None: ...
+    def tell(self, link: Link, message: Asked | Answered) -> None: ...
 
 
 class Asker(Protocol):
@@ -100,7 +101,7 @@ class _OtherAgent:
         return self._tell(error=reason)
 
     def _tell(self, **said: Any) -> bool:
-        self._chief.tell(self._link, {"say": "answered", "number": self._number, **said})
+        self._chief.tell(self._link, Answered(number=self._number, **said))
         return True
 
 
@@ -156,25 +157,25 @@ class Desk:
         """Somebody came to the agent's listener, and has proved the token."""
         self._admit(pending, is_local=False)
 
-    def heard(self, link: Link, note: dict[str, Any]) -> None:
+    def heard(self, link: Link, message: Asked | Answered) -> None:
         """Another agent passes on a question, or an answer."""
-        number = int(note["number"])
-        if note["say"] == "asked":
+        number = message.number
+        if isinstance(message, Asked):
             asker = _OtherAgent(self._chief, link, number)
             try:
-                self._take(_Open(QUESTIONS.from_json(note["question"]), asker), passed_on=True)
+                self._take(_Open(QUESTIONS.from_json(message.question), asker), passed_on=True)
             except MessageError as error:
                 asker.refuse(str(error))
         elif number in self._open and self._open[number].asked is link:
             opened = self._open[number]
-            if "part" in note:
-                if type(last := note["part"].get("last")) is int:
+            if message.part is not None:
+                if type(last := message.part.get("last")) is int:
                     opened.last_event = last
-                opened.asker.part(note["part"])
-            elif "error" in note:
-                self._refuse(number, str(note["error"]))
+                opened.asker.part(message.part)
+            elif message.error is not None:
+                self._refuse(number, message.error)
             else:
-                self._answer(number, note["answer"])
+                self._answer(number, message.answer)
 
     def status(self) -> JobStatus | None:
         """Return what is known of the job, if this agent coordinates it."""
@@ -248,8 +249,7 @@ class Desk:
         if chief.coordinator is not None:
             self._attempt(number, partial(self._ask_coordinator, chief.coordinator, opened))
         elif chief.superior is not None:
-            question = QUESTIONS.to_json(opened.question)
-            chief.tell(chief.superior, {"say": "asked", "number": number, "question": question})
+            chief.tell(chief.superior, Asked(number=number, question=QUESTIONS.to_json(opened.question)))
 
     def _look(self) -> None:
         """Look after questions that wait, whose coordinator is another one now, or for which nobody waits."""

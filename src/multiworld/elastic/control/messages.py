@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...process.messages import Json, MessageSet, message, sparse
+from ...process.messages import MessageSet, message, sparse
+from ..job.history import Event
 
 __all__ = [
     "QUESTIONS",
@@ -113,7 +113,7 @@ class Here:
 class Events:
     """``last``: the number of the last event that there is, where more follow."""
 
-    events: tuple[Mapping[str, Json], ...] = ()
+    events: tuple[Event, ...] = ()
     last: int = 0
 
 

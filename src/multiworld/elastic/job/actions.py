@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
-from ...process.messages import Json, MessageSet, message
+from ...process.messages import Json, message
 from .assignment import Assignment
 
 __all__ = [
-    "ORDERS",
-    "REPORTS",
     "Action",
     "Die",
     "End",
     "Exited",
     "Greeted",
+    "HostReport",
     "InWorld",
     "Interrupted",
     "Kill",
+    "Master",
     "MasterOpened",
     "OpenMaster",
     "Order",
@@ -133,11 +133,10 @@ class Record:
 
     kind: str
     text: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Json] = field(default_factory=dict)
 
 
 Order = Start | Stop | Kill | Reassign | OpenMaster | Reset | Die
-ORDERS: MessageSet[Order] = MessageSet("orders to agents", Order, tag="say")
 Action = Start | Stop | Kill | Reassign | OpenMaster | Reset | Release | End | Record
 
 
@@ -157,6 +156,22 @@ class WorkerReport:
     """It was ordered to end."""
     ended: bool = False
     """It has ended, well or not."""
+
+
+class Master(NamedTuple):
+    """The c10d store of a generation, and where it is served."""
+
+    generation: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostReport:
+    """What runs on a host."""
+
+    workers: tuple[WorkerReport, ...] = ()
+    master: Master | None = None
 
 
 @message("greeted")
@@ -225,4 +240,3 @@ class RosterWanted:
 
 
 Report = Greeted | InWorld | Exited | MasterOpened | Runs | Interrupted | RosterWanted
-REPORTS: MessageSet[Report] = MessageSet("reports to the coordinator", Report, tag="say")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
 
+from ...process.messages import Json
 from .job import JobPlan
 from .options import JobOptions
 
@@ -32,7 +33,7 @@ def plan_of(options: JobOptions) -> JobPlan:
     )
 
 
-def what_must_agree(options: JobOptions) -> dict[str, Any]:
+def what_must_agree(options: JobOptions) -> Mapping[str, Json]:
     """Return it by the names under which people know it, ready for JSON."""
     return {
         "the launcher": "multiworld run",

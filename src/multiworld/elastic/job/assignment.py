@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 __all__ = ["Assignment"]
 
@@ -29,12 +28,3 @@ class Assignment:
     role_world_size: int
     master_addr: str
     master_port: int
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return what ``from_fields`` takes, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Assignment:
-        """Raises TypeError for fields that are missing or unknown."""
-        return cls(**fields)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+
+from ...process.messages import REST, Json, to_json
 
 __all__ = ["CatchingUp", "Event", "History", "Segment", "first_number", "is_covered"]
 
@@ -20,8 +22,19 @@ MAX_BYTES = 8 * 1024 * 1024  # as JSON, so that all of them fit into one note
 AT_ONCE = 50  # events in an answer
 UNSEEN = 10_000  # more than a coordinator can have recorded since it last said how many there are
 
-Event = dict[str, Any]
-"""``number``, ``at`` in seconds since the epoch, ``kind``, ``text``, ``generation``, ``term``, and fields."""
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """``at``: seconds since the epoch. ``fields``: what events of its kind say besides; in JSON, among the others."""
+
+    number: int
+    at: float
+    kind: str
+    text: str
+    generation: int
+    term: int
+    fields: Mapping[str, Json] = field(default_factory=dict, metadata=REST)
+
 
 Segment = tuple[int, int, int]
 """A term, and the first and the last number of events in a row that are of that term."""
@@ -70,7 +83,7 @@ class History:
         """Return what it has, ascending."""
         found: list[Segment] = []
         for number in self._numbers:
-            term = int(self._events[number]["term"])
+            term = self._events[number].term
             if found and found[-1][0] == term and found[-1][2] == number - 1:
                 found[-1] = (term, found[-1][1], number)
             else:
@@ -79,17 +92,17 @@ class History:
 
     def add(self, event: Event) -> bool:
         """Take it in, wherever it belongs; returns whether it was news."""
-        number = int(event["number"])
+        number = event.number
         held = self._events.get(number)
-        if number <= self.floor or (held is not None and held["term"] >= event["term"]):
+        if number <= self.floor or (held is not None and held.term >= event.term):
             return False
         if held is not None:
             self._forget(number)
-        size = len(json.dumps(event, separators=(",", ":")))
+        size = len(json.dumps(to_json(event), separators=(",", ":")))
         insort(self._numbers, number)
         self._events[number], self._sizes[number] = event, size
         self._num_bytes += size
-        self.counts[event["kind"]] += 1
+        self.counts[event.kind] += 1
         while len(self) > 1 and (len(self) > self._max_events or self._num_bytes > self._max_bytes):
             self.floor = self._numbers[0]
             del self._events[self.floor]
@@ -101,14 +114,14 @@ class History:
         """Forget what is of another term than the coordinator says: it was recorded while we were cut off."""
         for term, first, last in segments:
             for event in self.between(first, last):
-                if event["term"] != term:
-                    self._forget(int(event["number"]))
+                if event.term != term:
+                    self._forget(event.number)
 
     def _forget(self, number: int) -> None:
         event = self._events.pop(number)
         self._numbers.remove(number)
         self._num_bytes -= self._sizes.pop(number)
-        self.counts[event["kind"]] -= 1
+        self.counts[event.kind] -= 1
 
 
 class CatchingUp:

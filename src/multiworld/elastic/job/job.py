@@ -13,7 +13,21 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from .actions import Action, End, Kill, OpenMaster, Outcome, Reassign, Record, Release, Reset, Start, WorkerReport
+from ...process.messages import Json
+from .actions import (
+    Action,
+    End,
+    Kill,
+    Master,
+    OpenMaster,
+    Outcome,
+    Reassign,
+    Record,
+    Release,
+    Reset,
+    Start,
+    WorkerReport,
+)
 from .failure import FailureCause
 from .layout import AgentInfo, Slot, lay_out
 from .options import DEFAULT_SHUTDOWN_S, MORE_RESTARTS, RestartBudget, RestartPolicy
@@ -76,7 +90,7 @@ class Job:
         self._known: dict[str, AgentInfo] = {}  # also those that are gone
         self._posts = Posts()
         self._ledger = RestartLedger()
-        self._master: tuple[int, str, int] | None = None  # generation, address, port
+        self._master: Master | None = None
         self._master_host: str | None = None  # the agent that was asked to serve it
         self._master_asked_at = now
         self._expected: set[str] = set()
@@ -233,7 +247,7 @@ class Job:
         agent: AgentInfo,
         reports: Sequence[WorkerReport],
         now: float,
-        master: tuple[int, str, int] | None = None,
+        master: Master | None = None,
     ) -> list[Action]:
         """A host is there. One that brings running workers is welcome only while a new coordinator takes over."""
         is_awaited = self.phase is Phase.RESUMING and agent.id in self._expected
@@ -244,14 +258,14 @@ class Job:
         self._expected.discard(agent.id)
         for report in reports:
             self._take_over(Slot(agent.id, report.local_rank), report, now)
-        if master is not None and master[0] == self.generation:
+        if master is not None and master.generation == self.generation:
             self._master = master
         text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is there, with {agent.num_workers} workers"
-        fields = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid}
+        fields: dict[str, Json] = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid}
         return [Record(kind="agent joined", text=text, fields=fields), *self._settle(now)]
 
     def agent_returned(
-        self, agent_id: str, reports: Sequence[WorkerReport], now: float, master: tuple[int, str, int] | None = None
+        self, agent_id: str, reports: Sequence[WorkerReport], now: float, master: Master | None = None
     ) -> list[Action]:
         """An agent has a new connection, and the workers that we know of: say again what may have been lost."""
         for report in reports:
@@ -260,7 +274,7 @@ class Job:
                 worker.uses_multiworld |= report.uses_multiworld
                 self.uses_multiworld |= report.uses_multiworld
                 worker.worlds |= set(report.worlds)
-        if master is not None and master[0] == self.generation:
+        if master is not None and master.generation == self.generation:
             self._master = master
         if self._master_host == agent_id and self._open_master is None:
             self._master_host = None  # so it is asked again
@@ -305,7 +319,7 @@ class Job:
     def master_opened(self, generation: int, address: str, port: int, now: float) -> list[Action]:
         """The store that ``OpenMaster`` ordered is there."""
         if generation == self.generation:
-            self._master = (generation, address, port)
+            self._master = Master(generation, address, port)
         return self._settle(now)
 
     def worker_greeted(self, agent_id: str, worker_id: str) -> None:
@@ -522,7 +536,7 @@ class Job:
         self._master, self._master_host = None, None
         size = sum(self._known[agent].num_workers for agent in self._active)
         text = f"generation {self.generation}: {len(self._active)} hosts, {size} workers"
-        fields = {"generation": self.generation, "num_hosts": len(self._active), "num_workers": size}
+        fields = {"num_hosts": len(self._active), "num_workers": size}
         return [Record(kind="generation", text=text, fields=fields)]
 
     def _provide_master(self, now: float) -> list[Action]:
@@ -672,9 +686,9 @@ class Job:
     @property
     def _open_master(self) -> tuple[str, int] | None:
         """Where this generation's store is, once it is there."""
-        if self._master is None or self._master[0] != self.generation:
+        if self._master is None or self._master.generation != self.generation:
             return None
-        return self._master[1:]
+        return self._master.address, self._master.port
 
     def _start_idle(self, now: float) -> list[Action]:
         """Start what is due, and tell running workers of places that changed, once the generation's store is there."""
@@ -754,7 +768,7 @@ class Job:
 
 def _lost(agent: AgentInfo, cause: str) -> Record:
     text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is lost: {cause}"
-    fields = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid, "cause": cause}
+    fields: dict[str, Json] = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid, "cause": cause}
     return Record(kind="agent lost", text=text, fields=fields)
 
 

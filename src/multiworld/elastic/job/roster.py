@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from ...process.messages import sparse
 from .layout import AgentInfo
 
 __all__ = ["NamesChange", "Roster", "RosterChange", "RosterEntry", "RosterFacts", "change_between", "changed"]
@@ -69,6 +70,7 @@ class NamesChange:
     come: Mapping[str, int]
 
 
+@sparse  # a thousand agents are told it
 @dataclass(frozen=True, kw_only=True)
 class RosterChange:
     """What makes the roster of revision ``since`` that of ``revision``. Members that have ``joined`` stand last.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...world.link import Link
 from ...world.peers import PeerInfo
 from .links import AgentLinks
+from .messages import Attach, Redirect
 
 __all__ = ["Callers"]
 
@@ -16,31 +15,31 @@ class Callers:
 
     def __init__(self, links: AgentLinks) -> None:
         self._links = links
-        self._waiting: dict[Link, dict[str, Any]] = {}
+        self._waiting: dict[Link, Attach] = {}
 
     def __contains__(self, link: Link) -> bool:
         return link in self._waiting
 
     @property
-    def introductions(self) -> list[dict[str, Any]]:
+    def introductions(self) -> list[Attach]:
         return list(self._waiting.values())
 
     @property
     def ids(self) -> set[str]:
-        return {str(note["agent"]["id"]) for note in self._waiting.values()}
+        return {attach.agent.id for attach in self._waiting.values()}
 
     @property
     def are_stale(self) -> bool:
         """Whether each of them was away itself."""
-        return all(note.get("stale") for note in self._waiting.values())
+        return all(attach.stale for attach in self._waiting.values())
 
-    def wait(self, link: Link, note: dict[str, Any]) -> None:
-        self._waiting[link] = note
+    def wait(self, link: Link, attach: Attach) -> None:
+        self._waiting[link] = attach
 
     def forget(self, link: Link) -> None:
         self._waiting.pop(link, None)
 
-    def take_all(self) -> dict[Link, dict[str, Any]]:
+    def take_all(self) -> dict[Link, Attach]:
         """Return those that wait; none does afterwards."""
         taken, self._waiting = self._waiting, {}
         return taken
@@ -48,7 +47,7 @@ class Callers:
     def redirect(self, link: Link, coordinator: PeerInfo) -> None:
         """Send one of them there."""
         self.forget(link)
-        self._links.tell(link, {"say": "redirect", "host": coordinator.host, "port": coordinator.port})
+        self._links.tell(link, Redirect(host=coordinator.host, port=coordinator.port))
 
     def redirect_all(self, coordinator: PeerInfo) -> None:
         for link in list(self._waiting):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from ...wire.progress import ProgressThread, Timer
 from ..agent.clock import now_us
 from ..job.actions import (
-    ORDERS,
-    REPORTS,
     Action,
     Die,
     End,
@@ -23,16 +20,16 @@ from ..job.actions import (
     Outcome,
     Record,
     Release,
+    RosterWanted,
     Runs,
-    WorkerReport,
 )
 from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
-from ..job.notes import outcome_to_fields, report_from_fields
 from ..job.roster import Roster, RosterEntry
 from .election import SMALL_JOB, heirs
-from .event_log import EventLog, segments_of
+from .event_log import EventLog
 from .mailroom import Mailroom
+from .messages import AGENT_MESSAGES, AgentMessage, Attach, Ended, EventsTold, EventsWanted, Welcome
 
 __all__ = ["Coordinator"]
 
@@ -44,7 +41,7 @@ ROSTER_S = 0.05  # in a large job: how long changes of the roster are gathered b
 
 
 class Coordinator:
-    """Runs on one agent's progress thread. ``send(agent_id, note)`` reaches any attached agent, this one's own too.
+    """Runs on one agent's progress thread. ``send(agent_id, message)`` reaches any attached agent, this one's own too.
 
     ``on_over`` is called once, when the job has ended and every agent was told.
     """
@@ -58,7 +55,7 @@ class Coordinator:
         agent_id: str,
         store: str,
         events: EventLog,
-        send: Callable[[str, dict[str, Any]], None],
+        send: Callable[[str, AgentMessage], None],
         on_over: Callable[[Outcome], None],
     ) -> None:
         self._loop, self.job, self._store = loop, job, store
@@ -108,29 +105,33 @@ class Coordinator:
             num_events=self.events.num_recorded,
         )
 
-    def welcome(self, info: AgentInfo, note: dict[str, Any]) -> dict[str, Any]:
+    def welcome(self, attach: Attach, *, peer: str, heartbeat_s: float) -> Welcome:
         """Return what an agent that is about to be attached must know: the roster as it will be then."""
-        return self._mailroom.welcome(info.id, note, self._roster_of([*self._entries.values(), _entry_of(info)]))
+        info = attach.agent
+        roster = self._roster_of([*self._entries.values(), _entry_of(info)])
+        revision = self._mailroom.welcome(info.id, roster, takes_changes=attach.takes_roster_changes)
+        return Welcome(peer=peer, heartbeat_s=heartbeat_s, roster=roster, revision=revision)
 
-    def attach(self, info: AgentInfo, note: dict[str, Any]) -> None:
+    def attach(self, attach: Attach) -> None:
         """An agent reports for duty, with the workers that it runs."""
+        info = attach.agent
         self._attached[info.id], self._entries[info.id] = info, _entry_of(info)
         self.attached_at[info.id] = time.monotonic()
-        self.events.introduced(info.id, segments_of(note))
-        reports, master = _introduced(note)
-        self._carry_out(self.job.agent_attached(info, reports, time.monotonic(), master))
+        self.events.introduced(info.id, attach.segments)
+        self._carry_out(self.job.agent_attached(info, attach.workers, time.monotonic(), attach.master))
         self._tell_roster()
 
-    def welcome_back(self, agent_id: str, note: dict[str, Any]) -> None:
+    def welcome_back(self, attach: Attach) -> None:
         """An agent that we know, with the workers that we know of, has another connection."""
-        self.events.introduced(agent_id, segments_of(note))
-        reports, master = _introduced(note)
-        self._carry_out(self.job.agent_returned(agent_id, reports, time.monotonic(), master))
+        agent_id = attach.agent.id
+        self.events.introduced(agent_id, attach.segments)
+        self._carry_out(self.job.agent_returned(agent_id, attach.workers, time.monotonic(), attach.master))
 
-    def knows(self, agent_id: str, note: dict[str, Any]) -> bool:
+    def knows(self, attach: Attach) -> bool:
         """Whether an agent that introduces itself again is attached, with just the workers that we know of."""
-        ended = {str(report["worker"]) for report in note.get("workers", []) if report["ended"]}
-        workers = {str(report["worker"]) for report in note.get("workers", [])} - ended
+        agent_id = attach.agent.id
+        ended = {report.worker for report in attach.workers if report.ended}
+        workers = {report.worker for report in attach.workers} - ended
         is_in_job = any(agent.id == agent_id for agent in self.job.agents)  # else it was told to begin anew
         return agent_id in self._attached and is_in_job and workers == self.job.running_on(agent_id) - ended
 
@@ -141,15 +142,14 @@ class Coordinator:
             self._carry_out(self.job.agent_lost(agent_id, cause, time.monotonic()))
             self._tell_roster()
 
-    def hear(self, agent_id: str, note: dict[str, Any]) -> None:
+    def hear(self, agent_id: str, report: AgentMessage) -> None:
         """An attached agent reports. Raises MessageError for what is no report."""
         if agent_id not in self._attached or self._closed:
             return
-        if note["say"] in ("events", "events wanted"):
-            self.events.heard(agent_id, note)
-            return
-        report, now = REPORTS.from_json(note), time.monotonic()
-        if isinstance(report, Exited):
+        now = time.monotonic()
+        if isinstance(report, (EventsTold, EventsWanted)):
+            self.events.heard(agent_id, report)
+        elif isinstance(report, Exited):
             failure = dict(report.failure)
             at_us = failure.get("at_us")
             if isinstance(at_us, int):  # by our clock: that of another host may be seconds off
@@ -169,8 +169,10 @@ class Coordinator:
             self._carry_out(self.job.agent_runs(agent_id, report.workers, now))
         elif isinstance(report, Interrupted):
             self._carry_out(self.job.interrupted(report.signum, now, report.why))
-        else:
+        elif isinstance(report, RosterWanted):
             self._mailroom.tell_whole(agent_id, self.roster)
+        else:
+            raise AGENT_MESSAGES.misplaced(report, "an agent does not say this to its coordinator")
 
     def decide(self, decision: Callable[[Job, float], list[Action]]) -> None:
         """Let the job decide on what somebody wants, and carry it out. Raises what ``decision`` does."""
@@ -182,7 +184,7 @@ class Coordinator:
         agent = self._attached[agent_id]
         where = f"{agent.hostname} ({agent.host}:{agent.port})"
         self.record(Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id}))
-        self._send(agent_id, ORDERS.to_json(Die()))
+        self._send(agent_id, Die())
 
     def record(self, record: Record, *, is_notable: bool = False) -> None:
         """Tell people and programs of it; on the console, too, if it is notable."""
@@ -230,17 +232,17 @@ class Coordinator:
         elif isinstance(action, Release):
             self._release(action.agent)
         else:
-            self._send(action.agent, ORDERS.to_json(action))
+            self._send(action.agent, action)
 
     def _end(self, outcome: Outcome) -> None:
-        note = {"say": "end", "outcome": outcome_to_fields(outcome)}
+        ended = Ended(outcome=outcome)
         for agent in self._attached:
-            self._send(agent, note)
+            self._send(agent, ended)
         self._on_over(outcome)
 
     def _release(self, agent: str) -> None:
         outcome = Outcome(status=0, text="this host was drained")
-        self._send(agent, {"say": "end", "outcome": outcome_to_fields(outcome), "of_job": False})
+        self._send(agent, Ended(outcome=outcome, of_job=False))
         self._forget(agent)
         self._tell_roster()
 
@@ -289,10 +291,3 @@ class Coordinator:
 
 def _entry_of(info: AgentInfo) -> RosterEntry:
     return RosterEntry(id=info.id, host=info.host, port=info.port)
-
-
-def _introduced(note: dict[str, Any]) -> tuple[list[WorkerReport], tuple[int, str, int] | None]:
-    """Return the workers of an agent's introduction, and the store that it serves."""
-    reports = [report_from_fields(fields) for fields in note.get("workers", [])]
-    master = note.get("master")
-    return reports, None if master is None else (int(master[0]), str(master[1]), int(master[2]))

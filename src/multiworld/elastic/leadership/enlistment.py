@@ -6,43 +6,48 @@ import errno
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import HandshakeError
 from ...wire.dialer import DialError
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
 from ...world.link import Link
+from ...world.peers import PeerInfo
 from .links import CALL_S, AgentLinks
 from .meeting import Call
+from .messages import AgentMessage, Attach, Redirect, Refuse, Welcome
 
-__all__ = ["WELCOME_S", "Enlistment", "Welcome"]
+__all__ = ["WELCOME_S", "Enlisted", "Enlistment"]
 
 logger = logging.getLogger(__name__)
 
 WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone
 MAX_HOPS = 8
-ANSWERS = ("welcome", "redirect", "refuse")
 CLOSED = (0, errno.ECONNRESET, errno.EPIPE)  # by somebody to whom we had come
 
 
-class Welcome(NamedTuple):
-    """The coordinator takes us."""
+Answer = Welcome | Redirect | Refuse
+
+
+class Enlisted(NamedTuple):
+    """The coordinator, ``peer``, takes us."""
 
     link: Link
-    note: dict[str, Any]
+    peer: PeerInfo
+    welcome: Welcome
 
 
 class Enlistment:
     """One attempt at a time; progress thread only. ``introduction`` returns what the other agent is told about us."""
 
-    def __init__(self, loop: ProgressThread, links: AgentLinks, introduction: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, loop: ProgressThread, links: AgentLinks, introduction: Callable[[], Attach]) -> None:
         self._loop, self._links, self._introduction = loop, links, introduction
-        self._answer: Operation[dict[str, Any]] | None = None
+        self._answer: Operation[Answer] | None = None
         self.link: Link | None = None
         """To the agent whose answer we wait for."""
 
-    async def attempt(self, host: str, port: int, *, is_known: bool = False) -> Call | Welcome:
+    async def attempt(self, host: str, port: int, *, is_known: bool = False) -> Call | Enlisted:
         """Call an agent, and whoever it sends us to. A step coroutine.
 
         Raises HandshakeError if it refuses us for good. ``is_known``: it was an agent of this job, so that whoever
@@ -58,26 +63,28 @@ class Enlistment:
                 if is_known:
                     return Call.DEAD
                 raise
-            answer: dict[str, Any] | None = None
+            answer: Answer | None = None
             try:
                 answer = await self._introduce(link)
             finally:
-                if answer is None or answer["say"] != "welcome":
+                if not isinstance(answer, Welcome):
                     self._links.drop(link)
             if answer is None:
                 return Call.UNKNOWN
-            if answer["say"] == "welcome":
-                return Welcome(link, answer)
-            if answer["say"] == "refuse":
-                raise HandshakeError(str(answer["reason"]))
-            host, port = str(answer["host"]), int(answer["port"])
+            if isinstance(answer, Welcome):
+                return Enlisted(link, PeerInfo.from_json(answer.peer.encode()), answer)
+            if isinstance(answer, Refuse):
+                raise HandshakeError(answer.reason)
+            host, port = answer.host, answer.port
         return Call.UNKNOWN
 
-    def heard(self, link: Link, note: dict[str, Any]) -> bool:
-        """Take what another agent says; False: it is no answer to us."""
-        if link is not self.link or self._answer is None or note["say"] not in ANSWERS:
+    def heard(self, link: Link, message: AgentMessage) -> bool:
+        """Take what another agent says; False: it is no answer to us. Raises ProtocolError: it cannot be one."""
+        if link is not self.link or self._answer is None or not isinstance(message, Answer):
             return False
-        self._answer.succeed(note)
+        if isinstance(message, Welcome):
+            PeerInfo.from_json(message.peer.encode())
+        self._answer.succeed(message)
         return True
 
     def lost(self, link: Link, detail: str) -> bool:
@@ -87,11 +94,11 @@ class Enlistment:
         self._answer.fail(DialError(link.peer.host, link.peer.port, detail))
         return True
 
-    async def _introduce(self, link: Link) -> dict[str, Any] | None:
+    async def _introduce(self, link: Link) -> Answer | None:
         """Say who we are; returns the answer, or None if there is none in time."""
-        self._answer = answer = Operation[dict[str, Any]]()
+        self._answer = answer = Operation[Answer]()
         self.link = link
-        self._links.tell(link, {"say": "attach", **self._introduction()})
+        self._links.tell(link, self._introduction())
         timer = self._loop.call_later(WELCOME_S, partial(_give_up, answer, link))
         try:
             return await answer
@@ -115,5 +122,5 @@ def _meaning(error: DialError, *, is_hop: bool) -> Call:
     return Call.CLOSED if error.errno in CLOSED else Call.UNKNOWN
 
 
-def _give_up(answer: Operation[dict[str, Any]], link: Link) -> None:
+def _give_up(answer: Operation[Answer], link: Link) -> None:
     answer.fail(DialError(link.peer.host, link.peer.port, "no answer in time"))

@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import Any
 
+from ...process.messages import Json
 from ..job.history import CatchingUp, Event, History, Segment, first_number, is_covered
 from .election import heirs
+from .messages import EventsTold, EventsWanted
 
-__all__ = ["EventCopy", "EventLog", "segments_of"]
-
-Note = dict[str, Any]
+__all__ = ["EventCopy", "EventLog"]
 
 
 class _Exchange:
     """With one other agent: it is told what we have, and asked for what we lack."""
 
-    def __init__(self, history: History, send: Callable[[Note], None], *, below: float = inf) -> None:
+    def __init__(
+        self, history: History, send: Callable[[EventsTold | EventsWanted], None], *, below: float = inf
+    ) -> None:
         self._history, self._send, self._below = history, send, below
         self._catching_up = CatchingUp(history, ())
         self._has_news = False
 
     def offer(self) -> None:
         """Say what we have; the other asks for what it wants of that."""
-        self._send({"say": "events", "events": [], "segments": self._history.segments()})
+        self._send(EventsTold(events=(), segments=tuple(self._history.segments())))
 
     def ask(self, offered: Iterable[Segment]) -> None:
         """It has these."""
         self._catching_up = CatchingUp(self._history, offered, below=self._below)
         self._ask_on()
 
-    def answer(self, note: Note) -> None:
-        events = self._history.between(int(note["first"]), int(note["last"]))
-        self._send({"say": "events", "events": events, "answers": int(note["first"])})
+    def answer(self, wanted: EventsWanted) -> None:
+        events = self._history.between(wanted.first, wanted.last)
+        self._send(EventsTold(events=tuple(events), answers=wanted.first))
 
-    def take(self, note: Note) -> bool:
+    def take(self, told: EventsTold) -> bool:
         """Returns whether we have caught up with it just now, and learned something thereby."""
-        for event in note["events"]:
-            self._has_news |= event["number"] < self._below and self._history.add(event)
-        if not self._catching_up.answered(note.get("answers")):
+        for event in told.events:
+            self._has_news |= event.number < self._below and self._history.add(event)
+        if not self._catching_up.answered(told.answers):
             return False
         return not self._ask_on() and self._has_news
 
@@ -50,27 +51,26 @@ class _Exchange:
         if wanted is None:
             return False
         first, last = wanted
-        self._send({"say": "events wanted", "first": first, "last": last})
+        self._send(EventsWanted(first=first, last=last))
         return True
 
 
 class EventCopy:
     """A follower's: what its coordinators have told it. ``tell`` reaches the present one."""
 
-    def __init__(self, tell: Callable[[Note], None]) -> None:
+    def __init__(self, tell: Callable[[EventsTold | EventsWanted], None]) -> None:
         self.history = History()
         self._exchange = _Exchange(self.history, tell)
 
-    def heard(self, note: Note) -> None:
+    def heard(self, said: EventsTold | EventsWanted) -> None:
         """The coordinator tells of events, or wants to know of some."""
-        if note["say"] == "events wanted":
-            self._exchange.answer(note)
+        if isinstance(said, EventsWanted):
+            self._exchange.answer(said)
             return
-        self._exchange.take(note)
-        if "segments" in note:
-            segments = segments_of(note)
-            self.history.agree(segments)
-            self._exchange.ask(segments)
+        self._exchange.take(said)
+        if said.segments is not None:
+            self.history.agree(said.segments)
+            self._exchange.ask(said.segments)
 
 
 class EventLog:
@@ -86,7 +86,7 @@ class EventLog:
         *,
         term: int,
         agent_id: str,
-        send: Callable[[str, Note], None],
+        send: Callable[[str, EventsTold | EventsWanted], None],
         told: Sequence[Segment] = (),
         num_recorded: int = 0,
     ) -> None:
@@ -104,13 +104,20 @@ class EventLog:
         """The number of the last event."""
         return self._next - 1
 
-    def record(self, *, kind: str, text: str, generation: int, fields: dict[str, Any]) -> None:
-        event: Event = {"number": self._next, "at": time.time(), "kind": kind, "text": text}
-        event |= {"generation": generation, "term": self._term, **fields}
+    def record(self, *, kind: str, text: str, generation: int, fields: Mapping[str, Json]) -> None:
+        event = Event(
+            number=self._next,
+            at=time.time(),
+            kind=kind,
+            text=text,
+            generation=generation,
+            term=self._term,
+            fields=fields,
+        )
         self._next += 1
         self.history.add(event)
         for heir in self._heirs:  # first: whoever succeeds us knows of it before anybody who watches
-            self._send(heir, {"say": "events", "events": [event]})
+            self._send(heir, EventsTold(events=(event,)))
         for watcher in list(self.watchers):
             watcher(event)
 
@@ -130,12 +137,12 @@ class EventLog:
         if agent in self._heirs:  # what it was told while it was away is lost
             self._exchange(agent).offer()
 
-    def heard(self, agent: str, note: Note) -> None:
+    def heard(self, agent: str, said: EventsTold | EventsWanted) -> None:
         """An agent tells of events of before, or wants to know of some."""
         exchange = self._exchange(agent)
-        if note["say"] == "events wanted":
-            exchange.answer(note)
-        elif exchange.take(note):
+        if isinstance(said, EventsWanted):
+            exchange.answer(said)
+        elif exchange.take(said):
             for other in self._heirs:
                 if other != agent:
                     self._exchange(other).offer()
@@ -144,8 +151,3 @@ class EventLog:
         if agent not in self._exchanges:
             self._exchanges[agent] = _Exchange(self.history, partial(self._send, agent), below=self._first)
         return self._exchanges[agent]
-
-
-def segments_of(note: Note) -> list[Segment]:
-    """Return what the sender of a note has."""
-    return [(int(term), int(first), int(last)) for term, first, last in note.get("segments", ())]

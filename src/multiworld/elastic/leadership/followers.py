@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
+from ...process.messages import Json
 from ...wire.operation import Operation, drive
 from ...wire.progress import ProgressThread, Timer
 from ...world.link import Link
 from ...world.liveness import Cause
 from ...world.peers import PeerInfo
 from ..job.layout import AgentInfo
-from ..job.notes import agent_from_fields
 from ..rendezvous.base import Address
 from .coordinator import Coordinator
 from .election import has_quorum
 from .links import CALL_S, AgentLinks
+from .messages import AgentMessage, Attach, Refuse, Summon
 
 __all__ = ["FENCE_S", "Followers"]
 
@@ -40,7 +40,7 @@ class Followers:
         links: AgentLinks,
         coordinator: Coordinator,
         *,
-        digest: dict[str, Any],
+        digest: Mapping[str, Json],
         lease_s: float,
         lookouts: Callable[[], list[Address]],
         on_cut_off: Callable[[], None],
@@ -49,7 +49,7 @@ class Followers:
         self._digest, self._patience_s = digest, lease_s + 2 * FENCE_S
         self._lookouts, self._on_cut_off = lookouts, on_cut_off
         self._by_agent: dict[str, Link] = {}
-        self._doors: dict[str, list[Address]] = {}  # where they listen
+        self._doors: dict[str, Sequence[Address]] = {}  # where they listen
         self._silent: dict[str, str] = {}  # those that may still be alive, and why they are lost
         self._patience: dict[str, Timer] = {}  # when those are given up
         self._closed = False
@@ -62,15 +62,15 @@ class Followers:
         gone = set(members) - there - {self._coordinator.agent_id}
         return has_quorum(members, votes=gone, dead=set(), coordinated=False)
 
-    def tell(self, agent_id: str, note: dict[str, Any]) -> None:
+    def tell(self, agent_id: str, message: AgentMessage) -> None:
         """Dropped if it is away: it is told again when it comes back."""
         if agent_id in self._by_agent:
-            self._links.tell(self._by_agent[agent_id], note)
+            self._links.tell(self._by_agent[agent_id], message)
 
-    def heard(self, link: Link, note: dict[str, Any]) -> None:
+    def heard(self, link: Link, message: AgentMessage) -> None:
         agent_id = self._agent_of(link)
         if agent_id is not None:
-            self._coordinator.hear(agent_id, note)
+            self._coordinator.hear(agent_id, message)
 
     def close(self) -> None:
         """Drop them all, without a word."""
@@ -81,20 +81,11 @@ class Followers:
         for agent_id in list(self._silent):
             self._not_silent(agent_id)
 
-    def admit(self, link: Link, note: dict[str, Any]) -> None:
+    def admit(self, link: Link, attach: Attach) -> None:
         """Another agent reports for duty here."""
-        me, coordinator = self._links.me, self._coordinator
+        me, coordinator, info = self._links.me, self._coordinator, attach.agent
         assert me is not None
-        reason = self._disagreement(note)
-        if reason is not None:
-            self._refuse(link, reason)
-            return
-        try:
-            info = agent_from_fields(note["agent"])
-        except (TypeError, KeyError) as error:
-            self._refuse(link, f"the agent's introduction cannot be read: {error}")
-            return
-        reason = self._objection(info)
+        reason = self._disagreement(attach.digest) or self._objection(info)
         if reason is not None:
             self._refuse(link, reason)
             return
@@ -103,22 +94,17 @@ class Followers:
         if old is not None:
             self._links.drop(old)
         self._links.watch(link)
-        self._doors[info.id] = [Address(str(host), int(port)) for host, port in note.get("doors", [])]
-        is_known = coordinator.knows(info.id, note)  # it lost its connection to us, and nothing else
+        self._doors[info.id] = attach.doors
+        is_known = coordinator.knows(attach)  # it lost its connection to us, and nothing else
         if not is_known:
             coordinator.lose(info.id, "it came again")
         self._by_agent[info.id] = link
-        welcome = {
-            "say": "welcome",
-            "peer": me.to_json().decode(),
-            "heartbeat_s": self._links.heartbeat_s,
-            **coordinator.welcome(info, note),
-        }
-        self._links.tell(link, welcome)
+        peer = me.to_json().decode()
+        self._links.tell(link, coordinator.welcome(attach, peer=peer, heartbeat_s=self._links.heartbeat_s))
         if is_known:
-            coordinator.welcome_back(info.id, note)
+            coordinator.welcome_back(attach)
         else:
-            coordinator.attach(info, note)
+            coordinator.attach(attach)
 
     def lost(self, link: Link, cause: Cause, detail: str) -> None:
         """A link to one of them has ended."""
@@ -156,14 +142,11 @@ class Followers:
         if self._closed:
             self._links.drop(link)
             return
-        rank = [self._coordinator.term, self._coordinator.job.generation]
-        note = {"say": "summon", "host": me.host, "port": me.port, "id": self._coordinator.agent_id, "rank": rank}
-        self._links.tell(link, note)
+        rank = (self._coordinator.term, self._coordinator.job.generation)
+        self._links.tell(link, Summon(host=me.host, port=me.port, id=self._coordinator.agent_id, rank=rank))
         self._loop.call_later(CALL_S, partial(self._links.drop, link))
 
-    def _disagreement(self, note: dict[str, Any]) -> str | None:
-        theirs = note.get("digest")
-        there = theirs if isinstance(theirs, dict) else {}
+    def _disagreement(self, there: Mapping[str, Json]) -> str | None:
         differing = [name for name, value in self._digest.items() if there.get(name) != value]
         if differing:
             shown = ", ".join(f"{name} is {self._digest[name]} here and {there.get(name)} there" for name in differing)
@@ -182,7 +165,7 @@ class Followers:
 
     def _refuse(self, link: Link, reason: str) -> None:
         logger.warning("refused the agent at %s: %s", link.peer, reason)
-        self._links.tell(link, {"say": "refuse", "reason": reason})
+        self._links.tell(link, Refuse(reason=reason))
 
     def _not_silent(self, agent_id: str) -> None:
         self._silent.pop(agent_id, None)

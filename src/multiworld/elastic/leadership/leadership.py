@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+from ...process.messages import Json
 from ...wire.operation import Operation, StepsCancelled, drive
 from ...wire.progress import ProgressThread
 from ...world.link import Link
@@ -15,21 +16,34 @@ from ...world.liveness import Cause
 from ...world.peers import PeerInfo
 from ..agent.absence import Absence
 from ..agent.agent import Agent
-from ..job.actions import ORDERS, REPORTS, Interrupted, Outcome, Report, Reset, RosterWanted, Runs
+from ..job.actions import Interrupted, Order, Outcome, Report, Reset, RosterWanted, Runs
 from ..job.job import Job, JobPlan, Phase
 from ..job.layout import AgentInfo
-from ..job.notes import agent_to_fields, outcome_from_fields, outcome_to_fields
 from ..job.roster import Roster
 from ..rendezvous.base import Address, Rendezvous
 from .callers import Callers
 from .coordinator import Coordinator
 from .election import Role, RoleChange, advance
-from .enlistment import WELCOME_S, Enlistment, Welcome
+from .enlistment import WELCOME_S, Enlisted, Enlistment
 from .event_log import EventCopy
 from .first_meeting import FirstMeeting
 from .links import AgentLinks
-from .mailroom import TAKES_CHANGES, RosterCopy
+from .mailroom import RosterCopy
 from .meeting import Call
+from .messages import (
+    AGENT_MESSAGES,
+    AgentMessage,
+    Answered,
+    Asked,
+    Attach,
+    Ended,
+    EventsTold,
+    EventsWanted,
+    RosterChanged,
+    RosterTold,
+    Summon,
+    Welcome,
+)
 from .standing import Standing
 from .succession import Succession
 from .term import JobTerms, Term
@@ -54,7 +68,7 @@ class Leadership:
         *,
         token: bytes,
         lease_s: float,
-        digest: dict[str, Any],
+        digest: Mapping[str, Json],
         rendezvous: Rendezvous,
         on_over: Callable[[Outcome], None],
     ) -> None:
@@ -80,7 +94,7 @@ class Leadership:
         self._events = EventCopy(self._tell_coordinator)
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
         """Told when this agent begins to coordinate, and, with None, when it does no longer."""
-        self.on_control: Callable[[Link, dict[str, Any]], None] = lambda link, note: None
+        self.on_control: Callable[[Link, Asked | Answered], None] = lambda link, message: None
         """Takes what is asked about the job by way of other agents, and the answers."""
 
     def begin(self, links: AgentLinks, agent: Agent, info: AgentInfo) -> None:
@@ -115,12 +129,12 @@ class Leadership:
         """Whether this agent was away, so that the others may have gone on without it, and to the end."""
         return self._standing.is_stale
 
-    def tell(self, link: Link, note: dict[str, Any]) -> None:
-        self._links.tell(link, note)
+    def tell(self, link: Link, message: AgentMessage) -> None:
+        self._links.tell(link, message)
 
     def report(self, report: Report) -> None:
         """Pass on what this host's agent reports; what nobody hears now is told again by its introduction."""
-        self._tell_coordinator(REPORTS.to_json(report))
+        self._tell_coordinator(report)
 
     def interrupt(self, signum: int, why: str = "") -> None:
         """Somebody wants the job to end: on every host, or here, if we know of no other. ``why``: if by no signal."""
@@ -242,30 +256,30 @@ class Leadership:
     async def _follow(self, host: str, port: int, *, is_known: bool = False) -> Call:
         """Report for duty with an agent, or with the one that it sends us to, as ``Enlistment`` does."""
         called = await self._enlistment.attempt(host, port, is_known=is_known)
-        if isinstance(called, Welcome):
+        if isinstance(called, Enlisted):
             self._welcomed(*called)
             return Call.FOLLOWED
         return called
 
-    def _introduction(self) -> dict[str, Any]:
-        roster = self._roster
-        return {
-            "agent": agent_to_fields(self._info),
-            "digest": self._terms.digest,
-            "term": 0 if roster is None else roster.term,
-            "lost": "" if roster is None else roster.coordinator,
-            "stale": self.is_stale,
-            "doors": list(self._links.addresses),
-            "segments": self._events.history.segments(),
-            TAKES_CHANGES: True,
-            **self._agent.introduction(),
-        }
+    def _introduction(self) -> Attach:
+        roster, here = self._roster, self._agent.introduction()
+        return Attach(
+            agent=self._info,
+            digest=self._terms.digest,
+            term=0 if roster is None else roster.term,
+            lost="" if roster is None else roster.coordinator,
+            stale=self.is_stale,
+            doors=tuple(self._links.addresses),
+            segments=tuple(self._events.history.segments()),
+            takes_roster_changes=True,
+            workers=here.workers,
+            master=here.master,
+        )
 
-    def _welcomed(self, link: Link, answer: dict[str, Any]) -> None:
-        peer = PeerInfo.from_json(str(answer["peer"]).encode())
+    def _welcomed(self, link: Link, peer: PeerInfo, welcome: Welcome) -> None:
         self._superior = link
-        self._links.introduce(link, peer, float(answer["heartbeat_s"]))
-        self._take_roster(answer)
+        self._links.introduce(link, peer, welcome.heartbeat_s)
+        self._take_roster(welcome)
         self._go(RoleChange.WELCOMED)
         self._standing.restored()
         logger.info("the coordinator is %s", peer)
@@ -308,29 +322,29 @@ class Leadership:
         if number > 1:
             coordinator.took_over(self._info, self._roster)
         self._agent.use_store(term.store)
-        coordinator.attach(self._info, self._agent.introduction())
+        coordinator.attach(self._introduction())
         self._loop.call_soon(self._agent.repeat)
         self._loop.call_soon(self._interrupt_again)
         coordinator.start()
-        for link, note in self._callers.take_all().items():
-            followers.admit(link, note)
+        for link, attach in self._callers.take_all().items():
+            followers.admit(link, attach)
         self.on_leading(coordinator)
         me = self._links.me
         assert me is not None
         self._rendezvous.announce(Address(me.host, me.port), number)
         followers.look_out()
 
-    def _summoned(self, note: dict[str, Any]) -> None:
+    def _summoned(self, summon: Summon) -> None:
         """There is another coordinator of this job: the one with the higher term, or the older job, goes on."""
-        host, port = str(note["host"]), int(note["port"])
+        host, port = summon.host, summon.port
         if self.role is Role.SEARCHING and self._meeting.is_on:
             self._look_for(self._follow_or_meet(host, port))
             return
-        if self.role is not Role.LEADING or self._term is None or note["id"] == self._info.id:
+        if self.role is not Role.LEADING or self._term is None or summon.id == self._info.id:
             return
         coordinator = self._term.coordinator
-        theirs, ours = list(note["rank"]), [coordinator.term, coordinator.job.generation]
-        if theirs < ours or (theirs == ours and str(note["id"]) > self._info.id):
+        theirs, ours = summon.rank, (coordinator.term, coordinator.job.generation)
+        if theirs < ours or (theirs == ours and summon.id > self._info.id):
             return
         logger.warning("the job has a coordinator at %s:%d already", host, port)
         self._step_down()
@@ -368,25 +382,24 @@ class Leadership:
 
     # ---- owner of the links
 
-    def agent_said(self, link: Link, note: dict[str, Any]) -> None:
+    def agent_said(self, link: Link, message: AgentMessage) -> None:
         self._look_at_the_clock()
-        say = note["say"]
-        if say == "attach":
-            self._wants_to_attach(link, note)
-        elif say == "summon":
-            self._summoned(note)
-        elif say in ("asked", "answered"):
-            self.on_control(link, note)
-        elif say == "end" and link in (self._superior, self._enlistment.link):
-            self._told_end(note)
-        elif self._enlistment.heard(link, note):
+        if isinstance(message, Attach):
+            self._wants_to_attach(link, message)
+        elif isinstance(message, Summon):
+            self._summoned(message)
+        elif isinstance(message, (Asked, Answered)):
+            self.on_control(link, message)
+        elif isinstance(message, Ended) and link in (self._superior, self._enlistment.link):
+            self.end(message.outcome, of_job=message.of_job)
+        elif self._enlistment.heard(link, message):
             return
-        elif say == "welcome":  # we look elsewhere by now
+        elif isinstance(message, Welcome):  # we look elsewhere by now
             self._links.drop(link)
         elif link is self._superior and self.role is Role.FOLLOWING:
-            self._obey(note)
+            self._obey(message)
         elif self._term is not None:
-            self._term.followers.heard(link, note)
+            self._term.followers.heard(link, message)
 
     def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
         self._look_at_the_clock()
@@ -400,19 +413,19 @@ class Leadership:
         if self._term is not None:
             self._term.followers.lost(link, cause, detail)
 
-    def _wants_to_attach(self, link: Link, note: dict[str, Any]) -> None:
+    def _wants_to_attach(self, link: Link, attach: Attach) -> None:
         if self.role is Role.OVER:
             if self._outcome is not None:
-                self._links.tell(link, {"say": "end", "outcome": outcome_to_fields(self._outcome)})
+                self._links.tell(link, Ended(outcome=self._outcome))
             return
         if self.role is Role.LEADING and self._term is not None:
-            self._term.followers.admit(link, note)
+            self._term.followers.admit(link, attach)
             return
-        has_lost_ours = self._roster is not None and note.get("lost") == self._roster.coordinator
+        has_lost_ours = self._roster is not None and attach.lost == self._roster.coordinator
         if self.superior is not None and not has_lost_ours:
             self._callers.redirect(link, self.superior.peer)
             return
-        self._callers.wait(link, note)
+        self._callers.wait(link, attach)
         if self.role is Role.FOLLOWING:  # we have not noticed yet, or it is only the caller that lost it
             self._loop.call_later(WELCOME_S / 2, partial(self._redirect_if_waiting, link))
 
@@ -422,12 +435,12 @@ class Leadership:
 
     # ---- between this agent and the coordinator, which may be this agent
 
-    def _tell_coordinator(self, note: dict[str, Any]) -> None:
+    def _tell_coordinator(self, message: AgentMessage) -> None:
         self._look_at_the_clock()
         if self.role is Role.LEADING and self._term is not None:
-            self._loop.call_soon(partial(self._term.coordinator.hear, self._info.id, note))
+            self._loop.call_soon(partial(self._term.coordinator.hear, self._info.id, message))
         elif self.superior is not None:
-            self._links.tell(self.superior, note)
+            self._links.tell(self.superior, message)
 
     def _interrupt_again(self) -> None:
         """The coordinator that was told before may be gone."""
@@ -439,38 +452,34 @@ class Leadership:
         if self._interrupted is not None:
             self.interrupt(self._interrupted.signum, self._interrupted.why)
 
-    def _obey(self, note: dict[str, Any]) -> None:
+    def _obey(self, message: AgentMessage) -> None:
         if self.role is Role.OVER:
             return
-        say = note["say"]
-        if say in ("roster", "roster change"):
-            self._take_roster(note)
-        elif say == "end":  # from ourselves, as the coordinator
-            self._told_end(note)
-        elif say in ("events", "events wanted"):
-            self._events.heard(note)
+        if isinstance(message, (RosterTold, RosterChanged)):
+            self._take_roster(message)
+        elif isinstance(message, Ended):  # from ourselves, as the coordinator
+            self.end(message.outcome, of_job=message.of_job)
+        elif isinstance(message, (EventsTold, EventsWanted)):
+            self._events.heard(message)
+        elif isinstance(message, Reset):
+            self._agent.fence(self._attach_anew, forgets=True)
+        elif isinstance(message, Order):
+            self._agent.obey(message)
         else:
-            order = ORDERS.from_json(note)
-            if isinstance(order, Reset):
-                self._agent.fence(self._attach_anew, forgets=True)
-            else:
-                self._agent.obey(order)
-
-    def _told_end(self, note: dict[str, Any]) -> None:
-        self.end(outcome_from_fields(note["outcome"]), of_job=bool(note.get("of_job", True)))
+            raise AGENT_MESSAGES.misplaced(message, "a coordinator does not say this")
 
     def _attach_anew(self) -> None:
         """Our workers are gone, as the coordinator wanted: report for duty as a new host."""
         if self.role is Role.LEADING and self._term is not None:
-            self._term.coordinator.attach(self._info, self._agent.introduction())
+            self._term.coordinator.attach(self._introduction())
         elif self.role is Role.FOLLOWING and self._superior is not None:
             peer = self._superior.peer
             self._links.drop(self._superior)
             self._go(RoleChange.LOST)
             self._look_for(self._follow_or_succeed(peer.host, peer.port))
 
-    def _take_roster(self, note: dict[str, Any]) -> None:
-        if not self._copy.take(note):
+    def _take_roster(self, news: Welcome | RosterTold | RosterChanged) -> None:
+        if not self._copy.take(news):
             self.report(RosterWanted())
             return
         self._roster = roster = self._copy.roster

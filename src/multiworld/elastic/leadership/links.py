@@ -1,4 +1,4 @@
-"""The links between the agents of a job: calls in and out, notes, and who is lost."""
+"""The links between the agents of a job: calls in and out, messages, and who is lost."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 import time
 from typing import Any, Protocol
 
-from ...errors import HandshakeError, MessageError
+from ...errors import HandshakeError, MessageError, ProtocolError
 from ...wire.dialer import DialError, dial
-from ...wire.frames import Kind
+from ...wire.frames import Kind, pack_frame
 from ...wire.listener import Listener, Pending, Route
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
@@ -19,6 +19,7 @@ from ...world.liveness import Cause, LivenessPolicy, Lost
 from ...world.peers import PeerInfo
 from ..agent.front_door import FrontDoor
 from ..rendezvous.base import Address
+from .messages import AGENT_MESSAGES, AgentMessage, Refuse
 
 __all__ = ["CALL_S", "AgentLinks", "AgentLinksOwner"]
 
@@ -32,8 +33,8 @@ RETRY_S = 0.05
 class AgentLinksOwner(Protocol):
     """Who decides about links; called on the progress thread."""
 
-    def agent_said(self, link: Link, note: dict[str, Any]) -> None:
-        """Whoever opened a link says first what it wants. MessageError: it cannot be read, and is dropped."""
+    def agent_said(self, link: Link, message: AgentMessage) -> None:
+        """Whoever opened a link says first what it wants. Raises ProtocolError: it makes no sense, and is dropped."""
 
     def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
         """``Cause.DIED`` and ``Cause.LEFT`` are certain; after the others the agent may still be alive."""
@@ -66,7 +67,7 @@ class AgentLinks:
         self.door: FrontDoor | None = None
         """Where workers of plain programs may come, too."""
         self._doors: list[FrontDoor] = []
-        self._packed: tuple[dict[str, Any], bytes] = ({}, b"")  # the last note
+        self._packed: tuple[AgentMessage | None, bytes] = (None, b"")  # the last message
         self.routes: dict[str, Route] = {PURPOSE: self._called}
         """Who decides on callers, by what they call for; for listeners that are opened from now on."""
 
@@ -146,10 +147,10 @@ class AgentLinks:
         """The agent that called stays: watch it from now on."""
         self._detector.watch(link)
 
-    def tell(self, link: Link, note: dict[str, Any]) -> None:
-        """One note to many links is packed once: a roster of a thousand agents takes a while."""
-        if note is not self._packed[0]:
-            self._packed = (note, Link.pack(Kind.AGENT_NOTE, note))
+    def tell(self, link: Link, message: AgentMessage) -> None:
+        """One message to many links is packed once: a roster of a thousand agents takes a while."""
+        if message is not self._packed[0]:
+            self._packed = (message, pack_frame(Kind.AGENT_NOTE, AGENT_MESSAGES.encode(message)))
         link.send(self._packed[1])
 
     def say_goodbye(self, link: Link) -> None:
@@ -201,11 +202,14 @@ class AgentLinks:
         self._detector.heard(link)
 
     def link_news(self, link: Link, kind: int, fields: dict[str, Any]) -> None:
-        if kind == Kind.AGENT_NOTE and link in self._links:
-            try:
-                self._owner.agent_said(link, fields)
-            except MessageError as error:  # of another release, or of somebody who errs: the next may be read
-                logger.warning("what the agent at %s said is dropped: %s", link.peer, error)
+        if kind != Kind.AGENT_NOTE or link not in self._links:
+            return
+        try:
+            self._owner.agent_said(link, AGENT_MESSAGES.from_json(fields))
+        except ProtocolError as error:  # of another release, or of somebody who errs: the next may be read
+            logger.warning("what the agent at %s said is dropped: %s", link.peer, error)
+            if isinstance(error, MessageError) and error.kind == "attach":
+                self.tell(link, Refuse(reason=f"the agent's introduction cannot be read: {error}"))
 
     def link_lost(self, link: Link, reason: str, *, unreachable: bool) -> None:
         self._loop.call_soon(lambda: self._gone(link, reason, unreachable=unreachable))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from ...process.messages import Json
 from ...store.tcp import TCPStoreServer
 from ...wire.progress import ProgressThread
 from ..job.actions import Outcome
@@ -16,9 +16,10 @@ from ..job.layout import AgentInfo
 from ..job.roster import Roster
 from ..rendezvous.base import Address
 from .coordinator import Coordinator
-from .event_log import EventLog, segments_of
+from .event_log import EventLog
 from .followers import Followers
 from .links import AgentLinks
+from .messages import AgentMessage, Attach
 
 __all__ = ["JobTerms", "Term"]
 
@@ -30,7 +31,7 @@ class JobTerms:
     plan: JobPlan
     token: bytes
     lease_s: float
-    digest: dict[str, Any]
+    digest: Mapping[str, Json]
 
 
 class Term:
@@ -50,9 +51,9 @@ class Term:
         number: int,
         history: History,
         before: Roster | None,
-        callers: Sequence[dict[str, Any]],
+        callers: Sequence[Attach],
         lookouts: Callable[[], list[Address]],
-        obey: Callable[[dict[str, Any]], None],
+        obey: Callable[[AgentMessage], None],
         on_over: Callable[[Outcome], None],
         on_cut_off: Callable[[], None],
     ) -> None:
@@ -69,7 +70,7 @@ class Term:
             term=number,
             agent_id=info.id,
             send=self._send,
-            told=[segment for note in callers for segment in segments_of(note)],
+            told=[segment for attach in callers for segment in attach.segments],
             num_recorded=0 if before is None else before.num_events,
         )
         self.coordinator = Coordinator(
@@ -99,12 +100,12 @@ class Term:
         self.coordinator.close()
         self._store.close()
 
-    def _send(self, agent_id: str, note: dict[str, Any]) -> None:
+    def _send(self, agent_id: str, message: AgentMessage) -> None:
         if agent_id == self._agent_id:
-            self._loop.call_soon(partial(self._obey_ourselves, note))
+            self._loop.call_soon(partial(self._obey_ourselves, message))
         else:
-            self.followers.tell(agent_id, note)
+            self.followers.tell(agent_id, message)
 
-    def _obey_ourselves(self, note: dict[str, Any]) -> None:
+    def _obey_ourselves(self, message: AgentMessage) -> None:
         if not self._is_closed:  # else we have stepped down since, and ended our workers
-            self._obey(note)
+            self._obey(message)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from ...observe.server import PageServer
 from ...observe.snapshots import Snapshots
 from ...wire.names import is_address
 from ...wire.progress import ProgressThread
 from ..job.actions import Record
+from ..job.history import Event
 from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
 from .site import ReadLines, serve_job
@@ -85,7 +85,7 @@ class PageKeeper:
         if self._server is not None:
             self._server.join(timeout_s)
 
-    def _happened(self, record: dict[str, Any]) -> None:
+    def _happened(self, event: Event) -> None:
         if self._snapshots is not None:
             self._snapshots.changed()
 
@@ -95,7 +95,7 @@ class PageKeeper:
             return None
         history = coordinator.events.history
         if self._began_at is None and (first := history.between(1, 1)):
-            self._began_at = float(first[0]["at"])
+            self._began_at = first[0].at
         return Snapshot(
             status=status,
             events=tuple(history.latest(MAX_EVENTS)),

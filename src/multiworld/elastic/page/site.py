@@ -16,6 +16,7 @@ from ...observe.server import HEALTHZ, PageServer
 from ...observe.site import HTML, JSON, Answer, Request, Site
 from ...observe.sites import site_rule
 from ...observe.snapshots import Snapshots
+from ...process.messages import to_json
 from ..job.status import AgentStatus
 from .metrics import metrics_text
 from .snapshot import Snapshot
@@ -99,7 +100,9 @@ def _messages(snapshots: Snapshots[Snapshot], number: int) -> Iterator[bytes]:
             number = 0
         if events := snapshot.events_since(number):
             number = snapshot.last_number
-            messages.append(event_stream.event(json.dumps(events), name="events", event_id=str(number)))
+            messages.append(
+                event_stream.event(json.dumps([to_json(each) for each in events]), name="events", event_id=str(number))
+            )
         if not messages and time.monotonic() - silent_since >= event_stream.KEEPALIVE_S:
             messages.append(event_stream.KEEPALIVE)
         if messages:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from ...process.messages import to_json
+from ..job.history import Event
 from ..job.status import JobStatus
 
 __all__ = ["Failure", "Snapshot", "latest_failures"]
@@ -38,7 +40,7 @@ class Snapshot:
     """
 
     status: JobStatus
-    events: tuple[Mapping[str, Any], ...]
+    events: tuple[Event, ...]
     last_number: int
     counts: Mapping[str, int]
     began_at: float | None = None
@@ -68,11 +70,11 @@ class Snapshot:
     def first(self) -> dict[str, Any]:
         """What the page shows before the first event comes, ready for JSON."""
         failures = [asdict(each) for each in self.failures]
-        return {"status": self._shown, "failures": failures, "events": self.events}
+        return {"status": self._shown, "failures": failures, "events": [to_json(event) for event in self.events]}
 
-    def events_since(self, number: int) -> tuple[Mapping[str, Any], ...]:
+    def events_since(self, number: int) -> tuple[Event, ...]:
         """Return those with higher numbers, as far as they are kept."""
-        return tuple(event for event in self.events if event["number"] > number)
+        return tuple(event for event in self.events if event.number > number)
 
 
 def latest_failures(failures: Sequence[Mapping[str, Any]]) -> tuple[Failure, ...]:

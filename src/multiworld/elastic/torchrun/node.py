@@ -9,9 +9,9 @@ import signal
 import socket
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from torch._C._distributed_c10d import Store
 from torch.distributed.elastic.rendezvous import (
@@ -23,6 +23,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from ...process.logs.carrier import LogCarrier
+from ...process.messages import Json
 from ...wire.descriptors import raise_limit
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
@@ -30,7 +31,7 @@ from ...wire.waiting import run_in_thread, wait_blocking
 from ...world.liveness import LivenessPolicy
 from ..agent.master_store import MasterKeeper, MasterStore
 from ..control.client import PURPOSE as CONTROL
-from ..job.actions import MasterOpened, Outcome
+from ..job.actions import Master, MasterOpened, Outcome
 from ..job.agreement import plan_of, what_must_agree
 from ..job.layout import AgentInfo
 from ..job.options import JobOptions
@@ -243,9 +244,9 @@ class Node:
     def _serving(self, master: MasterStore) -> None:
         self._leadership.report(MasterOpened(generation=master.generation, address=master.address, port=master.port))
 
-    def _what_is_served(self) -> tuple[int, str, int] | None:
+    def _what_is_served(self) -> Master | None:
         master = self._masters.current
-        return None if master is None else (master.generation, master.address, master.port)
+        return None if master is None else Master(master.generation, master.address, master.port)
 
     def _leave(self) -> None:
         """Let the others go on without this host."""
@@ -266,7 +267,7 @@ class Node:
         self._masters.close()
 
 
-def _digest(options: JobOptions) -> dict[str, Any]:
+def _digest(options: JobOptions) -> Mapping[str, Json]:
     """Return what must agree, but for what is torchrun's affair."""
     agreed = {**what_must_agree(options), "the launcher": "torchrun"}
     return {name: value for name, value in agreed.items() if name not in ("--restart", "--max-restarts")}

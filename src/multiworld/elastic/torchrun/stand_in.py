@@ -5,12 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ..agent.clock import now_us
-from ..job.actions import Exited, OpenMaster, Order, Reassign, Report, Start, Stop, WorkerReport
+from ..job.actions import Exited, HostReport, Master, OpenMaster, Order, Reassign, Report, Start, Stop, WorkerReport
 from ..job.assignment import Assignment
-from ..job.notes import report_to_fields
 
 __all__ = ["Part", "StandIn"]
 
@@ -48,7 +46,7 @@ class StandIn:
         report: Callable[[Report], None],
         *,
         open_master: Callable[[int], None],
-        serving: Callable[[], tuple[int, str, int] | None],
+        serving: Callable[[], Master | None],
         on_change: Callable[[], None],
         on_left: Callable[[], None],
     ) -> None:
@@ -120,7 +118,7 @@ class StandIn:
     def use_store(self, url: str) -> None:
         """Worlds are formed at this store; torchrun's workers have no use for it."""
 
-    def introduction(self) -> dict[str, Any]:
+    def introduction(self) -> HostReport:
         """Return what a coordinator must know of this host."""
         self._drop_if_ended_as_ordered()
         part, serving = self.part, self._serving()
@@ -137,8 +135,8 @@ class StandIn:
                 stopping=part.is_recalled and part.returncode is None,
                 ended=part.returncode is not None,
             )
-            reports.append(report_to_fields(report))
-        return {"workers": reports, "master": None if serving is None else list(serving)}
+            reports.append(report)
+        return HostReport(workers=tuple(reports), master=serving)
 
     def repeat(self) -> None:
         """The coordinator knows us now: tell it what it may not have heard."""

@@ -29,11 +29,13 @@ from multiworld.elastic.control.messages import (
     WhoIsHere,
 )
 from multiworld.elastic.control.questions import ENDING
+from multiworld.elastic.job.actions import Die
 from multiworld.elastic.job.history import History
 from multiworld.elastic.job.job import Job, JobPlan
 from multiworld.elastic.job.status import JobStatus
 from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.leadership.event_log import EventLog
+from multiworld.elastic.leadership.messages import AgentMessage, Answered, Asked, Attach
 from multiworld.elastic.logs.pump import LogPump
 from multiworld.process.link import CallRefusedError, wait_for
 from multiworld.process.link.envelope import pack_asked
@@ -54,11 +56,11 @@ class Chief:
 
     coordinator: Coordinator | None = None
     superior: Link | None = None
-    told: list[tuple[Link, dict[str, Any]]] = field(default_factory=list)
+    told: list[tuple[Link, Asked | Answered]] = field(default_factory=list)
     heard: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, link: Link, note: dict[str, Any]) -> None:
-        self.told.append((link, note))
+    def tell(self, link: Link, message: Asked | Answered) -> None:
+        self.told.append((link, message))
         self.heard.set()
 
 
@@ -122,10 +124,10 @@ class Host:
 
     def coordinate_later(self) -> Coordinator:
         """As ``coordinate``, but for saying so."""
-        sent: list[tuple[str, dict[str, Any]]] = []
+        sent: list[tuple[str, AgentMessage]] = []
 
-        def send(name: str, note: dict[str, Any]) -> None:
-            sent.append((name, note))
+        def send(name: str, message: AgentMessage) -> None:
+            sent.append((name, message))
 
         job = Job(JobPlan(min_nodes=1, max_nodes=2), now=0.0)
         coordinator = Coordinator(
@@ -142,15 +144,15 @@ class Host:
 
         def attach() -> None:
             for name in ("me", "other"):
-                coordinator.attach(agent_info(name), {})
+                coordinator.attach(Attach(agent=agent_info(name)))
 
         self.on_loop(attach)
         return coordinator
 
     def answer(self, link: Link, **payload: Any) -> None:
         """Let the coordinator that was asked last over ``link`` answer."""
-        number = self.chief.told[-1][1]["number"]
-        self.on_loop(lambda: self.desk.heard(link, {"say": "answered", "number": number, **payload}))
+        number = self.chief.told[-1][1].number
+        self.on_loop(lambda: self.desk.heard(link, Answered(number=number, **payload)))
 
 
 @pytest.fixture
@@ -196,14 +198,14 @@ def test_a_drain_is_decided_and_carried_out(host: Host) -> None:
     coordinator = host.coordinate()
     answer = host.talk.ask(Drain(agent="other"), Done)
     assert answer.agent == "other"
-    assert "draining" in [event["kind"] for event in coordinator.events.history.since(0)]
+    assert "draining" in [event.kind for event in coordinator.events.history.since(0)]
 
 
 def test_an_agent_is_killed_only_after_the_answer(host: Host) -> None:
     coordinator = host.coordinate()
     assert host.talk.ask(Kill(agent="1"), Done).agent == "other"
     host.on_loop(lambda: None)
-    assert ("other", {"say": "die"}) in coordinator.sent  # type: ignore[attr-defined]
+    assert ("other", Die()) in coordinator.sent  # type: ignore[attr-defined]
 
 
 def test_events_are_told_as_they_happen_until_nobody_listens(host: Host) -> None:
@@ -211,7 +213,7 @@ def test_events_are_told_as_they_happen_until_nobody_listens(host: Host) -> None
     parts = host.talk.parts(EventsOf(last=1, follow=True), Events)
     assert list(next(parts).events) == coordinator.events.history.latest(1)
     host.on_loop(lambda: coordinator.decide(lambda job, now: job.scale(2, now)))
-    assert next(parts).events[0]["kind"] == "scaled"
+    assert next(parts).events[0].kind == "scaled"
     assert coordinator.events.watchers
     host.on_loop(host.desk.close)
     assert list(parts) == [], "it ends well with the job"
@@ -229,7 +231,7 @@ def test_events_are_followed_on_at_the_next_coordinator_from_where_the_last_one_
     host.answer(link, part={"events": [], "last": before - 1})
     assert told_parts.get(timeout=5).events == ()
     host.chief.superior, host.chief.coordinator = None, told
-    assert [event["number"] for event in told_parts.get(timeout=5).events] == [before]
+    assert [event.number for event in told_parts.get(timeout=5).events] == [before]
 
 
 def test_a_question_is_passed_on_to_the_coordinator_and_its_answer_back(host: Host) -> None:
@@ -237,7 +239,7 @@ def test_a_question_is_passed_on_to_the_coordinator_and_its_answer_back(host: Ho
     host.chief.superior = link
     answer = host.talk.link.ask(Drain(agent="other"), Done)
     assert host.chief.heard.wait(5)
-    assert host.chief.told[0][1]["question"] == {"ask": "drain", "agent": "other"}
+    assert host.chief.told[0][1] == Asked(number=1, question={"ask": "drain", "agent": "other"})
     host.answer(link, answer={"text": "it drains"})
     assert wait_for(answer, 5.0) == Done(text="it drains")
 
@@ -245,16 +247,20 @@ def test_a_question_is_passed_on_to_the_coordinator_and_its_answer_back(host: Ho
 def test_a_question_of_another_agent_is_answered_over_its_link(host: Host) -> None:
     host.coordinate()
     link = cast(Link, FakeLink())
-    host.on_loop(lambda: host.desk.heard(link, {"say": "asked", "number": 9, "question": {"ask": "status"}}))
-    ((over, note),) = host.chief.told
+    host.on_loop(lambda: host.desk.heard(link, Asked(number=9, question={"ask": "status"})))
+    ((over, answered),) = host.chief.told
     assert over is link
-    assert (note["say"], note["number"], note["answer"]["coordinator"]) == ("answered", 9, "me")
+    assert isinstance(answered, Answered)
+    assert answered.answer is not None
+    assert (answered.number, answered.answer["coordinator"]) == (9, "me")
 
 
 def test_an_agent_that_does_not_coordinate_says_so_to_another(host: Host) -> None:
     link = cast(Link, FakeLink())
-    host.on_loop(lambda: host.desk.heard(link, {"say": "asked", "number": 9, "question": {"ask": "status"}}))
-    assert "does not coordinate the job any more" in host.chief.told[0][1]["error"]
+    host.on_loop(lambda: host.desk.heard(link, Asked(number=9, question={"ask": "status"})))
+    answered = host.chief.told[0][1]
+    assert isinstance(answered, Answered)
+    assert "does not coordinate the job any more" in (answered.error or "")
 
 
 def test_a_question_waits_for_the_next_coordinator(host: Host) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import Any
 
 import pytest
 
-from multiworld.elastic.job.history import AT_ONCE, UNSEEN, CatchingUp, History, first_number, is_covered
+from multiworld.elastic.job.history import AT_ONCE, UNSEEN, CatchingUp, Event, History, first_number, is_covered
 from multiworld.elastic.leadership.election import NUM_HEIRS, SMALL_JOB, heirs
 from multiworld.elastic.leadership.event_log import EventCopy, EventLog
+from multiworld.elastic.leadership.messages import EventsTold, EventsWanted
 
 
-def event(number: int, term: int = 1, *, kind: str = "restart", text: str = "") -> dict[str, Any]:
-    return {"number": number, "term": term, "kind": kind, "text": text, "at": 1.0, "generation": 1}
+def event(number: int, term: int = 1, *, kind: str = "restart", text: str = "") -> Event:
+    return Event(number=number, term=term, kind=kind, text=text, at=1.0, generation=1)
 
 
 def history(*numbers: int, term: int = 1, **limits: int) -> History:
@@ -25,7 +25,7 @@ def history(*numbers: int, term: int = 1, **limits: int) -> History:
 
 
 def numbers(some: History) -> list[int]:
-    return [each["number"] for each in some.since(0)]
+    return [each.number for each in some.since(0)]
 
 
 class Job:
@@ -36,8 +36,8 @@ class Job:
         self.log: EventLog
         self.chief = ""
         self.attached: dict[str, None] = {}
-        self.on_the_way: deque[tuple[str, str, dict[str, Any]]] = deque()
-        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.on_the_way: deque[tuple[str, str, EventsTold | EventsWanted]] = deque()
+        self.sent: list[tuple[str, EventsTold | EventsWanted]] = []
 
     def come(self, *agents: str) -> None:
         for agent in agents:
@@ -64,21 +64,21 @@ class Job:
 
     def deliver(self) -> None:
         while self.on_the_way:
-            sender, receiver, note = self.on_the_way.popleft()
+            sender, receiver, said = self.on_the_way.popleft()
             if receiver == self.chief:
-                self.log.heard(sender, note)
+                self.log.heard(sender, said)
             else:
-                self.copies[receiver].heard(note)
+                self.copies[receiver].heard(said)
 
     def texts(self, agent: str) -> list[str]:
-        return [each["text"] for each in self.copies[agent].history.since(0)]
+        return [each.text for each in self.copies[agent].history.since(0)]
 
-    def _send(self, agent: str, note: dict[str, Any]) -> None:
-        self.sent.append((agent, note))
-        self.on_the_way.append((self.chief, agent, note))
+    def _send(self, agent: str, said: EventsTold | EventsWanted) -> None:
+        self.sent.append((agent, said))
+        self.on_the_way.append((self.chief, agent, said))
 
-    def _tell_chief(self, agent: str, note: dict[str, Any]) -> None:
-        self.on_the_way.append((agent, self.chief, note))
+    def _tell_chief(self, agent: str, said: EventsTold | EventsWanted) -> None:
+        self.on_the_way.append((agent, self.chief, said))
 
 
 def test_the_last_events_are_kept_and_all_are_counted() -> None:
@@ -86,7 +86,7 @@ def test_the_last_events_are_kept_and_all_are_counted() -> None:
     assert (numbers(some), some.last, some.floor) == ([5, 6, 7], 7, 4)
     assert some.counts["restart"] == 7
     assert not some.add(event(2)), "it was dropped before"
-    assert [each["number"] for each in some.latest(2)] == [6, 7]
+    assert [each.number for each in some.latest(2)] == [6, 7]
 
 
 def test_long_events_are_fewer() -> None:
@@ -155,7 +155,7 @@ def test_an_heir_is_told_what_happens_and_asks_for_what_has_happened() -> None:
     job.happen("now")
     job.deliver()
     assert job.texts("b") == [*texts, "now"]
-    assert max(len(note.get("events", [])) for _, note in job.sent) == AT_ONCE
+    assert max(len(said.events) for _, said in job.sent if isinstance(said, EventsTold)) == AT_ONCE
 
 
 def test_what_happened_is_known_after_two_coordinators_have_died() -> None:
@@ -171,7 +171,7 @@ def test_what_happened_is_known_after_two_coordinators_have_died() -> None:
     job.lead("c", 3, num_recorded=2)
     job.happen("three")
     assert job.texts("c") == ["one", "two", "three"]
-    assert [(each["number"], each["term"]) for each in job.copies["c"].history.since(0)] == [(1, 1), (2, 2), (3, 3)]
+    assert [(each.number, each.term) for each in job.copies["c"].history.since(0)] == [(1, 1), (2, 2), (3, 3)]
     assert job.log.is_complete
 
 

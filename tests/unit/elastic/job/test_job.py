@@ -13,6 +13,7 @@ from multiworld.elastic.job.actions import (
     Action,
     End,
     Kill,
+    Master,
     OpenMaster,
     Outcome,
     Reassign,
@@ -743,7 +744,7 @@ def test_a_store_that_was_asked_for_is_asked_for_again_when_the_agent_has_a_new_
     job = Job(JobPlan(min_nodes=1, max_nodes=1), now=0.0)
     assert any(isinstance(each, OpenMaster) for each in job.agent_attached(agent("a"), [], 0.0))
     assert [type(each) for each in job.agent_returned("a", [], 0.0)] == [OpenMaster]
-    started = job.agent_returned("a", [], 0.0, master=(1, "127.0.0.1", 7))
+    started = job.agent_returned("a", [], 0.0, master=Master(1, "127.0.0.1", 7))
     assert [type(each) for each in started] == [Start, Start]
 
 

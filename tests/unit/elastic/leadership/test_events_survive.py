@@ -43,7 +43,7 @@ def test_the_events_of_a_job_survive_its_coordinators() -> None:
         assert wait_until(lambda: disorder(agents, plan) is None, WAIT_S), disorder(agents, plan)
 
     def await_kinds(*kinds: str) -> Callable[[], bool]:
-        return lambda: [kind for each in events(leader(agents)) if (kind := each["kind"]) in kinds] == list(kinds)
+        return lambda: [kind for each in events(leader(agents)) if (kind := each.kind) in kinds] == list(kinds)
 
     try:
         settle()
@@ -60,10 +60,10 @@ def test_the_events_of_a_job_survive_its_coordinators() -> None:
         settle()
         third = events(leader(agents))
         assert third[: len(second)] == second
-        assert [each["number"] for each in third] == list(range(1, len(third) + 1))
-        takeovers = [each for each in third if each["kind"] == "takeover"]
-        assert [each["term"] for each in takeovers] == [2, 3]
-        assert all(each["text"].endswith(f"(term {each['term']})") for each in takeovers), "nothing may be missing"
+        assert [each.number for each in third] == list(range(1, len(third) + 1))
+        takeovers = [each for each in third if each.kind == "takeover"]
+        assert [each.term for each in takeovers] == [2, 3]
+        assert all(each.text.endswith(f"(term {each.term})") for each in takeovers), "nothing may be missing"
     finally:
         for agent in agents:
             if not agent.is_dead:

@@ -11,20 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from multiworld.elastic.job.actions import ORDERS, REPORTS, Outcome, Report
+from multiworld.elastic.job.actions import Order, Outcome, Report
 from multiworld.elastic.job.history import History
 from multiworld.elastic.job.job import Job, JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
-from multiworld.elastic.job.notes import change_from_fields, change_to_fields
 from multiworld.elastic.job.options import RestartPolicy
-from multiworld.elastic.job.roster import Roster, RosterEntry, change_between, changed
+from multiworld.elastic.job.roster import Roster, RosterChange, RosterEntry, change_between, changed
 from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.leadership.event_log import EventLog
-from multiworld.elastic.leadership.mailroom import TAKES_CHANGES, Mailroom, RosterCopy
-from multiworld.wire.frames import Kind
+from multiworld.elastic.leadership.mailroom import Mailroom, RosterCopy
+from multiworld.elastic.leadership.messages import AGENT_MESSAGES, AgentMessage, Attach, RosterChanged, RosterTold
+from multiworld.process.messages import from_json, to_json
+from multiworld.wire.frames import HEADER_BYTES
 from multiworld.wire.handshake import decode_fields, encode_fields
 from multiworld.wire.progress import ProgressThread
-from multiworld.world.link import Link
 from tests.unit.elastic.simulated_agents import EntryAgent
 
 NUM_HOSTS = 1000
@@ -79,7 +79,7 @@ class Cluster:
     num_bytes: Counter[str] = field(default_factory=Counter)
     num_notes: Counter[str] = field(default_factory=Counter)
     took_s: list[float] = field(default_factory=list)  # by each decision of the coordinator
-    packed: tuple[dict[str, Any], bytes] = field(default_factory=lambda: ({}, b""))
+    packed: tuple[AgentMessage | None, bytes] = (None, b"")
 
     def __post_init__(self) -> None:
         loop = cast(ProgressThread, self.loop)
@@ -109,14 +109,21 @@ class Cluster:
         )
         agent = EntryAgent(cast(ProgressThread, self.loop), partial(self.report, name))
         self.agents[name] = agent
-        introduction = {**agent.introduction(), TAKES_CHANGES: self.takes_changes}
+        report = agent.introduction()
+        attach = Attach(
+            agent=info,
+            takes_roster_changes=self.takes_changes,
+            workers=report.workers,
+            master=report.master,
+        )
         if name != LEADER:
-            self.count("attach", introduction)
-            welcome = self.count("welcome", {"say": "welcome", **self.coordinator.welcome(info, introduction)})
+            self.count(attach)
+            welcome = self.coordinator.welcome(attach, peer="", heartbeat_s=1.0)
+            self.count(welcome)
             if len(self.agents) % EVERY == 0 or name == NEWCOMER:
                 self.copies[name] = RosterCopy()
                 self.copies[name].take(welcome)
-        self.decide(partial(self.coordinator.attach, info, introduction))
+        self.decide(partial(self.coordinator.attach, attach))
 
     def lose(self, name: str) -> None:
         del self.agents[name]
@@ -128,31 +135,34 @@ class Cluster:
         decision()
         self.took_s.append(time.thread_time() - began)
 
-    def send(self, name: str, note: dict[str, Any]) -> None:
+    def send(self, name: str, message: AgentMessage) -> None:
         if name == LEADER:
-            if note["say"] not in ("events", "events wanted"):
-                self.loop.call_soon(partial(self.agents[name].obey, ORDERS.from_json(note)))
-            return
-        if name in self.agents:
-            self.loop.call_soon(partial(self.hear, name, self.count(str(note["say"]), note)))
+            if isinstance(message, Order):
+                self.loop.call_soon(partial(self.agents[name].obey, message))
+        elif name in self.agents:
+            self.loop.call_soon(partial(self.hear, name, message, self.count(message)))
 
-    def hear(self, name: str, note: dict[str, Any]) -> None:
-        if note["say"] in ("roster", "roster change"):
-            assert name not in self.copies or self.copies[name].take(note)
-        elif note["say"] not in ("events", "events wanted"):
-            self.agents[name].obey(ORDERS.from_json(note))
+    def hear(self, name: str, message: AgentMessage, packed: bytes) -> None:
+        if isinstance(message, (RosterTold, RosterChanged)) and name not in self.copies:
+            return
+        unpacked = AGENT_MESSAGES.decode(packed)
+        if isinstance(unpacked, (RosterTold, RosterChanged)):
+            assert self.copies[name].take(unpacked)
+        elif isinstance(unpacked, Order):
+            self.agents[name].obey(unpacked)
 
     def report(self, name: str, report: Report) -> None:
-        note = REPORTS.to_json(report)
-        told = note if name == LEADER else self.count(str(note["say"]), note)
-        self.decide(partial(self.coordinator.hear, name, told))
+        if name != LEADER:
+            self.count(report)
+        self.decide(partial(self.coordinator.hear, name, report))
 
-    def count(self, what: str, note: dict[str, Any]) -> dict[str, Any]:
-        if note is not self.packed[0]:  # as the links of agents do
-            self.packed = (note, Link.pack(Kind.AGENT_NOTE, note))
-        self.num_bytes[what] += len(self.packed[1])
+    def count(self, message: AgentMessage) -> bytes:
+        if message is not self.packed[0]:  # as the links of agents do
+            self.packed = (message, AGENT_MESSAGES.encode(message))
+        what = type(message).__name__
+        self.num_bytes[what] += HEADER_BYTES + len(self.packed[1])
         self.num_notes[what] += 1
-        return note
+        return self.packed[1]
 
     def check(self) -> None:
         """Agents know what the coordinator does, and every rank runs once."""
@@ -196,7 +206,7 @@ def lose_and_replace(*, takes_changes: bool = True) -> Cluster:
 def test_one_host_of_a_thousand_lost_and_replaced_costs_two_megabytes_at_most() -> None:
     cluster = lose_and_replace()
     assert sum(cluster.num_bytes.values()) <= MAX_BYTES
-    assert not cluster.num_notes["roster"]
+    assert not cluster.num_notes["RosterTold"]
 
 
 def roster(members: str, *, active: str = "", finished: str = "", **others: Any) -> Roster:
@@ -224,7 +234,7 @@ def test_a_change_leads_from_one_roster_to_the_other_over_the_wire(after: Roster
     if change is None:  # those that stay have another order
         assert after.active == ("c", "b")
         return
-    assert changed(before, change_from_fields(decode_fields(encode_fields(change_to_fields(change))))) == after
+    assert changed(before, from_json(RosterChange, decode_fields(encode_fields(to_json(change))))) == after
 
 
 def test_what_is_known_of_active_hosts_is_part_of_the_change() -> None:
@@ -244,24 +254,28 @@ def test_another_coordinator_tells_its_roster_whole() -> None:
     assert change_between(roster("ab"), roster("ab", term=2), since=1, revision=2) is None
 
 
+def welcome(mailroom: Mailroom, there: Roster, *, takes_changes: bool = True) -> RosterTold:
+    return RosterTold(roster=there, revision=mailroom.welcome("b", there, takes_changes=takes_changes))
+
+
 @pytest.mark.parametrize("takes_changes", [True, False])
 def test_an_agent_of_a_release_without_changes_is_told_the_whole_roster(takes_changes: bool) -> None:
-    sent: list[tuple[str, dict[str, Any]]] = []
-    mailroom = Mailroom(lambda agent, note: sent.append((agent, note)))
+    sent: list[RosterTold | RosterChanged] = []
+    mailroom = Mailroom(lambda agent, news: sent.append(news))
     copy = RosterCopy()
-    assert copy.take(mailroom.welcome("b", {TAKES_CHANGES: True} if takes_changes else {}, roster("ab")))
+    assert copy.take(welcome(mailroom, roster("ab"), takes_changes=takes_changes))
     mailroom.tell("b", roster("abc"))
     mailroom.tell("b", roster("abc", active="c"))
-    assert [note["say"] for _, note in sent] == ["roster change" if takes_changes else "roster"] * 2
-    assert [copy.take(note) for _, note in sent] == [True, True]
+    assert [type(news) for news in sent] == [RosterChanged if takes_changes else RosterTold] * 2
+    assert [copy.take(news) for news in sent] == [True, True]
     assert copy.roster == roster("abc", active="c")
 
 
 def test_an_agent_that_has_missed_a_change_is_told_the_whole_roster_once_it_says_so() -> None:
-    sent: list[dict[str, Any]] = []
-    mailroom = Mailroom(lambda agent, note: sent.append(note))
+    sent: list[RosterTold | RosterChanged] = []
+    mailroom = Mailroom(lambda agent, news: sent.append(news))
     copy = RosterCopy()
-    copy.take(mailroom.welcome("b", {TAKES_CHANGES: True}, roster("ab")))
+    copy.take(welcome(mailroom, roster("ab")))
     mailroom.tell("b", roster("abc"))
     mailroom.tell("b", roster("abcd"))
     assert not copy.take(sent[1])
@@ -274,8 +288,8 @@ def test_an_agent_that_has_missed_a_change_is_told_the_whole_roster_once_it_says
 
 
 def test_an_agent_that_knows_all_is_told_nothing() -> None:
-    sent: list[dict[str, Any]] = []
-    mailroom = Mailroom(lambda agent, note: sent.append(note))
-    mailroom.welcome("b", {TAKES_CHANGES: True}, roster("ab"))
+    sent: list[RosterTold | RosterChanged] = []
+    mailroom = Mailroom(lambda agent, news: sent.append(news))
+    welcome(mailroom, roster("ab"))
     mailroom.tell("b", roster("ab"))
     assert not sent

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from multiworld.elastic.job.history import Event
 from multiworld.elastic.job.options import JobOptions
 from multiworld.elastic.launch.parser import run_parser
 from multiworld.elastic.page.metrics import metrics_text
@@ -26,7 +27,9 @@ SAMPLE = re.compile(rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{{LABEL}(?:,{LABEL
 
 def snapshot(num_events: int = 0, **changes: Any) -> Snapshot:
     numbers = range(1, num_events + 1)
-    kept = tuple({"number": number, "kind": "x", "text": str(number), "at": 1.0} for number in numbers)[-3:]
+    kept = tuple(Event(number=number, kind="x", text=str(number), at=1.0, generation=1, term=1) for number in numbers)[
+        -3:
+    ]
     return Snapshot(status=replace(job_status(three()), **changes), events=kept, last_number=num_events, counts={})
 
 
@@ -98,7 +101,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 @pytest.mark.parametrize(("number", "texts"), [(0, ["3", "4", "5"]), (3, ["4", "5"]), (4, ["5"]), (5, []), (9, [])])
 def test_a_reader_gets_the_events_that_are_new_to_it(number: int, texts: list[str]) -> None:
-    assert [event["text"] for event in snapshot(5).events_since(number)] == texts
+    assert [event.text for event in snapshot(5).events_since(number)] == texts
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Host:
 
     @property
     def introduced(self) -> list[str]:
-        return [report["worker"] for report in self.stand_in.introduction()["workers"]]
+        return [report.worker for report in self.stand_in.introduction().workers]
 
     def _hear(self, report: Report) -> None:
         assert isinstance(report, Exited)
