@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 import multiworld as mw
+from multiworld.serving.control.orders import ORDERS, MemberOrder
+from multiworld.serving.control.reports import MemberReport, reports_of
 from multiworld.serving.member.control_line import ControlLine
 from multiworld.serving.member.hand_over import donate_weights, take_weights
-from multiworld.serving.member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, Message, edge_world
+from multiworld.serving.member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
 
 __all__ = ["FakeMember", "main"]
 
@@ -24,10 +26,12 @@ JOIN_S = 10.0
 class FakeMember:
     """Does what it is told. Asked for its weights it dies, if the folder holds a file ``MEMBER.dies``."""
 
-    def __init__(self, manager: mw.WorldManager, arguments: dict[str, Any], tell: Callable[[Message], None]) -> None:
+    def __init__(
+        self, manager: mw.WorldManager, arguments: dict[str, Any], tell: Callable[[MemberReport], None]
+    ) -> None:
         self.manager, self.member, self.stage = manager, arguments["member"], arguments["stage"]
         self.store, self.folder = arguments["store"], Path(arguments["folder"])
-        self.tell = tell
+        self._tell = tell
         self.state = "loaded" if self.stage == "gateway" else "starting"
         self.version = 1
         self.worlds: dict[tuple[str, str], mw.World] = {}
@@ -36,9 +40,12 @@ class FakeMember:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loading: asyncio.Task[None] | None = None
 
-    def hello(self) -> Message:
+    def tell(self, report: dict[str, Any]) -> None:
+        self._tell(reports_of(self.member).from_json(report))
+
+    def hello(self) -> MemberReport:
         edges = [{"peer": peer, "as": role} for peer, role in self.worlds]
-        return {
+        hello = {
             "event": "hello",
             "member": self.member,
             "stage": self.stage,
@@ -48,8 +55,10 @@ class FakeMember:
             "version": self.version,
             "edges": edges,
         }
+        return reports_of(self.member).from_json(hello)
 
-    def obey(self, order: Message) -> None:
+    def obey(self, message: MemberOrder) -> None:
+        order = ORDERS.to_json(message)
         do = order["do"]
         if do == "open":
             self.open.add(order["peer"])
@@ -68,7 +77,7 @@ class FakeMember:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _load(self, order: Message) -> None:
+    async def _load(self, order: dict[str, Any]) -> None:
         donor, path = order["donor"], order["weights"]
         try:
             if donor is not None:
@@ -80,19 +89,21 @@ class FakeMember:
             self.tell({**failed, "error": str(error), "traceback": ""})
             return
         if "bad" in weights:
-            self.tell({"event": "load_failed", "error": "these weights are bad", "traceback": "Traceback …"})
+            self.tell(
+                {"event": "load_failed", "donor": donor, "error": "these weights are bad", "traceback": "Traceback …"}
+            )
             return
         self.version, self.state = order["version"], "loaded"
         (self.folder / f"{self.member}.loaded").write_text(f"{donor or 'init'} {float(weights['w'][0]):g}")
         self.tell({"event": "loaded", "version": self.version, "took_s": 0.0, "from": "init"})
 
-    async def _donate(self, order: Message) -> None:
+    async def _donate(self, order: dict[str, Any]) -> None:
         if (self.folder / f"{self.member}.dies").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         weights = {"w": torch.full((2,), float(self.version))}
         await donate_weights(self.manager, self.member, order["to"], weights, self.store, "auto")
 
-    async def _connect(self, order: Message) -> None:
+    async def _connect(self, order: dict[str, Any]) -> None:
         peer, role = order["peer"], order["as"]
         upstream = role == "upstream"
         name = edge_world(self.member, peer) if upstream else edge_world(peer, self.member)
@@ -127,7 +138,7 @@ async def _run(arguments: dict[str, Any]) -> None:
     ) as manager:
         member = FakeMember(manager, arguments, lambda message: line.tell(message))
         line = ControlLine(
-            manager, member.member, arguments["store"], hello=lambda: member.hello(), on_message=member.obey
+            manager, member.member, arguments["store"], hello=lambda: member.hello(), on_order=member.obey
         )
         talking = asyncio.ensure_future(line.run())
         await member.left.wait()

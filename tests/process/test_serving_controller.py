@@ -16,9 +16,11 @@ import pytest
 import torch
 
 import multiworld as mw
+from multiworld.process.messages import from_json
 from multiworld.serving.control.controller import Controller
 from multiworld.serving.control.lines import AttachedLine
 from multiworld.serving.control.spec import DeploymentSpec
+from multiworld.serving.control.status import ControllerStatus
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.hosts.client import ask
@@ -83,9 +85,10 @@ async def _part(gateway: FakeMember, line: AttachedLine) -> None:
     line.close()
 
 
-def replicas(status: dict[str, Any], stage: str = "") -> dict[str, int]:
+def replicas(status: ControllerStatus | dict[str, Any], stage: str = "") -> dict[str, int]:
     """Return the pids of the replicas that take requests."""
-    return {each["id"]: each["pid"] for each in status["replicas"] if each["open"] and each["id"].startswith(stage)}
+    known = status if isinstance(status, ControllerStatus) else from_json(ControllerStatus, status)
+    return {each.id: each.pid or 0 for each in known.replicas if each.open and each.id.startswith(stage)}
 
 
 async def until(holds: Callable[[], bool], timeout_s: float = 15.0) -> float:
@@ -121,14 +124,14 @@ async def test_members_are_replaced_when_killed_or_stopped_and_donors_when_they_
         await controller.scale("b", 3, timeout_s=30)
         loaded = {path.stem: path.read_text() for path in tmp_path.glob("b-*.loaded")}
         assert loaded["b-5"] == "init 0"
-        assert all(name in controller.status()["stages"] for name in ("a", "b"))
+        assert all(name in controller.status().stages for name in ("a", "b"))
 
 
 async def test_updates_are_rolled_out_and_back_and_replicas_drained(tmp_path: Path) -> None:
     async with deployed(tmp_path) as controller:
         assert await controller.update("b", {"w": torch.full((2,), 7.0)}, settle_s=0.1) == 2
         status = controller.status()
-        assert [each["version"] for each in status["replicas"] if each["stage"] == "b"] == [2, 2]
+        assert [each.version for each in status.replicas if each.stage == "b"] == [2, 2]
         assert (tmp_path / "b-3.loaded").read_text() == "init 7"
         with pytest.raises(DeploymentError, match="these weights are bad"):
             await controller.update("b", {"bad": torch.zeros(1)}, settle_s=0.1)
@@ -138,7 +141,7 @@ async def test_updates_are_rolled_out_and_back_and_replicas_drained(tmp_path: Pa
         await controller.scale("b", 1)  # in the same turn of the loop: those are not started first and forgotten then
         assert len(replicas(controller.status(), "b")) == 1
         (host,) = controller._hosts.values()
-        await until(lambda: set(host.members) == {each["id"] for each in controller.status()["replicas"]})
+        await until(lambda: set(host.members) == {each.id for each in controller.status().replicas})
         with pytest.raises(DeploymentError, match="cannot be read"):
             await controller.update("b", tmp_path / "none.pt")
         await controller.scale("b", 2)

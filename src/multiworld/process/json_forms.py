@@ -202,6 +202,19 @@ def _form(hint: Any) -> Form:
     raise TypeError(f"a message cannot have a field of type {hint}")
 
 
+def _form_of_field(hint: Any, metadata: Mapping[str, Any]) -> Form:
+    form = _form(hint)
+    if "none" not in metadata:
+        return form
+    none = metadata["none"]
+    return dataclasses.replace(
+        form,
+        pack=lambda value: none if value is None else form.pack(value),
+        unpack=lambda value: None if value == none else form.unpack(value),
+        plain=frozenset(),
+    )
+
+
 _RECORDS: dict[type, Form] = {}
 
 
@@ -229,13 +242,19 @@ class _Record:
         self._rest = next((field.name for field in fields if field.metadata.get("rest")), None)
         fields = [field for field in fields if field.name != self._rest]
         self._names = tuple(field.name for field in fields)
+        self._shown = tuple(field.metadata.get("json", field.name) for field in fields)
         self._defaults = {field.name: _default(field) for field in fields if self._cls in SPARSE}
-        forms = [(field, _form(hints[field.name])) for field in fields]
+        forms = [(field, _form_of_field(hints[field.name], field.metadata)) for field in fields]
         missing = dataclasses.MISSING
-        self._packs = [(field.name, form.pack) for field, form in forms]
+        self._packs = [form.pack for _, form in forms]
         self._unpacks = [
-            (field.name, form.unpack, field.default is missing and field.default_factory is missing)
-            for field, form in forms
+            (
+                field.name,
+                shown,
+                form.unpack,
+                field.default is missing and field.default_factory is missing,
+            )
+            for (field, form), shown in zip(forms, self._shown, strict=True)
         ]
         self._plain = [form.plain for _, form in forms]
         self._ints: dict[tuple[type, ...], list[str] | None] = {}  # which are, if all is plain: by the types of values
@@ -250,26 +269,28 @@ class _Record:
         fields = getattr(value, "__dict__", {})
         packed = dict(fields) if self._is_plain(fields) else self._each_packed(self._values(value))
         if self._defaults:
-            packed = {name: each for name, each in packed.items() if getattr(value, name) != self._defaults[name]}
+            for name, shown in zip(self._names, self._shown, strict=True):
+                if getattr(value, name) == self._defaults[name]:
+                    del packed[shown]
         if self._rest is not None:
             rest = _each_of_mapping(getattr(value, self._rest), _json)
-            for name in rest.keys() & set(self._names):
+            for name in rest.keys() & set(self._shown):
                 raise RefusalError("a field has this name already").inside(name)
             packed |= rest
         return packed
 
     def _each_packed(self, values: Sequence[Any]) -> dict[str, Any]:
         packed = {}
-        for (name, pack), value in zip(self._packs, values, strict=True):
+        for shown, pack, value in zip(self._shown, self._packs, values, strict=True):
             try:
-                packed[name] = pack(value)
+                packed[shown] = pack(value)
             except RefusalError as refusal:
-                raise refusal.inside(name) from None
+                raise refusal.inside(shown) from None
         return packed
 
     def _is_plain(self, fields: dict[str, Any]) -> bool:
         """Whether these are the fields in their order, and look the same in JSON: a roster has thousands of such."""
-        if tuple(fields) != self._names:
+        if tuple(fields) != self._shown or self._shown != self._names:
             return False
         types_of_values = tuple(map(type, fields.values()))
         try:
@@ -292,7 +313,7 @@ class _Record:
             self._look()
         arguments = fields if self._is_plain(fields) else self._each_unpacked(fields)
         if self._rest is not None:
-            others = {name: each for name, each in fields.items() if name not in self._names}
+            others = {name: each for name, each in fields.items() if name not in self._shown}
             arguments = {**arguments, self._rest: _each_of_mapping(others, _json)}
         try:
             return self._cls(**arguments)
@@ -301,14 +322,14 @@ class _Record:
 
     def _each_unpacked(self, fields: dict[str, Any]) -> dict[str, Any]:
         arguments = {}
-        for name, unpack, is_needed in self._unpacks:
+        for name, shown, unpack, is_needed in self._unpacks:
             try:
-                if name in fields:
-                    arguments[name] = unpack(fields[name])
+                if shown in fields:
+                    arguments[name] = unpack(fields[shown])
                 elif is_needed:
                     raise RefusalError("it is missing")
             except RefusalError as refusal:
-                raise refusal.inside(name) from None
+                raise refusal.inside(shown) from None
         return arguments
 
 
@@ -451,7 +472,10 @@ def by_kind(classes: Sequence[type], tag: str) -> dict[str, Any]:
     if len(found) < len(classes):
         raise TypeError(f"two of {', '.join(cls.__name__ for cls in classes)} are of the same kind")
     for cls in classes:
-        if any(field.name == tag or field.metadata.get("rest") for field in dataclasses.fields(cls)):
+        if any(
+            field.metadata.get("json", field.name) == tag or field.metadata.get("rest")
+            for field in dataclasses.fields(cls)
+        ):
             raise TypeError(f"{cls.__name__} has a field {tag!r}, or may, where its kind stands")
     return found
 

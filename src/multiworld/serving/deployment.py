@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..channel.base import Payload
 from ..model.signature import Signature
+from ..process.messages import to_json
 from .control.actions import FleetEvent
 from .control.controller import Controller
 from .gateway.served import Metric
@@ -56,8 +57,7 @@ class Deployment:
         ``cpu``: how many processors it kept busy in the last second; ``rss_bytes``, ``pss_bytes``: its memory, and that
         without what it shares with others. None: not told yet, or not by this kernel.
         """
-        replicas: list[dict[str, Any]] = self._controller.status()["replicas"]
-        return replicas
+        return [to_json(replica) for replica in self._controller.status().replicas]
 
     async def scale(self, stage: str, replicas: int, *, timeout_s: float | None = 60.0) -> None:
         """Have another number of replicas; returns when they serve, and those that are too many have finished."""
@@ -90,7 +90,7 @@ class Deployment:
     def readiness(self) -> tuple[bool, str]:
         """Return whether a request would be answered now, and if not, what is missing."""
         status = self._controller.status()
-        return status["ready"], status["missing"]
+        return status.ready, status.missing
 
     def on_event(self, call: Callable[[FleetEvent], None]) -> None:
         """Have each event of the deployment told from now on."""
@@ -108,7 +108,7 @@ class Deployment:
 
     def status(self) -> dict[str, Any]:
         """Return how all stands, as JSON."""
-        return {**self._controller.status(), "requests": self._front.statistics()}
+        return {**to_json(self._controller.status()), "requests": to_json(self._front.statistics())}
 
     def metrics(self) -> Mapping[str, Metric | float]:
         """Return what Prometheus is to see: of the requests of this process."""

@@ -85,7 +85,7 @@ class GatewayService:
         return {
             "name": self._name,
             "gateway": self._front.member,
-            "requests": self._front.statistics(),
+            "requests": vars(self._front.statistics()),
             "stages": self._front.node.statistics(),
         }
 
@@ -137,7 +137,7 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
         tracer = _tracer(arguments.get("tracing"), blueprint.name)
         front.tracer, front.pipeline = tracer, blueprint.name
         member = GatewayMember(manager, place, front, host=arguments.get("host", ""))
-        line = ControlLine(manager, place.member, place.store, hello=member.hello, on_message=member.obey)
+        line = ControlLine(manager, place.member, place.store, hello=member.hello, on_order=member.obey)
         member.line = line
         running = asyncio.ensure_future(line.run())
         options_of_http = GatewayOptions(**arguments["http"])

@@ -58,7 +58,7 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint, files: MemberFil
         backend = str(blueprint.options.get("backend", "auto"))
         place = place_of(arguments["member"], blueprint.graph, arguments["store"], policy, backend)
         member = ReplicaMember(manager, place, host=arguments.get("host", ""), files=files)
-        line = ControlLine(manager, place.member, place.store, hello=member.hello, on_message=member.obey)
+        line = ControlLine(manager, place.member, place.store, hello=member.hello, on_order=member.obey)
         member.line = line
         running = asyncio.ensure_future(line.run())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.left.set)

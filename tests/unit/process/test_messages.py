@@ -340,3 +340,24 @@ def test_only_frozen_dataclasses_are_messages() -> None:
 
     with pytest.raises(TypeError, match="no frozen dataclass"):
         from_json(Loose, {"x": 1})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    start: str = field(metadata={"json": "from"})
+    role: str = field(default="", metadata={"json": "as"})
+    host: Host | None = field(default=None, metadata={"none": {}})
+
+
+def test_a_field_may_have_another_name_in_json() -> None:
+    assert to_json(Way(start="a")) == {"from": "a", "as": "", "host": {}}
+    assert from_json(Way, {"from": "a", "as": "b"}) == Way(start="a", role="b")
+    with pytest.raises(MessageError) as refused:
+        from_json(Way, {"start": "a"})
+    assert refused.value.field == "from"
+
+
+def test_an_empty_object_may_stand_for_none() -> None:
+    assert from_json(Way, {"from": "a", "host": {}}) == Way(start="a")
+    there = Way(start="a", host=Host(name="h"))
+    assert from_json(Way, to_json(there)) == there

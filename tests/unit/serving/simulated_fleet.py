@@ -8,15 +8,31 @@ from typing import Any
 
 from multiworld.serving.control.actions import Action, Donate, Emit, FleetEvent, KillProcess, Send, StartProcess
 from multiworld.serving.control.fleet import Fleet
+from multiworld.serving.control.orders import ORDERS
+from multiworld.serving.control.reports import reports_of
 from multiworld.serving.graph import GATEWAY, Graph, Stage
 
-__all__ = ["Process", "SimulatedFleet", "chain"]
+__all__ = ["Process", "SimulatedFleet", "chain", "hear", "order_of", "send"]
 
 LOCAL = ("10.0.0.0",)  # where the controller is
 
 
 def chain(*names: str, replicas: int = 1) -> Graph:
     return Graph([Stage(name, "app:work", replicas=replicas) for name in names])
+
+
+def hear(fleet: Fleet, member: str, report: dict[str, Any], now: float) -> list[Action]:
+    """Have a member report this, as it comes over the wire."""
+    return fleet.heard(member, reports_of(member).from_json(report), now)
+
+
+def order_of(action: Send) -> dict[str, Any]:
+    """Return what a member is told, as it goes over the wire."""
+    return ORDERS.to_json(action.message)
+
+
+def send(member: str, order: dict[str, Any]) -> Send:
+    return Send(member=member, message=ORDERS.from_json(order))
 
 
 @dataclass
@@ -85,18 +101,19 @@ class SimulatedFleet:
 
     def _tell(self, action: Send) -> None:
         process = self.processes.get(action.member)
-        if action.message["do"] == "open":
-            peer = self.processes.get(action.message["peer"])
+        order = order_of(action)
+        if order["do"] == "open":
+            peer = self.processes.get(order["peer"])
             if process is not None and peer is not None:
                 key = (action.member, peer.member)
                 assert self.fleet.wiring.edges[key].upstream_connected
                 assert self.fleet.wiring.edges[key].downstream_connected
-        if action.message["do"] == "drain" and not self.fleet.stopping:
+        if order["do"] == "drain" and not self.fleet.stopping:
             stage = self.fleet.members[action.member].stage
             others = [each for each in self.fleet.of_stage(stage) if each.is_ready and each.id != action.member]
             assert others or self.fleet.plans[stage].desired == 0, f"{action.member} was the last of {stage}"
         if process is not None:
-            process.inbox.append(action.message)
+            process.inbox.append(order)
 
     def _end(self, process: Process, *, restarts: bool = False) -> None:
         """A process ends; its edges break for the others, who say so."""
@@ -150,7 +167,7 @@ class SimulatedFleet:
 
     def restart_controller(self) -> None:
         """Another controller takes over by what the last one wrote."""
-        saved = self.fleet.to_json()
+        saved = self.fleet.saved()
         gateways, hosts = self.fleet.gateways, self.num_hosts
         self.fleet = Fleet(self.graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=LOCAL)
         self.fleet.restore(saved, self.now)
@@ -204,7 +221,7 @@ class SimulatedFleet:
 
     def _say(self, process: Process, **message: Any) -> None:
         if not process.hangs:
-            self.do(self.fleet.heard(process.member, message, self.now))
+            self.do(hear(self.fleet, process.member, message, self.now))
 
     def _hear(self, process: Process, message: dict[str, Any]) -> None:
         do, peer = message["do"], message.get("peer", "")
@@ -234,9 +251,11 @@ class SimulatedFleet:
     def _load(self, process: Process, message: dict[str, Any]) -> None:
         donor = message["donor"]
         if donor is not None and (donor not in self.processes or self.processes[donor].hangs):
-            self._say(process, event="load_failed", error="PeerDiedError", traceback="", hand_over_failed=True)
+            self._say(
+                process, event="load_failed", donor=donor, error="PeerDiedError", traceback="", hand_over_failed=True
+            )
         elif (process.stage, message["version"]) in self.bad_versions or not process.loads:
-            self._say(process, event="load_failed", error="bad weights", traceback="Traceback …")
+            self._say(process, event="load_failed", donor=donor, error="bad weights", traceback="Traceback …")
         else:
             process.version, process.state = message["version"], "loaded"
             self._say(process, event="loaded", version=process.version, took_s=0.0, **{"from": "init"})

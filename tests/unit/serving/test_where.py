@@ -7,10 +7,9 @@ import asyncio
 import pytest
 import torch
 
-from multiworld.serving.control.actions import Send
 from multiworld.serving.errors import DeadlineExceededError
 from multiworld.serving.graph import Graph, Stage
-from tests.unit.serving.simulated_fleet import SimulatedFleet
+from tests.unit.serving.simulated_fleet import SimulatedFleet, hear, send
 from tests.unit.serving.wires import Plant
 
 
@@ -71,10 +70,10 @@ def test_the_controller_passes_the_question_and_the_answers_on() -> None:
     simulation = SimulatedFleet(Graph([Stage("a", "m:w"), Stage("b", "m:w")]), gateways=1)
     simulation.run_until_settled()
     fleet = simulation.fleet
-    asked = fleet.heard("gateway-1", {"event": "where", "ids": ["00"]}, simulation.now)
+    asked = hear(fleet, "gateway-1", {"event": "where", "ids": ["00"]}, simulation.now)
     question = {"do": "where", "ids": ["00"], "asker": "gateway-1"}
-    assert sorted(asked, key=repr) == [Send(member="a-1", message=question), Send(member="b-1", message=question)]
+    assert sorted(asked, key=repr) == [send("a-1", question), send("b-1", question)]
     answer = {"00": ["b", True]}
-    told = fleet.heard("b-1", {"event": "at", "asker": "gateway-1", "at": answer}, simulation.now)
-    assert told == [Send(member="gateway-1", message={"do": "at", "at": answer})]
-    assert fleet.heard("b-1", {"event": "at", "asker": "gateway-9", "at": answer}, simulation.now) == []
+    told = hear(fleet, "b-1", {"event": "at", "asker": "gateway-1", "at": answer}, simulation.now)
+    assert told == [send("gateway-1", {"do": "at", "at": answer})]
+    assert hear(fleet, "b-1", {"event": "at", "asker": "gateway-9", "at": answer}, simulation.now) == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from .orders import MemberOrder
 
 __all__ = [
     "Action",
@@ -250,7 +252,7 @@ class Tuned(FleetEvent):
     """The batching of a stage was changed at run time."""
 
     stage: str
-    settings: dict[str, Any]
+    settings: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,7 +317,7 @@ class Send:
     """Tell a member something, after what it was told before."""
 
     member: str
-    message: dict[str, Any]
+    message: MemberOrder
 
 
 @dataclass(frozen=True, kw_only=True)

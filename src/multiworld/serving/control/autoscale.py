@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from ..graph import GATEWAY, Graph
 from .fleet import Fleet
 from .members import Member
+from .reports import GatewayStatistics, ReplicaStatistics
 from .scaling import Autoscaler, ScaleDecision, ScalingPolicy
 
 __all__ = ["AT_ONCE", "Autoscaling"]
@@ -36,7 +36,7 @@ class Autoscaling:
 
     def __init__(self, graph: Graph, policy: ScalingPolicy) -> None:
         self._scaler = Autoscaler(graph, policy)
-        self._before: dict[tuple[str, int | None], dict[str, Any]] = {}
+        self._before: dict[tuple[str, int | None], ReplicaStatistics | GatewayStatistics] = {}
         self._desired = {stage.name: stage.replicas for stage in graph}
 
     def decide(self, fleet: Fleet, now: float) -> list[ScaleDecision]:
@@ -72,7 +72,7 @@ class Autoscaling:
     def _wanted(self, fleet: Fleet, now: float) -> list[ScaleDecision]:
         wanted = []
         decisions = self._scaler.decide(now)
-        if any(_now(member.stats, "open") for member in fleet.of_stage(GATEWAY)):
+        if any(isinstance(each.stats, GatewayStatistics) and each.stats.open for each in fleet.of_stage(GATEWAY)):
             decisions += self._scaler.wake(now=now)  # it may wait behind a stage that has replicas
         for decision in decisions:
             if fleet.scaling_suspended(decision.stage, now, wakes=not decision.old):
@@ -84,28 +84,25 @@ class Autoscaling:
 
     def _count(self, member: Member, counts: _Counts) -> None:
         stats, key = member.stats, (member.id, member.pid)
-        before = self._before.get(key) or stats  # what it did before it was known is not of the last second
-        self._before[key] = stats
-        if member.is_gateway:
-            ended = ("answered", "failed", "refused")
-            counts.done += _grown(stats, before, *ended)
-            counts.arrived += max(0, _grown(stats, before, *ended) + _now(stats, "open") - _now(before, "open"))
-            counts.queue += _now(stats, "waiting")
-            counts.open += _now(stats, "open")
+        if stats is None:
             return
-        counts.arrived += _grown(stats, before, "arrived")
-        counts.done += _grown(stats, before, "done")
-        counts.busy_s += max(0.0, float(stats.get("busy_s", 0.0)) - float(before.get("busy_s", 0.0)))
-        counts.queue += _now(stats, "queue")
-        counts.open += _now(stats, "in_flight")
-        if member.works_long:
-            executing = _now(stats, "executing")
-            counts.busy += executing / AT_ONCE if executing > MOST_OF_A_THREAD else 1
+        before = self._before.get(key, stats)  # what it did before it was known is not of the last second
+        self._before[key] = stats
+        if isinstance(stats, GatewayStatistics) and isinstance(before, GatewayStatistics):
+            ended = max(0, _ended(stats) - _ended(before))
+            counts.done += ended
+            counts.arrived += max(0, ended + stats.open - before.open)
+            counts.queue += stats.waiting
+            counts.open += stats.open
+        elif isinstance(stats, ReplicaStatistics) and isinstance(before, ReplicaStatistics):
+            counts.arrived += max(0, stats.arrived - before.arrived)
+            counts.done += max(0, stats.done - before.done)
+            counts.busy_s += max(0.0, stats.busy_s - before.busy_s)
+            counts.queue += stats.queue
+            counts.open += stats.in_flight
+            if member.works_long:
+                counts.busy += stats.executing / AT_ONCE if stats.executing > MOST_OF_A_THREAD else 1
 
 
-def _grown(stats: dict[str, Any], before: dict[str, Any], *names: str) -> int:
-    return max(0, sum(_now(stats, name) - _now(before, name) for name in names))
-
-
-def _now(stats: dict[str, Any], name: str) -> int:
-    return int(stats.get(name, 0))
+def _ended(stats: GatewayStatistics) -> int:
+    return stats.answered + stats.failed + stats.refused

@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ...errors import MultiworldError
 from ...process.facts import process_space
+from ...process.messages import Json
 from ...world.manager import WorldManager
 from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..graph import GATEWAY
@@ -23,7 +25,7 @@ from ..hosts.recent_lines import LinesTold
 from ..hosts.reception import Reception
 from ..member.exit_status import Ending
 from ..member.hand_over import donate_weights
-from ..member.messages import CONTROLLER, Message
+from ..member.messages import CONTROLLER
 from .actions import (
     Action,
     Donate,
@@ -42,12 +44,14 @@ from .fleet import RETURN_S, Fleet
 from .history import History
 from .lines import AttachedLine, WorldLine
 from .members import parse_member
+from .orders import MemberOrder
 from .ports import HostPort, LinePort
+from .reports import MemberReport
 from .requests import answer
 from .rollout import check_settle
 from .spec import DeploymentSpec
 from .state_file import StateFile
-from .status import describe
+from .status import ControllerStatus, describe
 from .weights_store import WeightsStore
 
 __all__ = ["Controller"]
@@ -118,14 +122,14 @@ class Controller:
         saved = None if self._state is None else self._state.read()
         if saved is not None:
             self._fleet.restore(saved, time.monotonic())
-            self._has_begun = bool(saved.get("begun"))
+            self._has_begun = saved.begun
             logger.info("taking over %d members", len(self._fleet.members))
         port = await self._reception.start(self.spec.address)
         self.address = (self.spec.address[0], port)
         self._follow_members()
         self._looked_at = time.monotonic()
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
-        if saved is not None and saved.get("stopping"):
+        if saved is not None and saved.stopping:
             self._spawn(self._stop_again())
 
     async def _stop_again(self) -> None:
@@ -166,13 +170,13 @@ class Controller:
         if ending:
             await asyncio.wait(ending)
 
-    def attach(self, member: str, on_message: Callable[[Message], None]) -> AttachedLine:
+    def attach(self, member: str, on_order: Callable[[MemberOrder], None]) -> AttachedLine:
         """Take in a gateway of this very process, without a world; its first word must be ``hello``.
 
         Raises ValueError for a name that is not that of a gateway, or taken.
         """
         self._do(self._fleet.member_attached(member, self._now()))
-        line = AttachedLine(self, member, on_message)
+        line = AttachedLine(self, member, on_order)
         self._attached[member] = line
         return line
 
@@ -249,21 +253,21 @@ class Controller:
         """Say whether the new replicas of an update that waits for a verdict answer right."""
         self._do(self._fleet.judge(stage, good, reason, self._now()))
 
-    def tune(self, stage: str, **settings: Any) -> None:
+    def tune(self, stage: str, **settings: float) -> None:
         """Change ``batch_max_size`` or ``batch_max_wait_s`` of a stage. Raises UnknownStageError, ValueError."""
         self._do(self._fleet.tune(stage, settings, self._now()))
 
-    def status(self) -> dict[str, Any]:
-        """Return how all stands, as JSON."""
-        return {
-            "name": self.spec.name,
-            "store": self.store,
-            "address": list(self.address),
-            **describe(self._fleet, time.monotonic()),
-            "num_events": self.history.num_seen,
-        }
+    def status(self) -> ControllerStatus:
+        """Return how all stands."""
+        return replace(
+            describe(self._fleet, time.monotonic()),
+            name=self.spec.name,
+            store=self.store,
+            address=self.address,
+            num_events=self.history.num_seen,
+        )
 
-    def gateway_metrics(self) -> dict[str, list[Any]]:
+    def gateway_metrics(self) -> dict[str, tuple[Json, ...]]:
         """Return what each gateway told last of its metrics, as JSON."""
         return {
             member.id: member.metrics
@@ -339,8 +343,8 @@ class Controller:
 
     # ---- what happens
 
-    def member_said(self, member: str, message: Message) -> None:
-        self._do(self._fleet.heard(member, message, self._now()))
+    def member_said(self, member: str, report: MemberReport) -> None:
+        self._do(self._fleet.heard(member, report, self._now()))
 
     def member_lost(self, member: str, why: str, died: bool) -> None:
         now = self._now()
@@ -453,9 +457,8 @@ class Controller:
     def _save(self) -> None:
         if self._state is None:
             return
-        more = {"begun": self._has_begun, "stopping": self._fleet.stopping}
         try:
-            self._state.write({**self._fleet.to_json(), **more})
+            self._state.write(self._fleet.saved(begun=self._has_begun))
         except OSError as error:  # a full disk must not end what serves well
             logger.error("the state cannot be written, so no other controller can take over: %s", error)
 

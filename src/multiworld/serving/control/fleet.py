@@ -7,14 +7,14 @@ order. Nothing is remembered of what was ordered but what is wanted and what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...errors import PeerLeftError
 from ..errors import DeploymentError, UnknownStageError
 from ..graph import GATEWAY, Batch, Graph
 from ..member.exit_status import IN_VAIN, starts_again
-from ..member.failure import Failure
 from .actions import (
     Action,
     CanaryPassed,
@@ -36,7 +36,32 @@ from .actions import (
     UpdateStarted,
 )
 from .members import CONTROLLER, Member, MemberState, parse_member
+from .orders import (
+    Drain,
+    EdgeEnd,
+    KeepFor,
+    MemberDied,
+    Readiness,
+    TellWhere,
+    Tune,
+    Whereabouts,
+)
 from .placement import HostInfo
+from .reports import (
+    AskWhere,
+    At,
+    CanaryMissed,
+    Connected,
+    ConnectFailed,
+    Drained,
+    EdgeFailure,
+    GatewayNews,
+    Hello,
+    Loaded,
+    LoadFailure,
+    MemberReport,
+    ReplicaNews,
+)
 from .rollout import Rollout, check_settle
 from .roster import GATHER_S
 from .staffing import Staffing
@@ -53,8 +78,7 @@ GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replic
 FORGET_HOST_S = 600.0  # after the link to it ended
 MOST_REPLICAS = 1024
 FEWEST_MOST, USEFUL_PER_CORE = 16, 8  # replicas of a stage without max_replicas
-NO_STATISTICS = ("event", "metrics", "failure")
-QUIET = ("stats", "where", "at")  # changes nothing
+QUIET = (ReplicaNews, GatewayNews, AskWhere, At)  # changes nothing
 
 
 class Fleet(Staffing):
@@ -63,19 +87,6 @@ class Fleet(Staffing):
     def __init__(self, graph: Graph, *, now: float, **options: Any) -> None:
         super().__init__(graph, now=now, **options)
         self._stop_replicas_at = 0.0
-        self._events: dict[str, Callable[[Member, Mapping[str, Any], float], list[Action]]] = {
-            "hello": self._hello,
-            "loaded": self._loaded,
-            "load_failed": self._load_failed,
-            "canary_missed": self._canary_missed,
-            "connected": self._connected,
-            "connect_failed": self._connect_failed,
-            "edge_broken": self._edge_broken,
-            "drained": self._drained,
-            "stats": self._stats,
-            "where": self._where,
-            "at": self._at,
-        }
 
     # ---- hosts and processes
 
@@ -180,7 +191,7 @@ class Fleet(Staffing):
         parsed = parse_member(member)
         if executing is None or parsed is None or parsed[0] == GATEWAY or parsed[0] not in self.plans:
             return []
-        message = {"do": "died", "peer": member, "executing": list(executing)}
+        message = MemberDied(peer=member, executing=tuple(executing))
         upstream = self.graph.upstream(parsed[0])
         return self._tell_of_end([other for other in self.members.values() if other.stage in upstream], message)
 
@@ -203,15 +214,37 @@ class Fleet(Staffing):
         self.members[member] = Member(id=member, stage=GATEWAY, version=0, born=now, since=now)
         return []
 
-    def heard(self, member: str, message: Mapping[str, Any], now: float) -> list[Action]:
+    def heard(self, member: str, report: MemberReport, now: float) -> list[Action]:
         """A member said something. What a member says that is not one, or after its end, is ignored."""
         found = self.members.get(member)
-        handle = self._events.get(str(message.get("event")))
-        if found is None or handle is None or (not found.attached and message["event"] != "hello"):
+        if found is None or not (found.attached or isinstance(report, Hello)):
             return []
         found.heard_at = now
-        actions = handle(found, message, now)
-        return actions if message["event"] in QUIET else actions + self._step(now)
+        actions = self._told(found, report, now)
+        return actions if isinstance(report, QUIET) else actions + self._step(now)
+
+    def _told(self, member: Member, report: MemberReport, now: float) -> list[Action]:
+        if isinstance(report, Hello):
+            return self._hello(member, report, now)
+        if isinstance(report, Loaded):
+            return self._loaded(member, report, now)
+        if isinstance(report, LoadFailure):
+            return self._load_failed(member, report, now)
+        if isinstance(report, CanaryMissed):
+            return self._canary_missed(member, report, now)
+        if isinstance(report, Connected):
+            self.wiring.connected(member.id, report.peer, report.end, now)
+            return []
+        if isinstance(report, ConnectFailed):
+            return self.wiring.failed(member.id, report.peer, report.end, report.error, now, broke=False)
+        if isinstance(report, EdgeFailure):
+            return self._edge_broken(member, report, now)
+        if isinstance(report, Drained):
+            return self._dismiss(member, now) if member.state is MemberState.DRAINING else []
+        if isinstance(report, (ReplicaNews, GatewayNews)):
+            self._take_news(member, report, now)
+            return []
+        return self._where(member, report) if isinstance(report, AskWhere) else self._at(report)
 
     def lost(self, member: str, why: str, now: float, *, died: bool = False) -> list[Action]:
         """The world shared with a member broke. ``died``: because its process ended, as far as can be told."""
@@ -307,11 +340,11 @@ class Fleet(Staffing):
         plan.weights[plan.last_version] = weights
         plan.rollout = Rollout(
             version=plan.last_version,
-            started_at=now,
             parallel=parallel,
             settle_s=settle_s,
             needs_verdict=needs_verdict,
         )
+        plan.updating_since = now
         if not plan.desired:
             plan.causes.append(f"version {plan.last_version} proves itself, though no replica is wanted")
         return [Emit(event=UpdateStarted(stage=stage, version=plan.last_version)), *self._step(now)]
@@ -332,10 +365,10 @@ class Fleet(Staffing):
             return []
         if not good:
             return self._roll_back(plan, reason) + self._step(now)
-        plan.rollout.approved = True
+        plan.rollout = replace(plan.rollout, approved=True)
         return self._step(now)
 
-    def tune(self, stage: str, settings: Mapping[str, Any], now: float) -> list[Action]:
+    def tune(self, stage: str, settings: Mapping[str, float], now: float) -> list[Action]:
         """Change how a stage forms its batches, in all replicas and in those to come.
 
         ``settings``: ``batch_max_size`` and ``batch_max_wait_s``, or one of them. Raises UnknownStageError, ValueError.
@@ -347,16 +380,16 @@ class Fleet(Staffing):
                 f"stage {stage!r} executes one request at a time: its requests cannot be concatenated (batch=False)"
             )
         batch = given or Batch(max_size=1)
-        present = plan.tuning or {"batch_max_size": batch.max_size, "batch_max_wait_s": batch.max_wait_s}
-        unknown = settings.keys() - present.keys()
+        present = plan.tuning or Tune(batch_max_size=batch.max_size, batch_max_wait_s=batch.max_wait_s)
+        unknown = settings.keys() - vars(present).keys()
         if unknown:
-            raise ValueError(f"unknown settings {sorted(unknown)}; there are {', '.join(present)}")
-        tuning = present | dict(settings)
-        Batch(max_size=tuning["batch_max_size"], max_wait_s=tuning["batch_max_wait_s"])
+            raise ValueError(f"unknown settings {sorted(unknown)}; there are {', '.join(vars(present))}")
+        tuning = Tune(**{**vars(present), **settings})
+        Batch(max_size=tuning.batch_max_size, max_wait_s=tuning.batch_max_wait_s)
         plan.tuning = tuning
         actions: list[Action] = [Emit(event=Tuned(stage=stage, settings=dict(settings)))]
         tuned = [member for member in self.of_stage(stage) if member.attached]
-        return actions + [Send(member=member.id, message={"do": "tune", **plan.tuning}) for member in tuned]
+        return actions + [Send(member=member.id, message=tuning) for member in tuned]
 
     def stop(self, now: float, *, gateways_s: float = GATEWAY_STOP_S) -> list[Action]:
         """End all members: first the gateways, which may take so long to answer what they hold, then the replicas."""
@@ -368,7 +401,7 @@ class Fleet(Staffing):
         for member in self.of_stage(GATEWAY):
             if member.is_ready:
                 member.go(MemberState.DRAINING, now)
-                actions.append(Send(member=member.id, message={"do": "drain"}))
+                actions.append(Send(member=member.id, message=Drain()))
             elif member.state is not MemberState.DRAINING:
                 actions += self._dismiss(member, now)
         return actions + self._step(now)
@@ -388,47 +421,47 @@ class Fleet(Staffing):
 
     # ---- what members say
 
-    def _hello(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        is_another = member.keep and member.pid not in (None, int(message["pid"]))
+    def _hello(self, member: Member, hello: Hello, now: float) -> list[Action]:
+        is_another = member.keep and member.pid not in (None, hello.pid)
         if member.awaited and is_another and not self.stopping:
             # It died while it was awaited, and its host has the next one of that name; of the end we hear later.
             actions = self._lose(member, "its process has ended", now, died=True)
-            return actions + self._hello(member, message, now)
+            return actions + self._hello(member, hello, now)
         if member.awaited and member.state is not MemberState.STARTING:
-            return self._back(member, message, now)
+            return self._back(member, hello, now)
         if member.attached or member.state is not MemberState.STARTING:
             return []
         member.attached, member.awaited = True, False
-        member.pid = int(message["pid"])
-        member.address = str(message.get("host", ""))
-        self.wiring.adopt(member.id, message.get("edges") or (), self.members, now)
-        state = message.get("state")
+        member.pid = hello.pid
+        member.address = hello.host
+        self.wiring.adopt(member.id, hello.edges, self.members, now)
+        state = hello.state
         member.told_ready = None
         missed = self._missed_losses(member)
         if member.is_gateway and state == "draining":
             member.keep = False  # its host starts it again, but nobody wants it any more
             member.go(MemberState.DRAINING, now)
-            return [*missed, Send(member=member.id, message={"do": "drain"})]
+            return [*missed, Send(member=member.id, message=Drain())]
         if member.is_gateway:
             member.go(MemberState.READY, now)
             return missed  # whether all is ready it is told at the end of the step
         if state == "starting":
             member.go(MemberState.LOADING, now)
             return missed + self._load(member, now)
-        member.version = int(message.get("version") or member.version)
+        member.version = hello.version or member.version
         if state == "draining":
             member.go(MemberState.DRAINING, now)
-            return [*missed, *self._missed(member), Send(member=member.id, message={"do": "drain"})]
+            return [*missed, *self._missed(member), Send(member=member.id, message=Drain())]
         member.go(MemberState.READY if state == "ready" or member.was_ready else MemberState.CONNECTING, now)
         return missed + self._missed(member)
 
-    def _back(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+    def _back(self, member: Member, hello: Hello, now: float) -> list[Action]:
         """It was here before, and we were away; some of what it said meanwhile is lost."""
         member.attached, member.awaited = True, False
-        self.wiring.adopt(member.id, message.get("edges") or (), self.members, now)
+        self.wiring.adopt(member.id, hello.edges, self.members, now)
         missed = self._missed_losses(member)
         if member.state is MemberState.LOADING:
-            if message.get("state") == "starting":
+            if hello.state == "starting":
                 return missed + self._load(member, now)
             member.donor, member.load_waits = None, False
             member.go(MemberState.CONNECTING, now)
@@ -436,7 +469,7 @@ class Fleet(Staffing):
         if not member.is_gateway:
             missed += self._missed(member)
         if member.state is MemberState.DRAINING:
-            missed.append(Send(member=member.id, message={"do": "drain"}))
+            missed.append(Send(member=member.id, message=Drain()))
         return missed
 
     def _missed_losses(self, member: Member) -> list[Action]:
@@ -445,15 +478,15 @@ class Fleet(Staffing):
 
     def _missed(self, member: Member) -> list[Action]:
         """Return what a replica may have missed: that gateways are gone for which it has answers, and its tuning."""
-        gateways = [gateway.id for gateway in self.of_stage(GATEWAY)]
-        return [Send(member=member.id, message={"do": "gateways", "there": gateways}), *self._tuning(member)]
+        gateways = tuple(gateway.id for gateway in self.of_stage(GATEWAY))
+        return [Send(member=member.id, message=KeepFor(there=gateways)), *self._tuning(member)]
 
     def _tuning(self, member: Member) -> list[Action]:
         """Return what it is told of how its stage batches now."""
         tuning = self.plans[member.stage].tuning
-        return [Send(member=member.id, message={"do": "tune", **tuning})] if tuning else []
+        return [] if tuning is None else [Send(member=member.id, message=tuning)]
 
-    def _loaded(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+    def _loaded(self, member: Member, loaded: Loaded, now: float) -> list[Action]:
         if member.state is not MemberState.LOADING:
             return []
         member.donor, member.load_waits = None, False
@@ -461,77 +494,62 @@ class Fleet(Staffing):
         plan = self.plans[member.stage]
         actions = self._tuning(member)
         stage, version = member.stage, member.version
-        if giver := message.get("canary"):
-            passed = CanaryPassed(member=member.id, stage=stage, version=version, giver=str(giver))
+        if loaded.canary:
+            passed = CanaryPassed(member=member.id, stage=stage, version=version, giver=loaded.canary)
             actions.append(Emit(event=passed))
         elif self._is_to_be_compared(plan, member):
-            asked = message.get("asked")
-            reason = f"{asked} has kept none" if asked else "no old replica could be asked"
+            reason = f"{loaded.asked} has kept none" if loaded.asked else "no old replica could be asked"
             skipped = CanarySkipped(member=member.id, stage=stage, version=version, reason=reason)
             actions.append(Emit(event=skipped))
         return actions
 
-    def _canary_missed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+    def _canary_missed(self, member: Member, missed: CanaryMissed, now: float) -> list[Action]:
         """Whoever was to tell it what to answer is gone: another one is asked."""
         if member.state is not MemberState.LOADING:
             return []
-        member.tried.add(str(message.get("giver", "")))
+        member.tried.add(missed.giver)
         return self._load(member, now)
 
-    def _load_failed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
+    def _load_failed(self, member: Member, failure: LoadFailure, now: float) -> list[Action]:
         source = member.donor or ""
-        if member.state is not MemberState.LOADING or (message.get("donor", member.donor) or "") != source:
+        if member.state is not MemberState.LOADING or (failure.donor or "") != source:
             return []  # of an attempt that another has replaced
-        error, traceback = str(message.get("error", "")), str(message.get("traceback", ""))
+        error, traceback = failure.error, failure.traceback
         event = LoadFailed(member=member.id, stage=member.stage, source=source, error=error, traceback=traceback)
-        if source and message.get("hand_over_failed"):  # else the weights came: from elsewhere they would be the same
+        if source and failure.hand_over_failed:  # else the weights came: from elsewhere they would be the same
             member.tried.add(source)
             return [Emit(event=event), *self._load(member, now)]
         self._note_error(member, f"{member.id} could not load: {error}\n{traceback}".rstrip())
         return [Emit(event=event), *self._lose(member, f"it could not load: {error}", now)]
 
-    def _connected(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        self.wiring.connected(member.id, str(message["peer"]), str(message["as"]), now)
-        return []
-
-    def _connect_failed(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        error = str(message.get("error", ""))
-        return self.wiring.failed(member.id, str(message["peer"]), str(message["as"]), error, now, broke=False)
-
-    def _edge_broken(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        peer, role = str(message["peer"]), str(message["as"])
-        error, text = str(message.get("error", "")), str(message.get("text", ""))
+    def _edge_broken(self, member: Member, broken: EdgeFailure, now: float) -> list[Action]:
+        peer, error = broken.peer, broken.error
         actions: list[Action] = []
         other = self.members.get(peer)
         if error != PeerLeftError.__name__ or (other is not None and other.state is not MemberState.LEAVING):
-            upstream, downstream = (member.id, peer) if role == "upstream" else (peer, member.id)
-            event = EdgeLost(upstream=upstream, downstream=downstream, member=member.id, error=error, text=text)
+            upstream, downstream = (member.id, peer) if broken.end is EdgeEnd.UPSTREAM else (peer, member.id)
+            event = EdgeLost(upstream=upstream, downstream=downstream, member=member.id, error=error, text=broken.text)
             actions.append(Emit(event=event))
-        return actions + self.wiring.failed(member.id, peer, role, f"{error}: {text}", now, broke=True)
+        return actions + self.wiring.failed(member.id, peer, broken.end, f"{error}: {broken.text}", now, broke=True)
 
-    def _drained(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        return self._dismiss(member, now) if member.state is MemberState.DRAINING else []
-
-    def _stats(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        member.stats = {key: value for key, value in message.items() if key not in NO_STATISTICS}
-        member.metrics = message.get("metrics")
-        failure = message.get("failure")
-        member.failure = None if failure is None else Failure.from_json(failure)
+    def _take_news(self, member: Member, news: ReplicaNews | GatewayNews, now: float) -> None:
+        member.stats, member.failure = news.statistics, news.failure
+        if isinstance(news, GatewayNews):
+            member.metrics = news.metrics
         if member.is_at_work:
             member.worked_at = now
-        return []
 
-    def _where(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        """A gateway asks where requests are; whoever knows answers by ``at``."""
-        question = {"do": "where", "ids": list(message["ids"]), "asker": member.id}
+    def _where(self, member: Member, asked: AskWhere) -> list[Action]:
+        """A gateway asks where requests are; whoever knows answers by ``At``."""
+        question = TellWhere(ids=asked.ids, asker=member.id)
         replicas = [other for other in self.members.values() if other.attached and not other.is_gateway]
         return [Send(member=other.id, message=question) for other in replicas]
 
-    def _at(self, member: Member, message: Mapping[str, Any], now: float) -> list[Action]:
-        asker = self.members.get(str(message["asker"]))
+    def _at(self, told: At) -> list[Action]:
+        asker = self.members.get(told.asker)
         if asker is None or not asker.attached:
             return []
-        return [Send(member=asker.id, message={"do": "at", "at": message["at"]})]
+        return [Send(member=asker.id, message=Whereabouts(at=told.at))]
 
     # ---- the step: compare what is wanted with what is there
 
@@ -562,7 +580,7 @@ class Fleet(Staffing):
             for plan in self.plans.values():
                 actions += self._want(plan, now)
         actions += self.wiring.route(self.members, now)
-        actions += [Send(member=member.id, message={"do": "drain"}) for member in self._to_drain]
+        actions += [Send(member=member.id, message=Drain()) for member in self._to_drain]
         self._to_drain.clear()
         return actions + self._report_readiness(now)
 
@@ -611,8 +629,7 @@ class Fleet(Staffing):
         for gateway in self.of_stage(GATEWAY):
             if gateway.attached and gateway.told_ready != (not missing):
                 gateway.told_ready = not missing
-                message = {"do": "readiness", "ready": not missing, "why": missing}
-                actions.append(Send(member=gateway.id, message=message))
+                actions.append(Send(member=gateway.id, message=Readiness(ready=not missing, why=missing)))
         if bool(missing) == (self.unready_since is not None):
             return actions
         if missing or self.unready_since is None:

@@ -7,12 +7,14 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from ...errors import JoinError, JoinTimeoutError, MultiworldError, PeerDiedError, PeerLeftError, ProtocolError
+from ...errors import JoinError, JoinTimeoutError, MessageError, MultiworldError, PeerDiedError, PeerLeftError
 from ...world.manager import WorldManager
 from ...world.state import WorldState
 from ...world.world import World
 from ..errors import what_happened
-from ..member.messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
+from ..member.messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, as_bytes, as_tensor, control_world
+from .orders import ORDERS, MemberOrder
+from .reports import MemberReport, reports_of
 
 __all__ = ["AttachedLine", "LineOwner", "WorldLine"]
 
@@ -26,7 +28,7 @@ LEAVE_S = 0.5
 class LineOwner(Protocol):
     """What lines tell the controller."""
 
-    def member_said(self, member: str, message: Message) -> None: ...
+    def member_said(self, member: str, report: MemberReport) -> None: ...
 
     def member_lost(self, member: str, why: str, died: bool) -> None:
         """The world broke. ``died``: because its process ended."""
@@ -39,12 +41,12 @@ class WorldLine:
         self, owner: LineOwner, manager: WorldManager, store: str, member: str, comes_again: Callable[[], bool]
     ) -> None:
         self._owner, self._manager, self._store, self._member = owner, manager, store, member
-        self._comes_again = comes_again
-        self._outgoing: asyncio.Queue[Message] = asyncio.Queue()
+        self._comes_again, self._reports = comes_again, reports_of(member)
+        self._outgoing: asyncio.Queue[MemberOrder] = asyncio.Queue()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def send(self, message: Message) -> None:
-        self._outgoing.put_nowait(message)
+    def send(self, order: MemberOrder) -> None:
+        self._outgoing.put_nowait(order)
 
     def close(self) -> asyncio.Task[None]:
         """Leave the world; done when the returned task is."""
@@ -83,9 +85,9 @@ class WorldLine:
         saying = asyncio.get_running_loop().create_task(self._say(world))
         try:
             while True:
-                self._owner.member_said(self._member, decode(await world.recv_tensors(MEMBER_RANK)))
-        except (MultiworldError, KeyError, ValueError, TypeError) as error:
-            return error if isinstance(error, MultiworldError) else ProtocolError(f"it said nonsense: {error!r}")
+                self._hear(as_bytes(await world.recv_tensors(MEMBER_RANK)))
+        except MultiworldError as error:
+            return error
         except asyncio.CancelledError:
             if world.state is WorldState.ACTIVE:
                 await world.leave(LEAVE_S)
@@ -94,10 +96,18 @@ class WorldLine:
             saying.cancel()
             world.abort()
 
+    def _hear(self, data: bytes) -> None:
+        try:
+            report = self._reports.decode(data)
+        except MessageError as error:
+            logger.warning("what %s says is not understood: %s", self._member, error)
+            return
+        self._owner.member_said(self._member, report)
+
     async def _say(self, world: World) -> None:
         try:
             while True:
-                await world.send_tensors(encode(await self._outgoing.get()), MEMBER_RANK)
+                await world.send_tensors(as_tensor(ORDERS.encode(await self._outgoing.get())), MEMBER_RANK)
         except MultiworldError:  # the receiving side sees it too
             return
 
@@ -105,17 +115,17 @@ class WorldLine:
 class AttachedLine:
     """The line to a member that lives in the controller's own process."""
 
-    def __init__(self, owner: LineOwner, member: str, on_message: Callable[[Message], None]) -> None:
-        self._owner, self._member, self._on_message = owner, member, on_message
+    def __init__(self, owner: LineOwner, member: str, on_order: Callable[[MemberOrder], None]) -> None:
+        self._owner, self._member, self._on_order = owner, member, on_order
         self._loop = asyncio.get_running_loop()
 
-    def send(self, message: Message) -> None:
+    def send(self, order: MemberOrder) -> None:
         """Of the controller: it is heard in the next turn of the loop, so that neither is called by the other."""
-        self._loop.call_soon(self._on_message, message)
+        self._loop.call_soon(self._on_order, order)
 
-    def tell(self, message: Message) -> None:
+    def tell(self, report: MemberReport) -> None:
         """Of the member."""
-        self._loop.call_soon(self._owner.member_said, self._member, message)
+        self._loop.call_soon(self._owner.member_said, self._member, report)
 
     def close(self) -> None:
         """Of the member: it leaves."""

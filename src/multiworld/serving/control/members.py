@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any
 
+from ...process.messages import Json
 from ..graph import GATEWAY
 from ..member.failure import Failure
+from .orders import MemberOrder
+from .reports import GatewayStatistics, ReplicaStatistics
 
 __all__ = ["CONTROLLER", "ENDING", "Member", "MemberState", "member_id", "parse_member"]
 
@@ -47,6 +49,8 @@ WORKING = SENDING
 
 LONG_S = 1.0
 SILENCE_S = 3.0  # beyond its limit: a work that keeps its replica from saying anything
+
+NOTHING = ReplicaStatistics()
 
 
 def member_id(stage: str, number: int) -> str:
@@ -90,8 +94,9 @@ class Member:
     """Since when none is left of those that serve who might give it their weights."""
     retiring: str = ""
     """Why it is to go once it has been replaced; empty: it is not."""
-    stats: dict[str, Any] = field(default_factory=dict)
-    metrics: list[Any] | None = None
+    stats: ReplicaStatistics | GatewayStatistics | None = None
+    """What it told last of its work; None: nothing yet."""
+    metrics: tuple[Json, ...] | None = None
     """Of a gateway: its families of metrics as it told them last, as JSON."""
     failure: Failure | None = None
     """What failed in it last."""
@@ -99,7 +104,7 @@ class Member:
     """When it said something last."""
     worked_at: float = 0.0
     """When it said last that it has something to execute."""
-    missed: list[dict[str, Any]] = field(default_factory=list)
+    missed: list[MemberOrder] = field(default_factory=list)
     """What it has not been told yet of the end of others, as it was awaited."""
     told_ready: bool | None = None
     """Of a gateway: what it was told last of whether all is ready."""
@@ -118,18 +123,23 @@ class Member:
         return self.state is MemberState.READY
 
     @property
+    def work(self) -> ReplicaStatistics:
+        """What it told of its work as a replica, if it is one and has told anything."""
+        return self.stats if isinstance(self.stats, ReplicaStatistics) else NOTHING
+
+    @property
     def has_loaded(self) -> bool:
         return self.state in TAKING
 
     @property
     def is_at_work(self) -> bool:
         """Whether it has something to execute, or is executing it."""
-        return any(int(self.stats.get(name, 0)) for name in ("executing", "queue"))
+        return bool(self.work.executing or self.work.queue)
 
     @property
     def works_long(self) -> bool:
         """Whether it has executed something for a while, which its end would have executed anew."""
-        return float(self.stats.get("executing_s", 0.0)) > LONG_S
+        return self.work.executing_s > LONG_S
 
     @property
     def may_send(self) -> bool:
@@ -149,9 +159,9 @@ class Member:
 
     def hangs(self, limit_s: float | None, now: float) -> bool:
         """Whether its work has not returned for longer than it may take."""
-        if limit_s is None or not self.attached or not self.stats or self.state not in WORKING:
+        if limit_s is None or not self.attached or self.stats is None or self.state not in WORKING:
             return False
-        return float(self.stats.get("executing_s", 0.0)) > limit_s or now - self.heard_at > limit_s + SILENCE_S
+        return self.work.executing_s > limit_s or now - self.heard_at > limit_s + SILENCE_S
 
     def drains_in_vain_s(self, now: float) -> float:
         """Return for how long it has drained without work to execute; ``hangs`` tells of work that takes too long."""
@@ -161,4 +171,4 @@ class Member:
         """Whether its end is one of a crash loop's: it did not come to serve, or not for long, and did no work."""
         if self.ready_at is None:
             return self.state is not MemberState.LEAVING
-        return now - self.ready_at < YOUNG_S and int(self.stats.get("done", 0)) < PROVEN_ANSWERS
+        return now - self.ready_at < YOUNG_S and self.work.done < PROVEN_ANSWERS

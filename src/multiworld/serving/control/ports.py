@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ..hosts.recent_lines import LinesTold
 from ..member.exit_status import Ending
-from ..member.messages import Message
+from .orders import MemberOrder
 
 __all__ = ["HostPort", "LinePort"]
 
@@ -45,5 +45,5 @@ class HostPort(Protocol):
 class LinePort(Protocol):
     """How the controller tells a member something."""
 
-    def send(self, message: Message) -> None:
+    def send(self, order: MemberOrder) -> None:
         """Pass it on, in order; never blocks, and what cannot be delivered is dropped."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MultiworldError
+from ...process.messages import to_json
 from ..errors import DeploymentError
 from ..member.files import list_files, read_piece
 
@@ -41,7 +42,7 @@ def _timeout(request: Mapping[str, Any]) -> float | None:
 
 
 async def _status(controller: Controller, request: Mapping[str, Any]) -> Answer:
-    return {"status": controller.status()}
+    return {"status": to_json(controller.status())}
 
 
 async def _metrics(controller: Controller, request: Mapping[str, Any]) -> Answer:

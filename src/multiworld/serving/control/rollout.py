@@ -28,7 +28,7 @@ class RolloutStep:
     done: bool = False
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rollout:
     """A rolling update that is under way.
 
@@ -36,7 +36,6 @@ class Rollout:
     """
 
     version: int
-    started_at: float
     parallel: bool = False
     settle_s: float = 1.0
     needs_verdict: bool = False

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from ...world.liveness import DEFAULT_LEASE_S
 from ..errors import UnknownStageError
 from ..graph import GATEWAY, Graph
 from .members import ENDING, Member, parse_member
 from .placement import HostInfo
+from .saved import SavedFleet, SavedMember
 from .stage_plan import StagePlan
 from .wiring import Wiring
 
@@ -58,41 +58,45 @@ class Roster:
 
     # ---- across restarts of the controller
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what a controller that is started again must know. Members of other processes attach again."""
-        return {
-            "numbers": self.numbers,
-            "epoch": self.wiring.epoch,
-            "ready": self.unready_since is None,
-            "stages": {name: plan.to_json() for name, plan in self.plans.items()},
-            "members": [
-                {
-                    "id": member.id,
-                    "stage": member.stage,
-                    "version": member.version,
-                    "host": member.host,
-                    "pid": member.pid,
-                    "keep": member.keep,
-                    "was_ready": member.is_ready or (member.awaited and member.was_ready),
-                    "retiring": member.retiring or ("it was to leave" if member.state in ENDING else ""),
-                }
+    def saved(self, *, begun: bool = False) -> SavedFleet:
+        """Return what a controller that is started again must know. Members of other processes attach again.
+
+        ``begun``: whether all has come up once.
+        """
+        return SavedFleet(
+            numbers=dict(self.numbers),
+            epoch=self.wiring.epoch,
+            ready=self.unready_since is None,
+            stages={name: plan.saved() for name, plan in self.plans.items()},
+            members=tuple(
+                SavedMember(
+                    id=member.id,
+                    stage=member.stage,
+                    version=member.version,
+                    host=member.host,
+                    pid=member.pid,
+                    keep=member.keep,
+                    was_ready=member.is_ready or (member.awaited and member.was_ready),
+                    retiring=member.retiring or ("it was to leave" if member.state in ENDING else ""),
+                )
                 for member in self.members.values()
                 if member.host
-            ],
-        }
+            ),
+            begun=begun,
+            stopping=self.stopping,
+        )
 
-    def restore(self, saved: Mapping[str, Any], now: float) -> None:
-        """Take over what ``to_json`` said: the members are awaited, and nothing is started until they have come."""
-        self.numbers = {str(stage): int(number) for stage, number in saved["numbers"].items()}
-        self.wiring.epoch = int(saved["epoch"])
-        self.unready_since = None if saved["ready"] else now
-        self._will_stop = bool(saved.get("stopping"))
-        for name in self.plans.keys() & saved["stages"].keys():
-            self.plans[name] = StagePlan.from_json(name, saved["stages"][name], now)
-        for fields in saved["members"]:
-            if fields["stage"] == GATEWAY or fields["stage"] in self.plans:
-                member = Member(born=now, since=now, awaited=True, **fields)
-                self.members[member.id] = member
+    def restore(self, saved: SavedFleet, now: float) -> None:
+        """Take over what ``saved`` said: the members are awaited, and nothing is started until they have come."""
+        self.numbers = dict(saved.numbers)
+        self.wiring.epoch = saved.epoch
+        self.unready_since = None if saved.ready else now
+        self._will_stop = saved.stopping
+        for name in self.plans.keys() & saved.stages.keys():
+            self.plans[name] = StagePlan.restored(name, saved.stages[name], now)
+        for each in saved.members:
+            if each.stage == GATEWAY or each.stage in self.plans:
+                self.members[each.id] = Member(born=now, since=now, awaited=True, **vars(each))
         if self.members:  # they were placed: no more hosts are expected than theirs
             self._first_hosts = min(self._first_hosts, len({member.host for member in self.members.values()}))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
 from ..graph import GATEWAY
 from .actions import (
@@ -24,6 +24,7 @@ from .actions import (
     UpdateRolledBack,
 )
 from .members import CONTROLLER, ENDING, Member, MemberState, member_id
+from .orders import GiveCanary, GiveWeights, Leave, Load, MemberLost, MemberOrder
 from .placement import HostInfo, place
 from .rollout import Rollout
 from .roster import Roster
@@ -96,7 +97,7 @@ class Staffing(Roster):
         if step.done:
             plan.version, plan.rollout = rollout.version, None
             plan.weights = {version: path for version, path in plan.weights.items() if version == plan.version}
-            took_s = now - rollout.started_at
+            took_s = now - plan.updating_since
             actions.append(Emit(event=UpdateFinished(stage=plan.name, version=plan.version, took_s=took_s)))
         return actions
 
@@ -226,26 +227,21 @@ class Staffing(Roster):
         if live and not donors and path is None:
             return self._await_donor(member, live, now)
         member.lacks_donor_since = None
-        load: dict[str, Any] = {"do": "load", "version": member.version, "donor": None, "weights": path}
         giver = self._canary_giver(plan, member)
-        asked: list[Action] = []
+        load = Load(version=member.version, weights=path, canary=giver)
+        actions: list[Action] = []
         if giver is not None:
-            load["canary"] = giver
-            asked.append(Send(member=giver, message={"do": "canary", "to": member.id}))
-        if donors:
-            donor = min(donors, key=lambda other: takers.count(other.id)).id
-            member.donor = donor
-            return [
-                *asked,
-                Send(member=donor, message={"do": "donate", "to": member.id}),
-                Send(member=member.id, message={**load, "donor": donor, "weights": None}),
-            ]
-        if path is not None and member.address not in self._local and CONTROLLER not in member.tried:
-            member.donor = CONTROLLER
-            message = {**load, "donor": CONTROLLER, "weights": None}
-            return [*asked, Donate(member=member.id, path=path), Send(member=member.id, message=message)]
+            actions.append(Send(member=giver, message=GiveCanary(to=member.id)))
         member.donor = None
-        return [*asked, Send(member=member.id, message=load)]
+        if donors:
+            member.donor = min(donors, key=lambda other: takers.count(other.id)).id
+            actions.append(Send(member=member.donor, message=GiveWeights(to=member.id)))
+        elif path is not None and member.address not in self._local and CONTROLLER not in member.tried:
+            member.donor = CONTROLLER
+            actions.append(Donate(member=member.id, path=path))
+        if member.donor is not None:
+            load = replace(load, donor=member.donor, weights=None)
+        return [*actions, Send(member=member.id, message=load)]
 
     def _await_donor(self, member: Member, tried: list[Member], now: float) -> list[Action]:
         """None of those that serve could give their weights, and those of the beginning may be others than theirs.
@@ -300,7 +296,7 @@ class Staffing(Roster):
         if not member.attached:
             return [*self._kill(member), *self._left(member, now)]
         member.go(MemberState.LEAVING, now)
-        return [Send(member=member.id, message={"do": "leave"})]
+        return [Send(member=member.id, message=Leave())]
 
     def _left(self, member: Member, now: float) -> list[Action]:
         self._forget(member)
@@ -332,7 +328,7 @@ class Staffing(Roster):
             if member.state is not MemberState.STARTING:
                 member.go(MemberState.STARTING, now)
             member.since, member.attached, member.awaited, member.pid = now, False, False, None
-            member.stats, member.failure = {}, None
+            member.stats, member.failure = None, None
             self.wiring.forget(member.id)
         else:
             self._forget(member)
@@ -349,9 +345,9 @@ class Staffing(Roster):
 
     def _tell_lost(self, member: Member) -> list[Action]:
         others = [other for other in self.members.values() if other is not member]
-        return self._tell_of_end(others, {"do": "lost", "peer": member.id})
+        return self._tell_of_end(others, MemberLost(peer=member.id))
 
-    def _tell_of_end(self, members: Iterable[Member], message: dict[str, Any]) -> list[Action]:
+    def _tell_of_end(self, members: Iterable[Member], message: MemberOrder) -> list[Action]:
         """Those that are away hear of it when they are back."""
         actions: list[Action] = []
         for member in members:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from .crash_loop import CrashLoop
+from .orders import Tune
 from .rollout import Rollout
+from .saved import SavedStage
 
 __all__ = ["StagePlan"]
 
@@ -23,7 +24,10 @@ class StagePlan:
     """The file of each version's weights; a version without one has those that the stage's code begins with."""
     last_version: int = 1
     rollout: Rollout | None = None
-    tuning: dict[str, Any] = field(default_factory=dict)
+    updating_since: float = 0.0
+    """When the rollout began."""
+    tuning: Tune | None = None
+    """How its batches are formed, once somebody has changed that."""
     crash: CrashLoop = field(default_factory=CrashLoop)
     last_error: str = ""
     """Why the last replica that failed did, with the traceback if there is one."""
@@ -36,28 +40,26 @@ class StagePlan:
         """Whether it is the version that serves, or the one that is to replace it; one that was rolled back is not."""
         return version == self.version or (self.rollout is not None and version == self.rollout.version)
 
-    def to_json(self) -> dict[str, Any]:
-        rollout = None if self.rollout is None else asdict(self.rollout)
-        if rollout is not None:
-            del rollout["started_at"]  # by a clock that means nothing to another process
-        return {
-            "desired": self.desired,
-            "version": self.version,
-            "last_version": self.last_version,
-            "weights": {str(version): path for version, path in self.weights.items()},
-            "rollout": rollout,
-            "tuning": self.tuning,
-        }
+    def saved(self) -> SavedStage:
+        return SavedStage(
+            desired=self.desired,
+            version=self.version,
+            last_version=self.last_version,
+            weights={str(version): path for version, path in self.weights.items()},
+            rollout=self.rollout,
+            tuning=self.tuning,
+        )
 
     @classmethod
-    def from_json(cls, name: str, saved: dict[str, Any], now: float) -> StagePlan:
-        rollout = saved["rollout"]
+    def restored(cls, name: str, saved: SavedStage, now: float) -> StagePlan:
+        """Raises ValueError for weights of a version that is no number."""
         return cls(
             name=name,
-            desired=int(saved["desired"]),
-            version=int(saved["version"]),
-            last_version=int(saved["last_version"]),
-            weights={int(version): str(path) for version, path in saved["weights"].items()},
-            rollout=None if rollout is None else Rollout(started_at=now, **rollout),
-            tuning=dict(saved["tuning"]),
+            desired=saved.desired,
+            version=saved.version,
+            last_version=saved.last_version,
+            weights={int(version): path for version, path in saved.weights.items()},
+            rollout=saved.rollout,
+            updating_since=now,
+            tuning=saved.tuning,
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+
+from ...errors import MessageError
+from ...process.messages import from_json, to_json
+from .saved import SavedFleet
 
 __all__ = ["StateFile"]
 
@@ -18,20 +21,20 @@ class StateFile:
         self._last = ""
         self._removed = False
 
-    def read(self) -> dict[str, Any] | None:
+    def read(self) -> SavedFleet | None:
         """Return what was written last; None if nothing was. Raises ValueError for a file that is not ours."""
         try:
             text = self.path.read_text()
         except FileNotFoundError:
             return None
-        state = json.loads(text)
-        if not isinstance(state, dict):
-            raise ValueError(f"{self.path} does not hold a controller's state")
-        return state
+        try:
+            return from_json(SavedFleet, json.loads(text))
+        except MessageError as error:
+            raise ValueError(f"{self.path} does not hold a controller's state: {error}") from None
 
-    def write(self, state: dict[str, Any]) -> None:
+    def write(self, state: SavedFleet) -> None:
         """Replace the file at once, if that changes anything. Raises OSError."""
-        text = json.dumps(state, separators=(",", ":"))
+        text = json.dumps(to_json(state), separators=(",", ":"))
         if text == self._last or self._removed:
             return
         fresh = self.path.with_suffix(".new")

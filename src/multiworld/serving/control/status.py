@@ -1,82 +1,206 @@
-"""How a deployment stands, as JSON, for commands, pages and people. Pure."""
+"""How a deployment stands, for commands, pages and people; ``to_json`` of it is what they are shown. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from ..member.failure import Failure
 from .fleet import Fleet
 from .members import Member
+from .orders import Tune
+from .reports import GatewayStatistics, ReplicaStatistics
 
-__all__ = ["describe"]
+__all__ = [
+    "ControllerStatus",
+    "EdgeStatus",
+    "GatewayStatus",
+    "HostStatus",
+    "MemberStatus",
+    "ReplicaStatus",
+    "StageStatus",
+    "describe",
+]
 
 
-def describe(fleet: Fleet, now: float) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class StageStatus:
+    """``open``: replicas that take requests. ``backs_off_s``: until the next one is started, as they die young."""
+
+    inputs: tuple[str, ...]
+    upstream: tuple[str, ...]
+    downstream: tuple[str, ...] = ()
+    desired: int
+    open: int
+    min_replicas: int
+    max_replicas: int | None
+    version: int
+    updating_to: int | None
+    tuning: Tune | None = field(default=None, metadata={"none": {}})
+    waits_for: str
+    backs_off_s: float
+    last_error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberStatus:
+    """``open``: whether anybody routes to it. ``awaited``: back, after a restart of the controller."""
+
+    id: str
+    stage: str
+    state: str
+    open: bool
+    pid: int | None
+    host: str
+    address: str
+    version: int
+    age_s: float
+    awaited: bool
+    retiring: str
+    queue: int = 0
+    cpu: float | None = None
+    rss_bytes: int | None = None
+    pss_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaStatus(MemberStatus):
+    """``stats``: None before it has told any. ``failure``: what failed last."""
+
+    stats: ReplicaStatistics | None = field(default=None, metadata={"none": {}})
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayStatus(MemberStatus):
+    """``stats``: None before it has told any. ``failure``: what failed last."""
+
+    stats: GatewayStatistics | None = field(default=None, metadata={"none": {}})
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeStatus:
+    upstream: str = field(metadata={"json": "from"})
+    downstream: str = field(metadata={"json": "to"})
+    state: str
+    attempts: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStatus:
+    name: str
+    address: str
+    capacity: int
+    live: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerStatus:
+    """``store`` and ``address``: where members and commands reach the controller.
+
+    ``missing``: which stages take no requests, and why; ``unready_s``: for how long that has been so.
+    """
+
+    name: str = ""
+    store: str = ""
+    address: tuple[str, int] = ("", 0)
+    ready: bool
+    missing: str
+    unready_s: float | None = None
+    epoch: int
+    resuming: bool
+    stopping: bool
+    stages: Mapping[str, StageStatus]
+    replicas: tuple[ReplicaStatus, ...]
+    gateways: tuple[GatewayStatus, ...]
+    edges: tuple[EdgeStatus, ...]
+    hosts: tuple[HostStatus, ...]
+    num_events: int = 0
+
+    @property
+    def members(self) -> tuple[ReplicaStatus | GatewayStatus, ...]:
+        return (*self.replicas, *self.gateways)
+
+
+def describe(fleet: Fleet, now: float) -> ControllerStatus:
     """Return stages, replicas, gateways, edges and hosts, and whether all stages take requests."""
     missing = fleet.missing()
-    return {
-        "ready": not missing,
-        "missing": missing,
-        "unready_s": None if fleet.unready_since is None else now - fleet.unready_since,
-        "epoch": fleet.wiring.epoch,
-        "resuming": fleet.resuming,
-        "stopping": fleet.stopping,
-        "stages": {name: _stage(fleet, name, now) for name in fleet.graph.order},
-        "replicas": [_member(fleet, member, now) for member in fleet.members.values() if not member.is_gateway],
-        "gateways": [_member(fleet, member, now) for member in fleet.members.values() if member.is_gateway],
-        "edges": [
-            {
-                "from": edge.upstream,
-                "to": edge.downstream,
-                "state": edge.state.value,
-                "attempts": edge.attempts,
-                "error": edge.error,
-            }
+    members = fleet.members.values()
+    return ControllerStatus(
+        ready=not missing,
+        missing=missing,
+        unready_s=None if fleet.unready_since is None else now - fleet.unready_since,
+        epoch=fleet.wiring.epoch,
+        resuming=fleet.resuming,
+        stopping=fleet.stopping,
+        stages={name: _stage(fleet, name, now) for name in fleet.graph.order},
+        replicas=tuple(_replica(fleet, member, now) for member in members if not member.is_gateway),
+        gateways=tuple(_gateway(fleet, member, now) for member in members if member.is_gateway),
+        edges=tuple(
+            EdgeStatus(
+                upstream=edge.upstream,
+                downstream=edge.downstream,
+                state=edge.state.value,
+                attempts=edge.attempts,
+                error=edge.error,
+            )
             for edge in fleet.wiring.edges.values()
-        ],
-        "hosts": [
-            {"name": host.name, "address": host.address, "capacity": host.capacity, "live": host.live}
+        ),
+        hosts=tuple(
+            HostStatus(name=host.name, address=host.address, capacity=host.capacity, live=host.live)
             for host in fleet.hosts.values()
-        ],
-    }
+        ),
+    )
 
 
-def _stage(fleet: Fleet, name: str, now: float) -> dict[str, Any]:
+def _stage(fleet: Fleet, name: str, now: float) -> StageStatus:
     plan = fleet.plans[name]
     stage = fleet.graph.stages[name]
-    return {
-        "inputs": list(fleet.graph.inputs(name)),
-        "upstream": list(fleet.graph.upstream(name)),
-        "downstream": list(fleet.graph.downstream(name)),
-        "desired": plan.desired,
-        "open": fleet.num_open(name),
-        "min_replicas": stage.fewest,
-        "max_replicas": stage.most,
-        "version": plan.version,
-        "updating_to": None if plan.rollout is None else plan.rollout.version,
-        "tuning": plan.tuning,
-        "waits_for": plan.waits_for,
-        "backs_off_s": max(0.0, plan.crash.not_before - now),
-        "last_error": plan.last_error,
-    }
+    return StageStatus(
+        inputs=tuple(fleet.graph.inputs(name)),
+        upstream=tuple(fleet.graph.upstream(name)),
+        downstream=tuple(fleet.graph.downstream(name)),
+        desired=plan.desired,
+        open=fleet.num_open(name),
+        min_replicas=stage.fewest,
+        max_replicas=stage.most,
+        version=plan.version,
+        updating_to=None if plan.rollout is None else plan.rollout.version,
+        tuning=plan.tuning,
+        waits_for=plan.waits_for,
+        backs_off_s=max(0.0, plan.crash.not_before - now),
+        last_error=plan.last_error,
+    )
 
 
-def _member(fleet: Fleet, member: Member, now: float) -> dict[str, Any]:
-    return {
-        "id": member.id,
-        "stage": member.stage,
-        "state": member.state.value,
-        "open": fleet.wiring.is_open(member.id),
-        "pid": member.pid,
-        "host": member.host,
-        "address": member.address,
-        "version": member.version,
-        "age_s": now - member.born,
-        "awaited": member.awaited,
-        "retiring": member.retiring,
-        "queue": int(member.stats.get("queue", 0)),
-        "cpu": member.stats.get("cpu"),
-        "rss_bytes": member.stats.get("rss_bytes"),
-        "pss_bytes": member.stats.get("pss_bytes"),
-        "stats": member.stats,
-        "failure": None if member.failure is None else member.failure.to_json(),
-    }
+def _replica(fleet: Fleet, member: Member, now: float) -> ReplicaStatus:
+    stats = member.stats if isinstance(member.stats, ReplicaStatistics) else None
+    return ReplicaStatus(**vars(_member(fleet, member, now)), stats=stats, failure=member.failure)
+
+
+def _gateway(fleet: Fleet, member: Member, now: float) -> GatewayStatus:
+    stats = member.stats if isinstance(member.stats, GatewayStatistics) else None
+    return GatewayStatus(**vars(_member(fleet, member, now)), stats=stats, failure=member.failure)
+
+
+def _member(fleet: Fleet, member: Member, now: float) -> MemberStatus:
+    stats = member.stats
+    return MemberStatus(
+        id=member.id,
+        stage=member.stage,
+        state=member.state.value,
+        open=fleet.wiring.is_open(member.id),
+        pid=member.pid,
+        host=member.host,
+        address=member.address,
+        version=member.version,
+        age_s=now - member.born,
+        awaited=member.awaited,
+        retiring=member.retiring,
+        queue=member.work.queue,
+        cpu=None if stats is None else stats.cpu,
+        rss_bytes=None if stats is None else stats.rss_bytes,
+        pss_bytes=None if stats is None else stats.pss_bytes,
+    )

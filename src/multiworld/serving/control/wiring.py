@@ -9,11 +9,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..graph import GATEWAY, Graph
 from .actions import Action, EdgeBroken, EdgeClosed, EdgeOpened, Emit, Send
 from .members import Member
+from .orders import CloseEdge, Connect, EdgeEnd, OpenEdge
+from .reports import MemberEdge
 
 __all__ = ["Edge", "EdgeState", "Wiring"]
 
@@ -68,9 +69,9 @@ class Wiring:
 
     # ---- what members said
 
-    def adopt(self, member: str, edges: Iterable[Mapping[str, Any]], known: Mapping[str, Member], now: float) -> None:
+    def adopt(self, member: str, edges: Iterable[MemberEdge], known: Mapping[str, Member], now: float) -> None:
         """A member that served on without a controller said which edges it has; what it lacks is formed anew."""
-        named = {_key(member, str(edge["peer"]), str(edge["as"])) for edge in edges}
+        named = {_key(member, edge.peer, edge.end) for edge in edges}
         for key in [key for key in self.edges if member in key and key not in named]:
             del self.edges[key]
         for key in named:
@@ -79,14 +80,14 @@ class Wiring:
                 edge.is_unsure = edge.is_unsure or key[0] == member
                 self._mark(edge, member, now)
 
-    def connected(self, member: str, peer: str, role: str, now: float) -> None:
-        edge = self.edges.get(_key(member, peer, role))
+    def connected(self, member: str, peer: str, end: EdgeEnd, now: float) -> None:
+        edge = self.edges.get(_key(member, peer, end))
         if edge is not None and edge.state is EdgeState.FORMING:
             self._mark(edge, member, now)
 
-    def failed(self, member: str, peer: str, role: str, error: str, now: float, *, broke: bool) -> list[Action]:
+    def failed(self, member: str, peer: str, end: EdgeEnd, error: str, now: float, *, broke: bool) -> list[Action]:
         """An end says that an edge broke, or could not be formed. Late news of an earlier attempt changes nothing."""
-        edge = self.edges.get(_key(member, peer, role))
+        edge = self.edges.get(_key(member, peer, end))
         if edge is None or edge.state is EdgeState.BROKEN:
             return []
         said = edge.upstream_connected if member == edge.upstream else edge.downstream_connected
@@ -135,7 +136,7 @@ class Wiring:
             if is_open != is_ready or edge.is_unsure:
                 edge.state = EdgeState.OPEN if is_ready else EdgeState.CONNECTED
                 edge.is_unsure = False
-                actions += self._tell("open" if is_ready else "close", edge)
+                actions += self._tell(edge, is_open=is_ready)
         return actions
 
     def is_wired(self, member: Member, members: Mapping[str, Member], now: float, asleep: Collection[str] = ()) -> bool:
@@ -222,9 +223,12 @@ class Wiring:
         return [
             Send(
                 member=member.id,
-                message={"do": "connect", "peer": peer.id, "stage": peer.stage, "as": role},
+                message=Connect(peer=peer.id, stage=peer.stage, end=end),
             )
-            for member, peer, role in ((upstream, downstream, "upstream"), (downstream, upstream, "downstream"))
+            for member, peer, end in (
+                (upstream, downstream, EdgeEnd.UPSTREAM),
+                (downstream, upstream, EdgeEnd.DOWNSTREAM),
+            )
         ]
 
     def _break(self, edge: Edge, error: str, now: float) -> list[Action]:
@@ -235,13 +239,12 @@ class Wiring:
         event = EdgeBroken(upstream=edge.upstream, downstream=edge.downstream, attempts=edge.attempts, error=error)
         return [Emit(event=event)]
 
-    def _tell(self, what: str, edge: Edge) -> list[Action]:
+    def _tell(self, edge: Edge, *, is_open: bool) -> list[Action]:
         self.epoch += 1
-        record = EdgeOpened if what == "open" else EdgeClosed
+        record, order = (EdgeOpened, OpenEdge) if is_open else (EdgeClosed, CloseEdge)
         event = record(upstream=edge.upstream, downstream=edge.downstream, epoch=self.epoch)
-        message = {"do": what, "peer": edge.downstream, "epoch": self.epoch}
-        return [Send(member=edge.upstream, message=message), Emit(event=event)]
+        return [Send(member=edge.upstream, message=order(peer=edge.downstream, epoch=self.epoch)), Emit(event=event)]
 
 
-def _key(member: str, peer: str, role: str) -> tuple[str, str]:
-    return (member, peer) if role == "upstream" else (peer, member)
+def _key(member: str, peer: str, end: EdgeEnd) -> tuple[str, str]:
+    return (member, peer) if end is EdgeEnd.UPSTREAM else (peer, member)

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...channel.base import Payload
 from ...errors import PeerLeftError
 from ...world.manager import WorldManager
+from ..control.reports import GatewayCounts
 from ..errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -485,26 +486,26 @@ class Front:
             return self._graph.order[place[1]]
         return next((stage for stage in self._first if request.id in self.node.custody[stage]), "")
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> GatewayCounts:
         """Return counts since the start, depths now, and seconds."""
         requests, latencies = self.requests, self.requests.latencies
-        return {
-            "open": len(requests),
-            "open_bytes": requests.open_bytes,
-            "waiting": sum(custody.num_waiting for custody in self.node.custody.values()),
-            "answered": requests.num_answered,
-            "failed": requests.num_failed,
-            "errors": self.num_errors,
-            "refused": requests.num_refused,
-            "repeated": requests.num_repeated,
-            "retried": requests.num_retried,
-            "replayed": sum(custody.num_replayed for custody in self.node.custody.values()),
-            "answers_replayed": self.num_replayed,
-            "latency_sum_s": latencies.sum_s,
-            "p50_s": latencies.quantile(0.5),
-            "p95_s": latencies.quantile(0.95),
-            "p99_s": latencies.quantile(0.99),
-        }
+        return GatewayCounts(
+            open=len(requests),
+            open_bytes=requests.open_bytes,
+            waiting=sum(custody.num_waiting for custody in self.node.custody.values()),
+            answered=requests.num_answered,
+            failed=requests.num_failed,
+            errors=self.num_errors,
+            refused=requests.num_refused,
+            repeated=requests.num_repeated,
+            retried=requests.num_retried,
+            replayed=sum(custody.num_replayed for custody in self.node.custody.values()),
+            answers_replayed=self.num_replayed,
+            latency_sum_s=latencies.sum_s,
+            p50_s=latencies.quantile(0.5),
+            p95_s=latencies.quantile(0.95),
+            p99_s=latencies.quantile(0.99),
+        )
 
     # ---- the end
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from ..control.reports import GatewayCounts
 from ..gateway.served import Metric
 
 __all__ = ["request_metrics"]
@@ -13,21 +11,21 @@ QUANTILES = {"0.5": "p50_s", "0.95": "p95_s", "0.99": "p99_s"}
 OUTCOMES = ("answered", "failed", "refused")
 
 
-def request_metrics(counts: Mapping[str, Any]) -> dict[str, Metric | float]:
+def request_metrics(counts: GatewayCounts) -> dict[str, Metric | float]:
     """Return the metrics for what ``Front.statistics`` returned."""
-    outcomes = [({"outcome": name}, float(counts[name])) for name in OUTCOMES]
-    quantiles = [({"quantile": text}, float(counts[name])) for text, name in QUANTILES.items()]
+    outcomes = [({"outcome": name}, float(getattr(counts, name))) for name in OUTCOMES]
+    quantiles = [({"quantile": text}, float(getattr(counts, name))) for text, name in QUANTILES.items()]
     return {
         "requests_total": Metric(kind="counter", help="Requests by how they ended.", samples=outcomes),
-        "requests_retried_total": _count("Requests that were sent again from the start.", counts["retried"]),
-        "requests_replayed_total": _count("Requests that went to another first replica.", counts["replayed"]),
-        "requests_open": float(counts["open"]),
+        "requests_retried_total": _count("Requests that were sent again from the start.", counts.retried),
+        "requests_replayed_total": _count("Requests that went to another first replica.", counts.replayed),
+        "requests_open": float(counts.open),
         "request_latency_seconds": Metric(
             kind="summary",
             help="Latencies of answers; the quantiles are of the last ones.",
             samples=quantiles,
-            sum=float(counts["latency_sum_s"]),
-            count=float(counts["answered"]),
+            sum=float(counts.latency_sum_s),
+            count=float(counts.answered),
         ),
     }
 

@@ -8,11 +8,13 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from ...errors import MultiworldError
+from ...errors import MessageError, MultiworldError
 from ...world.manager import WorldManager
 from ...world.world import World
+from ..control.orders import ORDERS, MemberOrder
+from ..control.reports import MemberReport, reports_of
 from ..errors import what_happened
-from .messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, Message, control_world, decode, encode
+from .messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, as_bytes, as_tensor, control_world
 
 __all__ = ["ControlLine", "Line"]
 
@@ -25,11 +27,11 @@ AGAIN_S = 0.2
 class Line(Protocol):
     """Where a member says what happens to it."""
 
-    def tell(self, message: Message) -> None: ...
+    def tell(self, report: MemberReport) -> None: ...
 
 
 class ControlLine:
-    """``hello`` gives what is said first, each time; ``on_message`` gets the orders. On one event loop."""
+    """``hello`` gives what is said first, each time; ``on_order`` gets the orders. On one event loop."""
 
     def __init__(
         self,
@@ -37,18 +39,19 @@ class ControlLine:
         member: str,
         store: str,
         *,
-        hello: Callable[[], Message],
-        on_message: Callable[[Message], None],
+        hello: Callable[[], MemberReport],
+        on_order: Callable[[MemberOrder], None],
     ) -> None:
         self._manager, self._member, self._store = manager, member, store
-        self._hello, self._on_message = hello, on_message
-        self._outgoing: asyncio.Queue[Message] = asyncio.Queue()
+        self._hello, self._on_order = hello, on_order
+        self._reports = reports_of(member)
+        self._outgoing: asyncio.Queue[MemberReport] = asyncio.Queue()
         self._connected = False
 
-    def tell(self, message: Message) -> None:
+    def tell(self, report: MemberReport) -> None:
         """Say something; dropped while there is no controller, which is told all that counts by the next hello."""
         if self._connected:
-            self._outgoing.put_nowait(message)
+            self._outgoing.put_nowait(report)
 
     async def run(self) -> None:
         """Keep up the connection until cancelled."""
@@ -75,7 +78,7 @@ class ControlLine:
         saying = asyncio.ensure_future(self._say(world))
         try:
             while True:
-                self._on_message(decode(await world.recv_tensors(CONTROLLER_RANK)))
+                self._hear(as_bytes(await world.recv_tensors(CONTROLLER_RANK)))
         except MultiworldError as error:
             logger.info("the controller is gone; serving on: %s", what_happened(error))
             world.abort()
@@ -87,10 +90,18 @@ class ControlLine:
             self._connected = False
             saying.cancel()
 
+    def _hear(self, data: bytes) -> None:
+        try:
+            order = ORDERS.decode(data)
+        except MessageError as error:
+            logger.warning("%s does not understand an order: %s", self._member, error)
+            return
+        self._on_order(order)
+
     async def _say(self, world: World) -> None:
         try:
             while True:
-                await world.send_tensors(encode(await self._outgoing.get()), CONTROLLER_RANK)
+                await world.send_tensors(as_tensor(self._reports.encode(await self._outgoing.get())), CONTROLLER_RANK)
                 self._outgoing.task_done()
         except MultiworldError:  # the receiving side sees it too
             return

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 __all__ = ["Failure"]
 
@@ -22,17 +20,6 @@ class Failure:
     traceback: str = ""
     """Of the first one, from where the user's code begins; empty where none of it was involved."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields; of a long error the beginning, of a long traceback the end."""
-        return {**asdict(self), "error": self.error[:LONGEST], "traceback": self.traceback[-LONGEST:]}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Failure:
-        """Raises KeyError, TypeError or ValueError for what ``to_json`` did not make."""
-        return cls(
-            kind=str(fields["kind"]),
-            error=str(fields["error"]),
-            count=int(fields["count"]),
-            at=float(fields["at"]),
-            traceback=str(fields["traceback"]),
-        )
+    def shortened(self) -> Failure:
+        """Return the beginning of a long error, and the end of a long traceback."""
+        return replace(self, error=self.error[:LONGEST], traceback=self.traceback[-LONGEST:])

@@ -17,6 +17,42 @@ from ...model.user_code import result_of, users_traceback
 from ...model.weights import has_weights, put_weights, weights_of
 from ...world.manager import WorldManager
 from ..blueprint import load_work
+from ..control.orders import (
+    CloseEdge,
+    Connect,
+    Drain,
+    EdgeEnd,
+    GiveCanary,
+    GiveWeights,
+    KeepFor,
+    Leave,
+    Load,
+    MemberDied,
+    MemberLost,
+    MemberOrder,
+    OpenEdge,
+    Readiness,
+    TellWhere,
+    Tune,
+    Whereabouts,
+)
+from ..control.reports import (
+    AskWhere,
+    At,
+    CanaryMissed,
+    Connected,
+    ConnectFailed,
+    Drained,
+    EdgeFailure,
+    GatewayNews,
+    Hello,
+    Loaded,
+    LoadFailure,
+    MemberEdge,
+    MemberReport,
+    ReplicaCounts,
+    ReplicaNews,
+)
 from ..errors import CanaryFailedError, what_happened
 from ..flow.edge import Edge
 from ..flow.node import Node, Place
@@ -29,7 +65,6 @@ from .control_line import Line
 from .failure import Failure
 from .files import MemberFiles
 from .hand_over import donate_weights, take_weights
-from .messages import Message
 from .vitals import Vitals
 
 __all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of"]
@@ -53,29 +88,17 @@ class Member:
         self.left = asyncio.Event()
         """Set when it has been told to leave, and has."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connecting: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._connecting: dict[tuple[str, EdgeEnd], asyncio.Task[None]] = {}
         self._vitals = Vitals()
-        self._orders: dict[str, Callable[[Message], object]] = {
-            "connect": self._connect,
-            "open": lambda order: self._with_node(lambda node: node.open(order["peer"])),
-            "close": lambda order: self._with_node(lambda node: node.close(order["peer"])),
-            "lost": self._lost,
-            "died": self._learn,
-            "leave": lambda order: self._start(self._leave()),
-        }
         self._start(self._tell_statistics())
 
     @property
     def node(self) -> Node | None:
         raise NotImplementedError
 
-    def statistics(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def told(self) -> dict[str, Any]:
+    def news(self) -> ReplicaNews | GatewayNews:
         """Return what the controller is told of the work every second."""
-        failure = self.last_failure
-        return {**self.statistics(), "failure": None if failure is None else failure.to_json()}
+        raise NotImplementedError
 
     @property
     def last_failure(self) -> Failure | None:
@@ -85,43 +108,44 @@ class Member:
         """Leave all edges."""
         raise NotImplementedError
 
-    def hello(self) -> Message:
+    def hello(self) -> Hello:
         """Return who this is and how it stands."""
         edges = [] if self.node is None else list(self.node.edges.values())
-        return {
-            "event": "hello",
-            "member": self.place.member,
-            "stage": self.place.stage,
-            "pid": os.getpid(),
-            "host": self.host,
-            "state": self.state,
-            "version": self.version,
-            "edges": [{"peer": edge.peer, "as": _role(edge.is_upstream)} for edge in edges],
-        }
+        return Hello(
+            member=self.place.member,
+            stage=self.place.stage,
+            pid=os.getpid(),
+            host=self.host,
+            state=self.state,
+            version=self.version,
+            edges=tuple(MemberEdge(peer=edge.peer, end=_end(edge)) for edge in edges),
+        )
 
-    def obey(self, order: Message) -> None:
+    def obey(self, order: MemberOrder) -> None:
         """Begin to carry an order out."""
-        carry_out = self._orders.get(str(order.get("do")))
-        if carry_out is None:
-            logger.warning("%s does not know the order %r", self.place.member, order.get("do"))
-            return
-        carry_out(order)
+        if isinstance(order, Connect):
+            self._connect(order)
+        elif isinstance(order, OpenEdge):
+            self._with_node(lambda node: node.open(order.peer))
+        elif isinstance(order, CloseEdge):
+            self._with_node(lambda node: node.close(order.peer))
+        elif isinstance(order, MemberLost):
+            self._lost(order.peer)
+        elif isinstance(order, MemberDied):
+            executing = [bytes.fromhex(id_) for id_ in order.executing]
+            self._with_node(lambda node: node.learn(order.peer, executing))
+        elif isinstance(order, Leave):
+            self._start(self._leave())
+        else:
+            logger.warning("%s cannot carry out %r", self.place.member, order)
 
-    def tell(self, message: Message) -> None:
+    def tell(self, report: MemberReport) -> None:
         if self.line is not None:
-            self.line.tell(message)
+            self.line.tell(report)
 
     def edge_lost(self, edge: Edge, error: Exception) -> None:
         """Tell the controller; it knows whether the peer is gone or only the way to it."""
-        self.tell(
-            {
-                "event": "edge_broken",
-                "peer": edge.peer,
-                "as": _role(edge.is_upstream),
-                "error": type(error).__name__,
-                "text": what_happened(error),
-            }
-        )
+        self.tell(EdgeFailure(peer=edge.peer, end=_end(edge), error=type(error).__name__, text=what_happened(error)))
 
     def stop(self) -> None:
         """Cancel what is under way."""
@@ -143,39 +167,34 @@ class Member:
         if self.node is not None:
             call(self.node)
 
-    def _connect(self, order: Message) -> None:
-        key = (order["peer"], order["as"])
+    def _connect(self, order: Connect) -> None:
+        key = (order.peer, order.end)
         if key in self._connecting and not self._connecting[key].done():
             return  # told again, by a controller that has come back
-        task = self._start(self._connect_to(order["peer"], order["stage"], order["as"]))
+        task = self._start(self._connect_to(order))
         self._connecting[key] = task
         task.add_done_callback(partial(self._has_connected, key))
 
-    def _has_connected(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+    def _has_connected(self, key: tuple[str, EdgeEnd], task: asyncio.Task[None]) -> None:
         if self._connecting.get(key) is task:
             del self._connecting[key]
 
-    async def _connect_to(self, peer: str, stage: str, role: str) -> None:
-        news = {"peer": peer, "as": role}
-        node = self.node
+    async def _connect_to(self, order: Connect) -> None:
+        peer, end, node = order.peer, order.end, self.node
         if node is None:
-            self.tell({"event": "connect_failed", **news, "error": "it has not loaded its work yet"})
+            self.tell(ConnectFailed(peer=peer, end=end, error="it has not loaded its work yet"))
             return
         try:
-            await node.connect(peer, stage, is_upstream=role == "upstream")
+            await node.connect(peer, order.stage, is_upstream=end is EdgeEnd.UPSTREAM)
         except MultiworldError as error:
-            self.tell({"event": "connect_failed", **news, "error": what_happened(error)})
+            self.tell(ConnectFailed(peer=peer, end=end, error=what_happened(error)))
         else:
-            self.tell({"event": "connected", **news})
+            self.tell(Connected(peer=peer, end=end))
 
-    def _lost(self, order: Message) -> None:
-        for key in [key for key in self._connecting if key[0] == order["peer"]]:
+    def _lost(self, peer: str) -> None:
+        for key in [key for key in self._connecting if key[0] == peer]:
             self._connecting.pop(key).cancel()
-        self._with_node(lambda node: node.lost(order["peer"]))
-
-    def _learn(self, order: Message) -> None:
-        executing = [bytes.fromhex(id_) for id_ in order["executing"]]
-        self._with_node(lambda node: node.learn(order["peer"], executing))
+        self._with_node(lambda node: node.lost(peer))
 
     async def _leave(self) -> None:
         self.state = "leaving"
@@ -189,7 +208,7 @@ class Member:
             pause_s = min(2 * pause_s, STATS_S)
             if self._vitals.is_due:
                 await asyncio.to_thread(self._vitals.look)
-            self.tell({"event": "stats", **self.told(), **self._vitals.read()})
+            self.tell(self.news())
 
 
 class ReplicaMember(Member):
@@ -201,24 +220,37 @@ class ReplicaMember(Member):
         self._replica: Replica | None = None
         self._batch: Batch | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._tried_with: dict[str, str] = {}
-        """Whose canary it has passed, or who was asked for one and had none."""
-        self._orders |= {
-            "load": self._load_anew,
-            "donate": lambda order: self._start(self._donate(order["to"])),
-            "drain": lambda order: self._start(self._drain()),
-            "tune": self._tune,
-            "gateways": self._keep_for,
-            "where": self._tell_where,
-            "canary": lambda order: self._start(self._give_canary(order["to"])),
-        }
+        self._tried_with: tuple[str, str] = ("", "")
+        """Who was asked for a canary and had none, and whose it has passed."""
+
+    def obey(self, order: MemberOrder) -> None:
+        if isinstance(order, Load):
+            self._load_anew(order)
+        elif isinstance(order, GiveWeights):
+            self._start(self._donate(order.to))
+        elif isinstance(order, GiveCanary):
+            self._start(self._give_canary(order.to))
+        elif isinstance(order, Drain):
+            self._start(self._drain())
+        elif isinstance(order, Tune):
+            self._tune(order)
+        elif isinstance(order, KeepFor):
+            self._with_node(lambda node: node.only(order.there))
+        elif isinstance(order, TellWhere):
+            self._tell_where(order)
+        else:
+            super().obey(order)
 
     @property
     def node(self) -> Node | None:
         return None if self._replica is None else self._replica.node
 
-    def statistics(self) -> dict[str, Any]:
-        return {} if self._replica is None else self._replica.statistics()
+    def news(self) -> ReplicaNews:
+        counts = ReplicaCounts() if self._replica is None else self._replica.statistics()
+        failure = self.last_failure
+        return ReplicaNews(
+            **vars(counts), **vars(self._vitals.read()), failure=None if failure is None else failure.shortened()
+        )
 
     @property
     def last_failure(self) -> Failure | None:
@@ -228,25 +260,28 @@ class ReplicaMember(Member):
         if self._replica is not None:
             await self._replica.aclose()
 
-    def _load_anew(self, order: Message) -> None:
+    def _load_anew(self, order: Load) -> None:
         """Another donor, say: what was under way is given up."""
         if self._replica is not None:  # told again, by a controller that has come back
-            loaded = {"event": "loaded", "version": self.version, "took_s": 0.0, "from": "before"}
-            self.tell({**loaded, **self._tried_with})
+            self._tell_loaded("before")
             return
         if self._loading is not None:
             self._loading.cancel()
         self._loading = self._start(self._load(order))
 
-    async def _load(self, order: Message) -> None:
+    def _tell_loaded(self, source: str, took_s: float = 0.0) -> None:
+        asked, passed = self._tried_with
+        self.tell(Loaded(version=self.version, took_s=took_s, source=source, asked=asked, canary=passed))
+
+    async def _load(self, order: Load) -> None:
         began = asyncio.get_running_loop().time()
-        stage, giver = self.place.graph.stages[self.place.stage], order.get("canary")
+        stage, giver = self.place.graph.stages[self.place.stage], order.canary
         try:
             canary = None
             if giver is not None:
                 canary = await take_canary(self.manager, giver, self.place.member, self.place.store, self.place.backend)
         except MultiworldError as error:
-            self.tell({"event": "canary_missed", "giver": giver, "error": what_happened(error)})
+            self.tell(CanaryMissed(giver=giver or "", error=what_happened(error)))
             return
         is_handing_over = False
         try:
@@ -255,7 +290,7 @@ class ReplicaMember(Member):
             with self._files.place() as folder:
                 await asyncio.to_thread(self._files.fetch_work, stage.name, folder)
                 work = await result_of(load_work(stage, folder))
-            is_handing_over = order.get("donor") is not None
+            is_handing_over = order.donor is not None
             weights, source = await self._fetch_weights(order)
             is_handing_over = False
             if weights is not None:
@@ -264,25 +299,24 @@ class ReplicaMember(Member):
             replica = Replica(self.manager, self.place, work, on_edge_lost=self.edge_lost)
         except Exception as error:  # the user's code may raise anything; the controller decides what to do
             self.tell(
-                {
-                    "event": "load_failed",
-                    "donor": order.get("donor"),
-                    "error": describe_error(error),
-                    "traceback": users_traceback(error),
-                    "hand_over_failed": is_handing_over,
-                }
+                LoadFailure(
+                    donor=order.donor,
+                    error=describe_error(error),
+                    traceback=users_traceback(error),
+                    hand_over_failed=is_handing_over,
+                )
             )
             return
         self._replica = replica
         if self._batch is not None:
             self._replica.tune(self._batch)
-        self.version, self.state = order["version"], "loaded"
+        self.version, self.state = order.version, "loaded"
         self._replica.version = self.version
         self._replica.canary.kept = kept
         took_s = asyncio.get_running_loop().time() - began
         if giver is not None:
-            self._tried_with = {"asked" if canary is None else "canary": giver}
-        self.tell({"event": "loaded", "version": self.version, "took_s": took_s, "from": source, **self._tried_with})
+            self._tried_with = (giver, "") if canary is None else ("", giver)
+        self._tell_loaded(source, took_s)
 
     async def _try_out(self, stage: Stage, work: Callable[..., Any], canary: Canary | None) -> Canary | None:
         """Return the canary with what this work answers; None if there is none. Raises CanaryFailedError."""
@@ -306,11 +340,13 @@ class ReplicaMember(Member):
         except MultiworldError as error:
             logger.warning("%s could not give a canary to %s: %s", self.place.member, to, what_happened(error))
 
-    async def _fetch_weights(self, order: Message) -> tuple[Mapping[str, Any] | None, str]:
+    async def _fetch_weights(self, order: Load) -> tuple[Mapping[str, Any] | None, str]:
         """Return the weights, None for those that the work begins with, and where they are from."""
-        donor, path = order.get("donor"), order.get("weights")
-        if donor is not None:
-            weights = await take_weights(self.manager, donor, self.place.member, self.place.store, self.place.backend)
+        path = order.weights
+        if order.donor is not None:
+            weights = await take_weights(
+                self.manager, order.donor, self.place.member, self.place.store, self.place.backend
+            )
             return weights or None, "donor"
         if path:
             return torch.load(path, weights_only=True, map_location="cpu"), "file"
@@ -330,20 +366,16 @@ class ReplicaMember(Member):
         self.state = "draining"
         if self._replica is not None:
             await self._replica.wait_idle()
-        self.tell({"event": "drained"})
+        self.tell(Drained())
 
-    def _tell_where(self, order: Message) -> None:
+    def _tell_where(self, order: TellWhere) -> None:
         """A gateway asks, whose requests will soon have taken too long."""
-        known = {} if self._replica is None else self._replica.whereabouts(map(bytes.fromhex, order["ids"]))
+        known = {} if self._replica is None else self._replica.whereabouts(map(bytes.fromhex, order.ids))
         if known:
-            at = {id_.hex(): place for id_, place in known.items()}
-            self.tell({"event": "at", "asker": order["asker"], "at": at})
+            self.tell(At(asker=order.asker, at={id_.hex(): place for id_, place in known.items()}))
 
-    def _keep_for(self, order: Message) -> None:
-        self._with_node(lambda node: node.only(order["there"]))
-
-    def _tune(self, order: Message) -> None:
-        self._batch = Batch(max_size=order["batch_max_size"], max_wait_s=order["batch_max_wait_s"])
+    def _tune(self, order: Tune) -> None:
+        self._batch = Batch(max_size=order.batch_max_size, max_wait_s=order.batch_max_wait_s)
         if self._replica is not None:
             self._replica.tune(self._batch)
 
@@ -355,7 +387,7 @@ class GatewayMember(Member):
         super().__init__(manager, place, host=host)
         self.front = front
         front.on_edge_lost = self.edge_lost
-        front.ask_where = lambda ids: self.tell({"event": "where", "ids": [id_.hex() for id_ in ids]})
+        front.ask_where = lambda ids: self.tell(AskWhere(ids=tuple(id_.hex() for id_ in ids)))
         self.state = "loaded"
         self.ready = False
         self.why = "the controller has not said yet that all stages are up"
@@ -365,42 +397,46 @@ class GatewayMember(Member):
         """Called when it begins to answer what is open, and to end after that."""
         self.metrics: Callable[[], list[Any]] | None = None
         """What returns its metrics, as JSON; the controller tells the other gateways."""
-        self._orders |= {
-            "load": lambda order: self.tell({"event": "loaded", "version": 1, "took_s": 0.0, "from": "init"}),
-            "readiness": self._hear_readiness,
-            "at": lambda order: front.told_where(
-                {bytes.fromhex(id_): (place[0], place[1]) for id_, place in order["at"].items()}
-            ),
-            "drain": lambda order: self._start(self._drain()),
-        }
+
+    def obey(self, order: MemberOrder) -> None:
+        if isinstance(order, Readiness):
+            self._hear_readiness(order)
+        elif isinstance(order, Whereabouts):
+            self.front.told_where({bytes.fromhex(id_): place for id_, place in order.at.items()})
+        elif isinstance(order, Drain):
+            self._start(self._drain())
+        else:
+            super().obey(order)
 
     @property
     def node(self) -> Node | None:
         return self.front.node
 
-    def statistics(self) -> dict[str, Any]:
-        return self.front.statistics()
+    def news(self) -> GatewayNews:
+        failure = self.last_failure
+        return GatewayNews(
+            **vars(self.front.statistics()),
+            **vars(self._vitals.read()),
+            failure=None if failure is None else failure.shortened(),
+            metrics=None if self.metrics is None else tuple(self.metrics()),
+        )
 
     @property
     def last_failure(self) -> Failure | None:
         return self.front.last_failure
 
-    def told(self) -> dict[str, Any]:
-        told = super().told()
-        return told if self.metrics is None else {**told, "metrics": self.metrics()}
-
     async def close(self) -> None:
         await self.front.aclose()
 
-    def _lost(self, order: Message) -> None:
-        super()._lost(order)
-        if order["peer"].rpartition("-")[0] != GATEWAY:
+    def _lost(self, peer: str) -> None:
+        super()._lost(peer)
+        if peer.rpartition("-")[0] != GATEWAY:
             self.front.replica_lost()
 
-    def _hear_readiness(self, order: Message) -> None:
+    def _hear_readiness(self, order: Readiness) -> None:
         if self.state == "draining":
             return
-        self.ready, self.why = bool(order["ready"]), str(order.get("why", ""))
+        self.ready, self.why = order.ready, order.why
 
     async def _drain(self) -> None:
         self.state = "draining"
@@ -411,7 +447,7 @@ class GatewayMember(Member):
         if self.drain_first is not None:
             await self.drain_first(DRAIN_S)
         await self.front.drain(max(0.0, until - asyncio.get_running_loop().time()))
-        self.tell({"event": "drained"})
+        self.tell(Drained())
 
 
 def place_of(member: str, graph: Graph, store: str, policy: str, backend: str = "auto") -> Place:
@@ -420,5 +456,5 @@ def place_of(member: str, graph: Graph, store: str, policy: str, backend: str = 
     return Place(member=member, stage=stage, graph=graph, store=store, policy=policy, backend=backend)
 
 
-def _role(is_upstream: bool) -> str:
-    return "upstream" if is_upstream else "downstream"
+def _end(edge: Edge) -> EdgeEnd:
+    return EdgeEnd.UPSTREAM if edge.is_upstream else EdgeEnd.DOWNSTREAM

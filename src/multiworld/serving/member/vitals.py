@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from ...process.facts import pss_bytes, rss_bytes
+from ..control.reports import Usage
 
 __all__ = ["Vitals"]
 
@@ -20,19 +21,12 @@ class Vitals:
         self._pss: int | None = None
         self._pss_at = 0.0
 
-    def read(self) -> dict[str, float | int | None]:
-        """Return ``cpu_s`` since the start, ``cpu`` (processors that were busy with it since the last call),
-        ``rss_bytes``, and ``pss_bytes``: pages that several processes have are shared out; None where it is not told.
-        """
+    def read(self) -> Usage:
+        """Return what it takes; ``cpu``: since the last call."""
         now, cpu_s = time.monotonic(), time.process_time()
         cpu = (cpu_s - self._cpu_s) / max(now - self._at, 1e-3)
         self._at, self._cpu_s = now, cpu_s
-        return {
-            "cpu_s": round(cpu_s, 3),
-            "cpu": round(cpu, 4),
-            "rss_bytes": rss_bytes(),
-            "pss_bytes": self._pss,
-        }
+        return Usage(cpu_s=round(cpu_s, 3), cpu=round(cpu, 4), rss_bytes=rss_bytes(), pss_bytes=self._pss)
 
     @property
     def is_due(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +12,16 @@ import torch
 from torch import Tensor
 
 from ...channel.base import Payload
-from ...errors import ProtocolError
+from ...errors import MessageError, ProtocolError
 from ...model.user_code import OverdueError, contained, result_of
+from ...process.messages import from_json, to_json
 from ...world.manager import WorldManager
 from ..errors import CanaryFailedError
 from ..flow.packets import Item
 from ..flow.payloads import map_tensors, tensors_of
 from ..graph import Stage
 from ..member.hand_over import join_hand_over
-from ..member.messages import DONOR_RANK, TAKER_RANK, decode, encode
+from ..member.messages import DONOR_RANK, TAKER_RANK, as_bytes, as_tensor
 from .executor import describe_error, is_async
 from .results import checked_result
 
@@ -37,6 +39,17 @@ class Canary:
 
     inputs: tuple[Payload, ...]
     output: Payload
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryAhead:
+    """Goes before a canary that is handed over. ``payloads``: how many tensors follow: inputs and output, or none."""
+
+    payloads: int
+
+    def __post_init__(self) -> None:
+        if self.payloads < 0 or self.payloads == 1:
+            raise ValueError(f"{self.payloads} payloads are no canary")
 
 
 class CanaryKeeper:
@@ -169,7 +182,8 @@ async def give_canary(
     world = await join_hand_over(manager, _world(giver, taker), DONOR_RANK, store, backend, HAND_OVER_S)
     try:
         payloads = () if canary is None else (*canary.inputs, canary.output)
-        await world.send_tensors(encode({"payloads": len(payloads)}), TAKER_RANK, timeout_s=HAND_OVER_S)
+        ahead = json.dumps(to_json(CanaryAhead(payloads=len(payloads))))
+        await world.send_tensors(as_tensor(ahead.encode()), TAKER_RANK, timeout_s=HAND_OVER_S)
         for payload in payloads:
             await world.send_tensors(payload, TAKER_RANK, timeout_s=HAND_OVER_S)
         await world.barrier(timeout_s=HAND_OVER_S)
@@ -181,9 +195,11 @@ async def take_canary(manager: WorldManager, giver: str, taker: str, store: str,
     """Return what ``give_canary`` sends; None if it knows of none. Raises MultiworldError."""
     world = await join_hand_over(manager, _world(giver, taker), TAKER_RANK, store, backend, HAND_OVER_S)
     try:
-        number = decode(await world.recv_tensors(DONOR_RANK, timeout_s=HAND_OVER_S)).get("payloads")
-        if not isinstance(number, int) or number == 1:
-            raise ProtocolError(f"{giver} sent nonsense in place of a canary")
+        told = as_bytes(await world.recv_tensors(DONOR_RANK, timeout_s=HAND_OVER_S))
+        try:
+            number = from_json(CanaryAhead, json.loads(told)).payloads
+        except (ValueError, MessageError) as error:
+            raise ProtocolError(f"{giver} sent nonsense in place of a canary: {error}") from None
         payloads = [await world.recv_tensors(DONOR_RANK, timeout_s=HAND_OVER_S) for _ in range(number)]
         await world.barrier(timeout_s=HAND_OVER_S)
         return Canary(tuple(payloads[:-1]), payloads[-1]) if payloads else None

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ...model.errors import PayloadMismatchError
 from ...world.manager import WorldManager
+from ..control.reports import ReplicaCounts
 from ..errors import (
     BadRequestError,
     PoisonedRequestError,
@@ -152,24 +153,24 @@ class Replica:
         self.executor.tune(batch)
         self._stir()
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> ReplicaCounts:
         """Return counts since the start, depths now, and seconds."""
         executor = self.executor
-        return {
-            "queue": executor.num_waiting,
-            "executing": executor.num_executing,
-            "executing_s": executor.executing_s(time.monotonic()),
-            "in_flight": len(self._open),
-            "arrived": executor.num_arrived,
-            "done": executor.num_done,
-            "failed": executor.num_failed,
-            "alone": executor.num_alone,
-            "calls": executor.num_calls,
-            "busy_s": executor.busy_s,
-            "service_s": executor.service_s,
-            "held_bytes": sum(custody.held_bytes for custody in self.node.custody.values()),
-            "window": self.node.window,
-        }
+        return ReplicaCounts(
+            queue=executor.num_waiting,
+            executing=executor.num_executing,
+            executing_s=executor.executing_s(time.monotonic()),
+            in_flight=len(self._open),
+            arrived=executor.num_arrived,
+            done=executor.num_done,
+            failed=executor.num_failed,
+            alone=executor.num_alone,
+            calls=executor.num_calls,
+            busy_s=executor.busy_s,
+            service_s=executor.service_s,
+            held_bytes=sum(custody.held_bytes for custody in self.node.custody.values()),
+            window=self.node.window,
+        )
 
     def whereabouts(self, ids: Iterable[bytes]) -> dict[bytes, tuple[str, bool]]:
         """Return at which stage those of these are that this replica knows of, and whether that is sure.

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from multiworld.process.messages import from_json, to_json
 from multiworld.serving.control.actions import (
     Action,
     BackedOff,
@@ -21,11 +22,13 @@ from multiworld.serving.control.actions import (
 )
 from multiworld.serving.control.fleet import Fleet
 from multiworld.serving.control.members import Member, MemberState
+from multiworld.serving.control.orders import Tune
+from multiworld.serving.control.saved import SavedFleet
 from multiworld.serving.control.wiring import Edge, EdgeState, Wiring
 from multiworld.serving.errors import DeploymentError, UnknownStageError
 from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.member.exit_status import IN_VAIN
-from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain, hear, order_of, send
 
 
 def settled(graph: Graph, *, gateways: int = 1) -> SimulatedFleet:
@@ -118,7 +121,7 @@ def test_a_gateway_sends_nothing_before_its_answers_have_a_way_unless_that_takes
     assert wiring.route(members, 3.5) != []
     wiring.edges[to_first].state = EdgeState.CONNECTED
     wiring.edges[answers] = edge(*answers, EdgeState.CONNECTED)
-    assert [action.message["do"] for action in wiring.route(members, 1.0) if isinstance(action, Send)] == ["open"] * 2
+    assert [order_of(action)["do"] for action in wiring.route(members, 1.0) if isinstance(action, Send)] == ["open"] * 2
     wiring.edges["b-2", "gateway-1"] = edge("b-2", "gateway-1", EdgeState.FORMING)
     assert wiring.route(members, 1.0) == [], "what is open stays so"
 
@@ -240,7 +243,7 @@ def test_a_replica_that_did_work_is_replaced_at_once_however_often_it_is_killed(
     simulation = settled(chain("a", replicas=2))
     for _ in range(6):
         victim = simulation.ready("a")[-1]
-        simulation.do(simulation.fleet.heard(victim, {"event": "stats", "done": 100}, simulation.now))
+        simulation.do(hear(simulation.fleet, victim, {"event": "stats", "done": 100}, simulation.now))
         simulation.kill(victim)
         simulation.run_until_settled(0.5)
 
@@ -367,8 +370,11 @@ def test_if_the_donor_dies_another_one_gives_the_weights() -> None:
     simulation = settled(chain("a", replicas=2))
     simulation.do(simulation.fleet.scale("a", 3, simulation.now))
     simulation.do(
-        simulation.fleet.heard(
-            "a-3", {"event": "hello", "pid": simulation.processes["a-3"].pid, "state": "starting"}, simulation.now
+        hear(
+            simulation.fleet,
+            "a-3",
+            {"event": "hello", "pid": simulation.processes["a-3"].pid, "state": "starting"},
+            simulation.now,
         )
     )
     donor = simulation.fleet.members["a-3"].donor
@@ -400,7 +406,7 @@ def test_a_replica_that_no_donor_reaches_never_begins_with_other_weights_than_th
     simulation.run(0.1)
     assert fleet.members["a-2"].donor == "a-1"
     failed = {"event": "load_failed", "donor": "a-1", "error": "PeerDiedError", "hand_over_failed": True}
-    simulation.do(fleet.heard("a-2", failed, simulation.now))
+    simulation.do(hear(fleet, "a-2", failed, simulation.now))
     new.loads = True
     simulation.run(2.5)
     assert [process.state for process in simulation.processes.values()][-1] == "starting", "it waits"
@@ -481,7 +487,7 @@ def test_updates_that_are_rolled_back_do_not_delay_what_replaces_the_healthy_ver
     simulation.run_until_settled()
     assert simulation.kinds().count("UpdateRolledBack") == 3
     assert "BackedOff" not in simulation.kinds()
-    simulation.do(simulation.fleet.heard("b-1", {"event": "stats", "done": 100}, simulation.now))
+    simulation.do(hear(simulation.fleet, "b-1", {"event": "stats", "done": 100}, simulation.now))
     simulation.kill("b-1")
     assert simulation.started[-1] == "b-6"
 
@@ -584,7 +590,7 @@ def test_a_change_of_batching_reaches_those_that_come_later_too() -> None:
     assert simulation.processes["a-1"].inbox[-1] == {"do": "tune", **expected}
     simulation.do(simulation.fleet.scale("a", 2, simulation.now))
     simulation.run_until_settled()
-    assert simulation.fleet.plans["a"].tuning == expected
+    assert simulation.fleet.plans["a"].tuning == Tune(batch_max_size=8, batch_max_wait_s=0.0)
     with pytest.raises(ValueError, match="max_size"):
         simulation.fleet.tune("a", {"batch_max_size": 0}, simulation.now)
     with pytest.raises(ValueError, match="unknown settings"):
@@ -706,10 +712,10 @@ def test_a_gateway_of_another_process_is_drained_and_leaves_by_itself() -> None:
     fleet = Fleet(chain("a"), now=0.0)
     fleet.member_attached("gateway-1", 0.0)
     hello = {"event": "hello", "pid": 1, "host": "", "state": "loaded", "edges": []}
-    actions = fleet.heard("gateway-1", hello, 0.0)
-    assert [action.message["do"] for action in actions if isinstance(action, Send)] == ["readiness"]
-    assert fleet.stop(1.0) == [Send(member="gateway-1", message={"do": "drain"})]
-    assert fleet.heard("gateway-1", {"event": "drained"}, 1.0) == [Send(member="gateway-1", message={"do": "leave"})]
+    actions = hear(fleet, "gateway-1", hello, 0.0)
+    assert [order_of(action)["do"] for action in actions if isinstance(action, Send)] == ["readiness"]
+    assert fleet.stop(1.0) == [send("gateway-1", {"do": "drain"})]
+    assert hear(fleet, "gateway-1", {"event": "drained"}, 1.0) == [send("gateway-1", {"do": "leave"})]
     fleet.lost("gateway-1", "it left", 1.0, died=True)
     assert not fleet.members
     with pytest.raises(ValueError, match="gateway"):
@@ -728,7 +734,7 @@ def test_a_stage_scaled_to_nothing_says_so_and_wakes_again() -> None:
 def test_late_news_of_an_earlier_process_of_the_same_name_changes_nothing() -> None:
     simulation = settled(chain("a"))
     assert simulation.fleet.exited("gateway-1", 9999, -9, simulation.now) == []
-    assert simulation.fleet.heard("a-7", {"event": "loaded"}, simulation.now) == []
+    assert hear(simulation.fleet, "a-7", {"event": "loaded"}, simulation.now) == []
     assert simulation.fleet.lost("a-7", "gone", simulation.now) == []
 
 
@@ -757,7 +763,7 @@ def test_a_replica_whose_work_hangs_is_replaced(stats: dict[str, float]) -> None
     """It says so, or says nothing any more because the work holds all of it."""
     simulation = SimulatedFleet(Graph([Stage("a", "m:a", limit_s=2.0)]))
     simulation.run_until_settled()
-    simulation.do(simulation.fleet.heard("a-1", {"event": "stats", **stats}, simulation.now))
+    simulation.do(hear(simulation.fleet, "a-1", {"event": "stats", **stats}, simulation.now))
     simulation.run(1.0)
     assert ("a-1" not in simulation.fleet.members) == (stats["executing_s"] > 2.0)
     simulation.run(6.0)
@@ -802,7 +808,7 @@ def test_gateways_wait_a_while_for_the_host_of_the_controller() -> None:
 def limited() -> SimulatedFleet:
     simulation = SimulatedFleet(Graph([Stage("a", "m:a", limit_s=1.0)]))
     simulation.run_until_settled()
-    simulation.do(simulation.fleet.heard("a-1", {"event": "stats", "executing_s": 0.0}, simulation.now))
+    simulation.do(hear(simulation.fleet, "a-1", {"event": "stats", "executing_s": 0.0}, simulation.now))
     return simulation
 
 
@@ -822,7 +828,7 @@ def test_nobody_hangs_because_the_controller_was_away() -> None:
     simulation.run(1)
     assert not simulation.fleet.members["a-1"].awaited
     simulation.now += 3
-    simulation.do(simulation.fleet.heard("a-1", {"event": "drained"}, simulation.now))  # any word will do
+    simulation.do(hear(simulation.fleet, "a-1", {"event": "drained"}, simulation.now))  # any word will do
     simulation.run(2)
     assert "a-1" in simulation.fleet.members
 
@@ -833,9 +839,9 @@ def test_who_loads_may_be_silent_for_longer_than_its_work() -> None:
     simulation.processes["a-2"].loads = None
     for _ in range(20):
         simulation.run(1)
-        simulation.do(simulation.fleet.heard("a-1", {"event": "stats"}, simulation.now))
+        simulation.do(hear(simulation.fleet, "a-1", {"event": "stats"}, simulation.now))
         if simulation.fleet.members["a-2"].state is MemberState.LOADING and not simulation.fleet.members["a-2"].stats:
-            simulation.do(simulation.fleet.heard("a-2", {"event": "stats", "rss_bytes": 1}, simulation.now))
+            simulation.do(hear(simulation.fleet, "a-2", {"event": "stats", "rss_bytes": 1}, simulation.now))
     assert simulation.fleet.members["a-2"].state is MemberState.LOADING
     assert "UpdateRolledBack" not in simulation.kinds()
 
@@ -907,7 +913,7 @@ def test_a_gateway_that_comes_while_others_are_awaited_hears_at_last_that_all_is
 def lost_messages(simulation: SimulatedFleet, actions: list[Action]) -> list[tuple[str, str]]:
     simulation.do(actions)
     sent = [action for action in actions if isinstance(action, Send)]
-    return [(action.member, action.message["peer"]) for action in sent if action.message["do"] == "lost"]
+    return [(action.member, order_of(action)["peer"]) for action in sent if order_of(action)["do"] == "lost"]
 
 
 def test_nobody_hears_of_the_loss_of_who_never_came() -> None:
@@ -936,7 +942,7 @@ def test_who_drains_may_finish_what_it_executes_however_long_that_takes(limit_s:
     simulation.processes["a-1"].inbox.clear()  # the end of its work is what it waits for
 
     def say(name: str, **stats: float) -> None:
-        simulation.do(simulation.fleet.heard(name, {"event": "stats", **stats}, simulation.now))
+        simulation.do(hear(simulation.fleet, name, {"event": "stats", **stats}, simulation.now))
 
     for second in range(1, 201):
         say("a-1", executing=1, executing_s=second)
@@ -956,7 +962,7 @@ def test_who_drains_and_executes_for_longer_than_it_may_is_ended() -> None:
     simulation.do(simulation.fleet.drain("a-1", simulation.now, scale_down=True))
     simulation.processes["a-1"].inbox.clear()
     stats = {"event": "stats", "executing": 1, "executing_s": 101.0}
-    simulation.do(simulation.fleet.heard("a-1", stats, simulation.now))
+    simulation.do(hear(simulation.fleet, "a-1", stats, simulation.now))
     simulation.run(0.1)
     assert "a-1" not in simulation.fleet.members
 
@@ -966,7 +972,7 @@ def test_who_comes_back_hears_which_gateways_there_are() -> None:
     fleet = simulation.fleet
     fleet.await_back("a-1", simulation.now)
     hello = {"event": "hello", "pid": 7, "state": "ready", "version": 1, "edges": []}
-    told = [action.message for action in fleet.heard("a-1", hello, simulation.now) if isinstance(action, Send)]
+    told = [order_of(action) for action in hear(fleet, "a-1", hello, simulation.now) if isinstance(action, Send)]
     assert {"do": "gateways", "there": ["gateway-1", "gateway-2"]} in told
 
 
@@ -1042,19 +1048,19 @@ def test_a_replica_whose_update_is_rolled_back_while_members_are_awaited_neither
 def test_new_weights_are_compared_also_where_the_controller_was_started_again_meanwhile() -> None:
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
-    saved = json.loads(json.dumps(simulation.fleet.to_json()))
+    saved = from_json(SavedFleet, json.loads(json.dumps(to_json(simulation.fleet.saved()))))
     fleet = Fleet(simulation.fleet.graph, now=simulation.now)
     fleet.restore(saved, simulation.now)
-    pids = {fields["id"]: fields["pid"] for fields in saved["members"]}
+    pids = {each.id: each.pid for each in saved.members}
     hello = {"event": "hello", "host": "10.0.0.0", "edges": []}
     new, old = (
         {**hello, "pid": pids[name] or 99, "state": state, "version": version}
         for name, state, version in (("a-2", "starting", 2), ("a-1", "ready", 1))
     )
-    first = fleet.heard("a-2", new, simulation.now)
-    assert not [action for action in first if isinstance(action, Send) and action.message["do"] == "load"]
-    then = fleet.heard("a-1", old, simulation.now)
-    orders = [action.message for action in then if isinstance(action, Send) and action.member == "a-2"]
+    first = hear(fleet, "a-2", new, simulation.now)
+    assert not [action for action in first if isinstance(action, Send) and order_of(action)["do"] == "load"]
+    then = hear(fleet, "a-1", old, simulation.now)
+    orders = [order_of(action) for action in then if isinstance(action, Send) and action.member == "a-2"]
     assert [(order["do"], order.get("canary")) for order in orders if order["do"] == "load"] == [("load", "a-1")]
 
 
@@ -1062,14 +1068,14 @@ def test_a_gateway_that_was_draining_goes_on_with_that_under_the_next_controller
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.stop(simulation.now))
     fleet = Fleet(simulation.fleet.graph, now=simulation.now)
-    fleet.restore(json.loads(json.dumps(simulation.fleet.to_json())), simulation.now)
+    fleet.restore(from_json(SavedFleet, json.loads(json.dumps(to_json(simulation.fleet.saved())))), simulation.now)
     pid = fleet.members["gateway-1"].pid
-    fleet.heard("gateway-1", {"event": "hello", "pid": pid, "state": "draining", "edges": []}, simulation.now)
+    hear(fleet, "gateway-1", {"event": "hello", "pid": pid, "state": "draining", "edges": []}, simulation.now)
     assert fleet.members["gateway-1"].state is MemberState.DRAINING
     fleet.stop(simulation.now)
     assert fleet.members["gateway-1"].state is MemberState.DRAINING
-    drained = fleet.heard("gateway-1", {"event": "drained"}, simulation.now)
-    assert Send(member="gateway-1", message={"do": "leave"}) in drained
+    drained = hear(fleet, "gateway-1", {"event": "drained"}, simulation.now)
+    assert send("gateway-1", {"do": "leave"}) in drained
 
 
 def test_without_an_autoscaler_a_stage_without_replicas_is_not_ready() -> None:

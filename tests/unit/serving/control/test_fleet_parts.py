@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from multiworld.process.messages import from_json, to_json
 from multiworld.serving.control.actions import HostJoined, HostLost
 from multiworld.serving.control.autoscale import AT_ONCE, Autoscaling
 from multiworld.serving.control.crash_loop import CrashLoop
 from multiworld.serving.control.history import LENGTH, History
 from multiworld.serving.control.members import Member, MemberState, member_id, parse_member
 from multiworld.serving.control.placement import HostInfo, place
+from multiworld.serving.control.reports import ReplicaStatistics
+from multiworld.serving.control.saved import SavedFleet
 from multiworld.serving.control.scaling import ScalingPolicy
 from multiworld.serving.control.spec import DeploymentSpec
 from multiworld.serving.control.state_file import StateFile
-from multiworld.serving.control.status import describe
+from multiworld.serving.control.status import ControllerStatus, describe
 from multiworld.serving.graph import Batch, Graph, Stage
 from multiworld.serving.replica.executor import MAX_CONCURRENT
-from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain, hear
 
 
 def test_the_first_death_costs_no_delay_and_a_calm_minute_forgives() -> None:
@@ -65,9 +69,9 @@ def test_a_host_without_the_stage_comes_first_then_the_least_loaded() -> None:
 def test_a_replica_that_worked_has_not_died_young() -> None:
     member = Member(id="a-1", stage="a", version=1, born=0.0, state=MemberState.READY, ready_at=5.0)
     assert member.died_young(6.0)
-    member.stats = {"done": 50}
+    member.stats = ReplicaStatistics(done=50)
     assert not member.died_young(6.0)
-    member.stats = {}
+    member.stats = None
     assert not member.died_young(16.0)
 
 
@@ -87,13 +91,14 @@ def test_history_is_bounded_and_numbered() -> None:
 def test_the_state_file_is_private_whole_and_removed(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state.json")
     assert file.read() is None
-    file.write({"numbers": {"a": 1}})
-    file.write({"numbers": {"a": 2}})
-    assert StateFile(file.path).read() == {"numbers": {"a": 2}}
+    state = SavedFleet(numbers={"a": 1}, epoch=1, ready=True, stages={}, members=())
+    file.write(state)
+    file.write(replace(state, numbers={"a": 2}))
+    assert StateFile(file.path).read() == replace(state, numbers={"a": 2})
     assert file.path.stat().st_mode & 0o777 == 0o600
     file.remove()
     file.remove()
-    file.write({"numbers": {"a": 3}})  # late news
+    file.write(replace(state, numbers={"a": 3}))  # late news
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,15 +131,16 @@ def test_the_state_of_a_fleet_crosses_as_json() -> None:
     simulation = SimulatedFleet(chain("a", "b", replicas=2))
     simulation.run_until_settled()
     simulation.do(simulation.fleet.update("a", "/w.pt", simulation.now))
-    saved = simulation.fleet.to_json()
-    assert json.loads(json.dumps(saved)) == saved
+    saved = simulation.fleet.saved()
+    assert from_json(SavedFleet, json.loads(json.dumps(to_json(saved)))) == saved
 
 
 def test_the_status_names_all_that_there_is() -> None:
     simulation = SimulatedFleet(chain("a", "b"))
     simulation.run_until_settled()
-    status = describe(simulation.fleet, simulation.now)
-    assert json.loads(json.dumps(status)) == status
+    known = describe(simulation.fleet, simulation.now)
+    status = to_json(known)
+    assert from_json(ControllerStatus, json.loads(json.dumps(status))) == known
     assert status["ready"]
     assert [each["id"] for each in status["replicas"]] == ["a-1", "b-1"]
     assert {(each["from"], each["to"], each["state"]) for each in status["edges"]} == {
@@ -155,9 +161,9 @@ def test_a_stage_whose_load_grows_is_scaled_out_and_left_alone_during_an_update(
         nonlocal done
         done += 100
         stats = {"event": "stats", "arrived": done, "done": done, "busy_s": done * 0.02, "queue": 0}
-        simulation.do(simulation.fleet.heard("a-1", stats, simulation.now))
+        simulation.do(hear(simulation.fleet, "a-1", stats, simulation.now))
         gateway = {"event": "stats", "answered": done, "failed": 0, "refused": 0, "open": 0, "waiting": 0}
-        simulation.do(simulation.fleet.heard("gateway-1", gateway, simulation.now))
+        simulation.do(hear(simulation.fleet, "gateway-1", gateway, simulation.now))
         simulation.run(1.0)
         return [decision.new for decision in scaling.decide(simulation.fleet, simulation.now)]
 
@@ -179,7 +185,7 @@ def test_a_stage_without_replicas_gets_one_when_a_request_waits_behind_another_s
 
     def wanted(open_requests: int) -> list[tuple[str, int]]:
         gateway = {"event": "stats", "answered": 0, "failed": 0, "refused": 0, "open": open_requests, "waiting": 0}
-        simulation.do(simulation.fleet.heard("gateway-1", gateway, simulation.now))
+        simulation.do(hear(simulation.fleet, "gateway-1", gateway, simulation.now))
         simulation.run(1.0)
         return [(decision.stage, decision.new) for decision in scaling.decide(simulation.fleet, simulation.now)]
 
@@ -196,8 +202,8 @@ def test_what_members_did_before_they_were_known_is_no_load_of_now() -> None:
     scaling = Autoscaling(graph, ScalingPolicy())
 
     def tell(**stats: float) -> None:
-        simulation.do(simulation.fleet.heard("gateway-1", {"event": "stats", **stats}, simulation.now))
-        simulation.do(simulation.fleet.heard("a-1", {"event": "stats", "arrived": 5, "done": 5}, simulation.now))
+        simulation.do(hear(simulation.fleet, "gateway-1", {"event": "stats", **stats}, simulation.now))
+        simulation.do(hear(simulation.fleet, "a-1", {"event": "stats", "arrived": 5, "done": 5}, simulation.now))
 
     for answered in (100_000, 100_001, 100_002):
         assert scaling.decide(simulation.fleet, simulation.now) == []
@@ -205,7 +211,7 @@ def test_what_members_did_before_they_were_known_is_no_load_of_now() -> None:
         simulation.run(1)
     simulation.kill("gateway-1")
     simulation.run(1)
-    assert simulation.fleet.members["gateway-1"].stats == {}
+    assert simulation.fleet.members["gateway-1"].stats is None
     for answered in (100_010, 100_011, 100_012):
         assert scaling.decide(simulation.fleet, simulation.now) == []
         tell(answered=answered)
@@ -224,9 +230,9 @@ def test_long_work_is_activity_and_its_replicas_stay() -> None:
             for name in ("a-1", "a-2", "a-3"):
                 if name in simulation.fleet.members:
                     stats = {"in_flight": int(name in busy), "executing_s": 50.0 * (name in busy)}
-                    simulation.do(simulation.fleet.heard(name, {"event": "stats", **stats}, simulation.now))
+                    simulation.do(hear(simulation.fleet, name, {"event": "stats", **stats}, simulation.now))
             gateway = {"event": "stats", "open": len(busy)}
-            simulation.do(simulation.fleet.heard("gateway-1", gateway, simulation.now))
+            simulation.do(hear(simulation.fleet, "gateway-1", gateway, simulation.now))
             simulation.run(1)
             for decision in scaling.decide(simulation.fleet, simulation.now):
                 wanted.append(decision.new)
@@ -248,8 +254,8 @@ def test_replicas_that_each_wait_for_a_few_of_many_calls_are_not_all_kept() -> N
     for _ in range(20):
         for member in simulation.fleet.of_stage("a"):
             stats = {"in_flight": 8, "executing": 8, "executing_s": 1.5}
-            simulation.do(simulation.fleet.heard(member.id, {"event": "stats", **stats}, simulation.now))
-        simulation.do(simulation.fleet.heard("gateway-1", {"event": "stats", "open": 24}, simulation.now))
+            simulation.do(hear(simulation.fleet, member.id, {"event": "stats", **stats}, simulation.now))
+        simulation.do(hear(simulation.fleet, "gateway-1", {"event": "stats", "open": 24}, simulation.now))
         simulation.run(1)
         for decision in scaling.decide(simulation.fleet, simulation.now):
             wanted.append(decision.new)

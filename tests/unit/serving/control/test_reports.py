@@ -11,9 +11,10 @@ from multiworld.errors import PeerDiedError
 from multiworld.serving import Pipeline, Stage
 from multiworld.serving.control.actions import Action, EdgeLost, Emit, FleetEvent, ProcessEnded, Send
 from multiworld.serving.control.members import MemberState
+from multiworld.serving.control.orders import ORDERS
 from multiworld.serving.errors import MemberLostError, what_happened
 from multiworld.serving.page.stories import tell
-from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain, hear, order_of
 
 
 def events_of(actions: list[Action]) -> list[FleetEvent]:
@@ -40,9 +41,9 @@ def test_a_lost_edge_is_told_of_without_advice_that_the_controller_follows() -> 
 def test_each_neighbor_of_a_lost_replica_is_heard_before_and_after_it_is_given_up() -> None:
     simulation = settled()
     fleet, now = simulation.fleet, simulation.now
-    early = events_of(fleet.heard("a-1", broken("b-1", "upstream", "PeerDiedError"), now))
+    early = events_of(hear(fleet, "a-1", broken("b-1", "upstream", "PeerDiedError"), now))
     fleet.lost("b-1", "PeerDiedError", now, died=True)
-    late = events_of(fleet.heard("gateway-1", broken("b-1", "downstream", "PeerDiedError"), now))
+    late = events_of(hear(fleet, "gateway-1", broken("b-1", "downstream", "PeerDiedError"), now))
     told = [event for event in early + late if isinstance(event, EdgeLost)]
     assert [(event.upstream, event.downstream, event.member) for event in told] == [
         ("a-1", "b-1", "a-1"),
@@ -56,7 +57,7 @@ def test_the_end_of_an_edge_to_who_left_as_told_is_not_reported() -> None:
     simulation.run_until_settled()
     simulation.do(simulation.fleet.drain("b-1", simulation.now, scale_down=True))
     simulation.run_until_settled()
-    actions = simulation.fleet.heard("a-1", broken("b-1", "upstream", "PeerLeftError"), simulation.now)
+    actions = hear(simulation.fleet, "a-1", broken("b-1", "upstream", "PeerLeftError"), simulation.now)
     assert not any(isinstance(event, EdgeLost) for event in events_of(actions))
 
 
@@ -115,9 +116,9 @@ def test_what_a_replica_executed_when_it_died_is_told_to_those_who_sent_to_it() 
     fleet, now = simulation.fleet, simulation.now
     replica = next(member for member in fleet.members.values() if member.stage == "b")
     told = [
-        (action.member, action.message["executing"])
+        (action.member, order_of(action)["executing"])
         for action in fleet.exited(replica.id, replica.pid, -9, now, "", ["ab"])
-        if isinstance(action, Send) and action.message["do"] == "died"
+        if isinstance(action, Send) and order_of(action)["do"] == "died"
     ]
     senders = {id_ for id_, member in fleet.members.items() if member.stage in fleet.graph.upstream("b")}
     assert senders
@@ -134,11 +135,11 @@ def test_who_is_away_or_gave_a_replica_up_hears_what_it_executed() -> None:
     pid = fleet.members["b-1"].pid
     told = [action for action in fleet.exited("b-1", pid, -9, now, "", ["ab"]) if isinstance(action, Send)]
     assert "a-1" not in {action.member for action in told}
-    assert [message["do"] for message in fleet.members["a-1"].missed] == ["died", "lost"]
+    assert [ORDERS.to_json(message)["do"] for message in fleet.members["a-1"].missed] == ["died", "lost"]
     simulation.run_until_settled()
     (leaving,) = [member for member in fleet.members.values() if member.stage == "b"]
     leaving.go(MemberState.LEAVING, now)
     fleet.members["a-1"].attached, fleet.members["a-1"].awaited = True, False
     actions = fleet.exited(leaving.id, leaving.pid, 0, now, "", ["cd"])
-    died = [action.member for action in actions if isinstance(action, Send) and action.message["do"] == "died"]
+    died = [action.member for action in actions if isinstance(action, Send) and order_of(action)["do"] == "died"]
     assert died == ["a-1"]

@@ -712,7 +712,7 @@ async def test_a_result_that_waits_for_the_next_stage_is_not_replaced_by_a_doubt
 
     async with plant([Stage("n", once, idempotent=False), Stage("c", never)], "c-1", "n-1") as p:
         asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
-        await until(lambda: p.replicas["c-1"].statistics()["in_flight"] == 1)
+        await until(lambda: p.replicas["c-1"].statistics().in_flight == 1)
         await until(lambda: not p.replicas["n-1"]._open)
         p.kill("c-1")
         await until(lambda: p.front.requests.num_retried == 1)

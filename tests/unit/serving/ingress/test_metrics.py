@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 from multiworld.observe.prometheus import families_text, from_json, joined, to_json
+from multiworld.serving.control.reports import GatewayCounts
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.gateway import Metric, fleet_metrics
 from multiworld.serving.gateway.fleet_metrics import FleetMetrics
@@ -18,18 +20,18 @@ from multiworld.serving.ingress.metrics import request_metrics
 from tests.unit.exposition import check_with_promtool, checked_samples
 from tests.unit.serving.gateway.client import Client, FakePipeline
 
-COUNTS = {
-    "answered": 7,
-    "failed": 1,
-    "refused": 2,
-    "retried": 3,
-    "replayed": 4,
-    "open": 5,
-    "p50_s": 0.25,
-    "p95_s": 0.5,
-    "p99_s": 0.5,
-    "latency_sum_s": 2.5,
-}
+COUNTS = GatewayCounts(
+    answered=7,
+    failed=1,
+    refused=2,
+    retried=3,
+    replayed=4,
+    open=5,
+    p50_s=0.25,
+    p95_s=0.5,
+    p99_s=0.5,
+    latency_sum_s=2.5,
+)
 
 
 class RealMetrics(FakePipeline):
@@ -48,7 +50,7 @@ def family_list(num_answers: int) -> list[Any]:
         counts.took(0.01)
     return [
         *counts.families(num_connections=1, num_open=0, held_bytes=0),
-        *families_of(request_metrics({**COUNTS, "answered": num_answers})),
+        *families_of(request_metrics(replace(COUNTS, answered=num_answers))),
     ]
 
 

@@ -26,8 +26,8 @@ def test_this_process_has_memory_and_takes_time() -> None:
     vitals.look()
     assert not vitals.is_due
     read = vitals.read()
-    assert read["cpu"] is not None
-    assert 0 < read["cpu"] < 64
-    assert read["rss_bytes"] is not None
-    assert read["rss_bytes"] > 1 << 20
-    assert read["pss_bytes"] is None or 0 < read["pss_bytes"] <= 2 * read["rss_bytes"]
+    assert read.cpu is not None
+    assert 0 < read.cpu < 64
+    assert read.rss_bytes is not None
+    assert read.rss_bytes > 1 << 20
+    assert read.pss_bytes is None or 0 < read.pss_bytes <= 2 * read.rss_bytes

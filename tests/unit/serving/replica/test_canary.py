@@ -15,6 +15,8 @@ from torch import nn
 from multiworld.errors import StoreError
 from multiworld.serving.control.actions import CanaryPassed, CanarySkipped, Send, UpdateRolledBack
 from multiworld.serving.control.members import Member, MemberState
+from multiworld.serving.control.orders import ORDERS
+from multiworld.serving.control.reports import REPLICA_REPORTS
 from multiworld.serving.errors import CanaryFailedError
 from multiworld.serving.flow.node import Place
 from multiworld.serving.flow.packets import Item, Kind
@@ -22,7 +24,7 @@ from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.member.files import MemberFiles
 from multiworld.serving.member.member import ReplicaMember
 from multiworld.serving.replica.canary import CanaryKeeper, answer_canary, difference, given_inputs
-from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
+from tests.unit.serving.simulated_fleet import SimulatedFleet, chain, hear, order_of, send
 from tests.unit.serving.wires import Plant
 
 ONE = torch.ones(2, 3)
@@ -161,7 +163,7 @@ async def test_work_that_is_cancelled_with_its_canary_is_called_off() -> None:
 
 @dataclass
 class Line:
-    tell: Callable[[dict[str, Any]], None]
+    tell: Callable[[Any], None]
 
 
 class CancelledSetup:
@@ -181,8 +183,8 @@ async def test_a_replica_whose_work_is_cancelled_by_itself_has_not_loaded(work: 
     place = Place(member="a-1", stage="a", graph=Graph([Stage("a", work, canary=ONE)]), store="tcp://127.0.0.1:1")
     member = ReplicaMember(None, place, host="", files=MemberFiles({"folder": tmp_path}))  # type: ignore[arg-type]
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    member.line = Line(told.put_nowait)
-    member.obey({"do": "load", "version": 1, "donor": None, "weights": None})
+    member.line = Line(lambda report: told.put_nowait(REPLICA_REPORTS.to_json(report)))
+    member.obey(ORDERS.from_json({"do": "load", "version": 1, "donor": None, "weights": None}))
     news = await asyncio.wait_for(told.get(), 5)
     assert (news["event"], news["hand_over_failed"]) == ("load_failed", False)
     assert "the work was cancelled by its own code" in news["error"]
@@ -208,8 +210,8 @@ async def test_a_replica_says_whether_its_work_or_the_hand_over_of_weights_faile
     place = Place(member="a-2", stage="a", graph=Graph([Stage("a", work)]), store="tcp://127.0.0.1:1")
     member = ReplicaMember(NobodyComes(), place, host="", files=MemberFiles({"folder": tmp_path}))  # type: ignore[arg-type]
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    member.line = Line(told.put_nowait)
-    member.obey({"do": "load", "version": 1, "donor": "a-1", "weights": None})
+    member.line = Line(lambda report: told.put_nowait(REPLICA_REPORTS.to_json(report)))
+    member.obey(ORDERS.from_json({"do": "load", "version": 1, "donor": "a-1", "weights": None}))
     news = await asyncio.wait_for(told.get(), 5)
     assert (news["event"], news["hand_over_failed"]) == ("load_failed", failed)
     member.stop()
@@ -227,7 +229,7 @@ async def test_replicas_keep_a_request_of_theirs() -> None:
 def sent_at_hello(simulation: SimulatedFleet, new: Member, host: str = "127.0.0.1") -> list[Send]:
     """Have a new member introduce itself, and return what is sent then."""
     hello = {"event": "hello", "pid": new.pid or 1, "host": host, "state": "starting", "edges": []}
-    return [each for each in simulation.fleet.heard(new.id, hello, simulation.now) if isinstance(each, Send)]
+    return [each for each in hear(simulation.fleet, new.id, hello, simulation.now) if isinstance(each, Send)]
 
 
 def test_an_old_replica_tells_each_new_one_of_an_update_what_to_answer() -> None:
@@ -237,13 +239,13 @@ def test_an_old_replica_tells_each_new_one_of_an_update_what_to_answer() -> None
     simulation.do(fleet.update("a", "new.pt", simulation.now))
     new = next(member for member in fleet.of_stage("a") if member.version == 2)
     sends = sent_at_hello(simulation, new)
-    assert sends[0] == Send(member="a-1", message={"do": "canary", "to": new.id})
-    assert sends[1].message["canary"] == "a-1"
+    assert sends[0] == send("a-1", {"do": "canary", "to": new.id})
+    assert order_of(sends[1])["canary"] == "a-1"
     missed = {"event": "canary_missed", "giver": "a-1"}
-    again = [each for each in fleet.heard(new.id, missed, simulation.now) if isinstance(each, Send)]
-    assert again[0] == Send(member="a-2", message={"do": "canary", "to": new.id})
+    again = [each for each in hear(fleet, new.id, missed, simulation.now) if isinstance(each, Send)]
+    assert again[0] == send("a-2", {"do": "canary", "to": new.id})
     loaded = {"event": "loaded", "version": 2, "canary": "a-2"}
-    events = [each.event for each in fleet.heard(new.id, loaded, simulation.now) if hasattr(each, "event")]
+    events = [each.event for each in hear(fleet, new.id, loaded, simulation.now) if hasattr(each, "event")]
     assert CanaryPassed(member=new.id, stage="a", version=2, giver="a-2") in events
     assert new.state is MemberState.CONNECTING
 
@@ -266,8 +268,8 @@ def test_a_new_replica_that_nothing_was_compared_with_is_told_of(
     new = next(member for member in fleet.of_stage("a") if member.version == 2)
     sent_at_hello(simulation, new)
     for giver in missed:
-        fleet.heard(new.id, {"event": "canary_missed", "giver": giver}, simulation.now)
-    simulation.do(fleet.heard(new.id, {"event": "loaded", "version": 2, **loaded}, simulation.now))
+        hear(fleet, new.id, {"event": "canary_missed", "giver": giver}, simulation.now)
+    simulation.do(hear(fleet, new.id, {"event": "loaded", "version": 2, **loaded}, simulation.now))
     assert [event for event in simulation.events if isinstance(event, CanarySkipped)] == [
         CanarySkipped(member=new.id, stage="a", version=2, reason=reason)
     ]
@@ -287,7 +289,7 @@ def test_weights_that_do_not_answer_are_not_fetched_from_elsewhere() -> None:
         "error": "CanaryFailedError: NaN",
         "hand_over_failed": False,
     }
-    simulation.do(fleet.heard(new.id, failed, simulation.now))
+    simulation.do(hear(fleet, new.id, failed, simulation.now))
     assert new.id not in fleet.members
     (undone,) = [event for event in simulation.events if isinstance(event, UpdateRolledBack)]
     assert "CanaryFailedError: NaN" in undone.reason
@@ -299,7 +301,7 @@ def test_replacements_are_asked_nothing_of_others() -> None:
     simulation.kill("a-1")
     new = simulation.fleet.members["a-3"]
     sends = sent_at_hello(simulation, new)
-    assert all("canary" not in each.message and each.message["do"] != "canary" for each in sends)
+    assert all(order_of(each).get("canary") is None and order_of(each)["do"] != "canary" for each in sends)
 
 
 def test_a_stage_without_a_canary_asks_no_old_replica() -> None:
@@ -311,7 +313,7 @@ def test_a_stage_without_a_canary_asks_no_old_replica() -> None:
     new = next(member for member in fleet.of_stage("a") if member.version == 2)
     sends = sent_at_hello(simulation, new)
     assert sends
-    assert all("canary" not in each.message and each.message["do"] != "canary" for each in sends)
+    assert all(order_of(each).get("canary") is None and order_of(each)["do"] != "canary" for each in sends)
 
 
 @pytest.mark.parametrize("error", [StopIteration(3), SystemExit(3), BaseException("panic")])
