@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ...observe.document import Document
 from ...observe.prometheus import CONTENT_TYPE, Family, families_text
+from ...process.messages import Json
 from .answers import html_answer, json_answer, json_list, text_answer
-from .docs_page import page
 from .formats.kserve import model_metadata
 from .http.exchange import Answer
 from .http_counts import families_of
@@ -102,13 +103,15 @@ class About:
         return json_answer(self._description)
 
     def docs(self) -> Answer:
-        return html_answer(page(self._description))
+        """A page that shows the document, for people, and tries ``/infer``."""
+        document = Document(__package__)
+        return html_answer(document.page(self._served.name, self._description), document.policy)
 
     def home(self) -> Answer:
         return Answer(307, "text/plain; charset=utf-8", [b"see /docs\n"], {"location": "/docs"})
 
     @functools.cached_property
-    def _description(self) -> dict[str, Any]:
+    def _description(self) -> Mapping[str, Json]:
         return describe(self._served.name, _version(), self._options, streams=can_stream(self._served))
 
     def _readiness(self) -> tuple[bool, str]:

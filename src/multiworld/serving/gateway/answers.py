@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import orjson
 
@@ -14,13 +14,13 @@ __all__ = ["error_answer", "error_object", "html_answer", "json_answer", "json_l
 JSON = "application/json"
 
 
-def json_answer(value: dict[str, Any], *, status: int = 200) -> Answer:
+def json_answer(value: Mapping[str, object], *, status: int = 200) -> Answer:
     """Answer an object; what JSON has no type for is written as its ``str``."""
     body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     return Answer(status, JSON, [body])
 
 
-def json_list(values: list[dict[str, Any]]) -> Answer:
+def json_list(values: Sequence[Mapping[str, str]]) -> Answer:
     return Answer(200, JSON, [orjson.dumps(values)])
 
 
@@ -28,13 +28,9 @@ def text_answer(text: str, content_type: str) -> Answer:
     return Answer(200, content_type, [text.encode()])
 
 
-def html_answer(text: str) -> Answer:
-    """Answer a page that nothing else may be loaded into, and that no other page may frame."""
-    headers = {
-        "content-security-policy": "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-        "img-src data:; frame-ancestors 'none'",
-        "x-content-type-options": "nosniff",
-    }
+def html_answer(text: str, policy: str) -> Answer:
+    """Answer a page with the policy of what it may load and run."""
+    headers = {"content-security-policy": policy, "x-content-type-options": "nosniff"}
     return Answer(200, "text/html; charset=utf-8", [text.encode()], headers)
 
 
@@ -44,7 +40,7 @@ def error_answer(refusal: Refusal, *, is_kserve: bool) -> Answer:
     return Answer(refusal.status, JSON, [orjson.dumps(value)], refusal.headers())
 
 
-def error_object(refusal: Refusal) -> dict[str, Any]:
+def error_object(refusal: Refusal) -> Mapping[str, Mapping[str, str]]:
     """Return what JSON says of an error."""
     error = {"type": refusal.kind, "message": refusal.message}
     if refusal.stage:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 from ...observe.event_stream import event
 from .answers import error_object
@@ -62,5 +61,5 @@ async def _payload_event(payload: Payload, writer: TensorWriter) -> bytes:
     return event(*writer.dump(value))
 
 
-def _event(value: dict[str, Any], *, name: str) -> bytes:
+def _event(value: Mapping[str, object], *, name: str) -> bytes:
     return event(dumps(value), name=name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import io
 import logging
 from collections.abc import AsyncIterator
@@ -224,6 +226,14 @@ async def test_documentation_needs_nothing_from_elsewhere() -> None:
     assert "http" not in html.replace("application/http", "")
     assert "/generate" in html
     assert "/generate" not in (await Client().get("/docs")).body.decode()
+
+
+async def test_the_documentation_runs_no_script_but_its_own() -> None:
+    reply = await Client().get("/docs")
+    policy = reply.headers["content-security-policy"]
+    assert "unsafe-inline" not in policy
+    script = reply.body.decode().rpartition("<script>")[2].partition("</script>")[0]
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
 
 
 def described(description: Any, method: str, path: str, status: int) -> Any:
