@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import mmap
 
-from multiworld.bench.held import Peak, give_freed_memory_back, held_bytes
-from multiworld.testing import wait_until
+from multiworld.bench.held import Peak, held_bytes
+from multiworld.testing import trim, wait_until
 
 SIZE_BYTES = 32 << 20
 SLACK_BYTES = 4 << 20  # what else happens in a process that runs tests
 
 
 def test_memory_counts_once_it_is_touched_and_until_it_is_unmapped() -> None:
-    give_freed_memory_back()
+    trim()
     before = held_bytes()
     with mmap.mmap(-1, SIZE_BYTES) as shared:
         untouched = held_bytes() - before
@@ -24,7 +24,7 @@ def test_memory_counts_once_it_is_touched_and_until_it_is_unmapped() -> None:
 
 
 def test_the_peak_is_above_what_was_held_as_it_began() -> None:
-    give_freed_memory_back()
+    trim()
     with mmap.mmap(-1, SIZE_BYTES) as kept:
         _touch(kept)
         with Peak() as peak, mmap.mmap(-1, SIZE_BYTES) as more:

@@ -87,7 +87,7 @@ def _pair(options: Options, note: Callable[[str], None]) -> list[Line]:
     backends = list(dict.fromkeys((*options.backends, TCP)))
     lanes = lane_names(options.backends)
     lines = []
-    with Team(pair.PROGRAM, 2) as team:
+    with Team(pair.MEMBER, 2) as team:
         team.meet()
         team.all("open", backends=backends)
         for size in STREAMS:
@@ -108,7 +108,7 @@ def _group(num_ranks: int, options: Options, note: Callable[[str], None]) -> lis
         cases += [(kind, OTHERS_SIZE, OTHERS_LIMIT) for kind in OTHERS]
     lanes = lane_names(options.backends)
     lines = []
-    with Team(group.PROGRAM, num_ranks) as team:
+    with Team(group.MEMBER, num_ranks) as team:
         team.meet()
         team.all("open", backends=options.backends)
         for kind, size, limit in cases:

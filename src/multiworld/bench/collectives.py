@@ -30,7 +30,7 @@ def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     cases = [("barrier", BARRIER), *((kind, size) for size in SIZES for kind in KINDS)]
     lines = []
     for num_ranks in GROUP_SIZES:
-        with Team(group.PROGRAM, num_ranks) as team:
+        with Team(group.MEMBER, num_ranks) as team:
             team.meet()
             team.all("open", backends=options.backends)
             for kind, size in cases:

@@ -20,7 +20,7 @@ ABOUT = (
     "pending in the same processes at the same time; idle it notices nothing."
 )
 BACKENDS = ("tcp", "gloo")
-PROGRAM = "multiworld.bench.detect_member:run"
+MEMBER = "detect_member:DetectMember"
 WORLD_SIZE = 3
 NUM_SURVIVORS = WORLD_SIZE - 1
 BATCH = 4  # victims started at a time: imports while a fault is timed would disturb it
@@ -135,7 +135,7 @@ class Ward:
 def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     """Return the lines for both kinds of fault and each backend."""
     lines = []
-    with Team(PROGRAM, NUM_SURVIVORS) as team:
+    with Team(MEMBER, NUM_SURVIVORS) as team:
         ward = Ward(team)
         for backend in options.backends:
             for pending in (False, True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,14 +13,9 @@ import torch.distributed as dist
 import multiworld as mw
 
 from . import raw_gloo
-from .member import Member, obey
+from .member import Member
 
-__all__ = ["DetectMember", "run"]
-
-
-async def run(rank: int, size: int) -> None:
-    """Be one of the processes; started by ``Team``. The rank in a world is said when it is joined."""
-    await obey(partial(DetectMember, rank=rank, size=size))
+__all__ = ["DetectMember"]
 
 
 class DetectMember(Member):

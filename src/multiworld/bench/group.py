@@ -12,9 +12,9 @@ from .samples import Pairs
 from .sizes import Size
 from .team import Team
 
-__all__ = ["PROGRAM", "collective"]
+__all__ = ["MEMBER", "collective"]
 
-PROGRAM = "multiworld.bench.group_member:run"
+MEMBER = "group_member:GroupMember"
 
 
 def collective(

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import multiworld as mw
 
 from .alternation import RAW, lane_names
 from .collective_calls import Tensors
 from .group_lanes import AsyncGroupLane, BlockingGroupLane, GlooGroupLane, GroupLane
-from .member import Member, obey
+from .member import Member
 
-__all__ = ["GroupMember", "run"]
+__all__ = ["GroupMember"]
 
 UNKNOWN = {(RAW, "reduce")}  # it computes in the other ranks' tensors, so those give something else the next time
-
-
-async def run(rank: int, size: int) -> None:
-    """Be rank ``rank`` of the group; started by ``Team``."""
-    await obey(partial(GroupMember, rank=rank, size=size))
 
 
 class GroupMember(Member):

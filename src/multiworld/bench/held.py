@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-__all__ = ["Peak", "give_freed_memory_back", "held_bytes"]
+__all__ = ["Peak", "held_bytes"]
 
 ROLLUP = Path("/proc/self/smaps_rollup")
 HOLDS = ("Pss_Anon", "Pss_Shmem")  # not files: whether others run the same libraries is not about this process
@@ -23,14 +16,6 @@ def held_bytes() -> int:
     """Return anonymous and shared memory, of what k processes share the k-th part: their sum counts everything once."""
     fields = (line.partition(":") for line in ROLLUP.read_text().splitlines())
     return sum(int(value.split()[0]) for name, _, value in fields if name in HOLDS) * 1024
-
-
-def give_freed_memory_back() -> None:
-    """Let the allocator return what was freed: it may keep some of the large tensors' memory, or not."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
-    if trim is not None:
-        trim(0)
 
 
 class Peak:
@@ -46,14 +31,12 @@ class Peak:
         """The most beyond what was held as the block began."""
         return self._most - self._first
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Peak:
         self._thread.start()
         self._looked.wait()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

@@ -23,7 +23,7 @@ ABOUT = (
     "world; each such window is compared with the mean of those before and after it."
 )
 BACKENDS = ("tcp", "gloo")
-PROGRAM = "multiworld.bench.join_member:run"
+MEMBER = "join_member:JoinMember"
 NUM_JOINS, QUICK_JOINS = 200, 20
 NUM_FIRST, QUICK_FIRST = 30, 4
 SLICE = 10
@@ -40,7 +40,7 @@ RECEIVER = 1
 
 def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     """Return a line for each backend and for what another world's traffic loses."""
-    with Team(PROGRAM, 2) as team:
+    with Team(MEMBER, 2) as team:
         team.meet()
         team.all("open", traffic_backend="tcp", size_bytes=TRAFFIC_BYTES)
         note("further worlds between two processes")

@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from functools import partial
 
 import torch
 
 import multiworld as mw
 
 from .lanes import AsyncLane
-from .member import Member, obey
+from .member import Member
 
-__all__ = ["JoinMember", "run"]
+__all__ = ["JoinMember"]
 
 ITEM_BYTES = 4
 WINDOW = 4
 JOIN_AT = 0.05  # of its window, so that all that it costs on both sides falls within
-
-
-async def run(rank: int, size: int) -> None:
-    """Be rank ``rank`` of the pair; started by ``Team``."""
-    await obey(partial(JoinMember, rank=rank, size=size))
 
 
 class JoinMember(Member):

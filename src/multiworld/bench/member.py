@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import multiworld as mw
 from ..testing.worker import next_command, report
 from . import raw_gloo
 
-__all__ = ["Member", "obey"]
+__all__ = ["Member", "run"]
 
 
 class Member:
@@ -46,11 +47,16 @@ class Member:
         return await self.manager.join(name, self.rank, self.size, self.store_url, backend=backend)
 
 
-async def obey(make: Callable[[mw.WorldManager], Member]) -> None:
-    """Make a member, and carry out the commands of the parent one by one, until it ends this process."""
+async def run(member: str, rank: int, size: int) -> None:
+    """Be a member of a ``Team``: ``module:class`` of this package.
+
+    It carries out the commands of the parent one by one, until that ends this process.
+    """
+    module, _, name = member.partition(":")
+    make: type[Member] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
     torch.set_num_threads(1)  # as many compute threads as cores would measure the scheduler
     async with mw.WorldManager(job="bench") as manager:
-        member = make(manager)
+        obeying = make(manager, rank, size)
         gc.collect()
         gc.freeze()  # what is here stays: collecting between measurements looks at what they left, and is quick
         report("ready")
@@ -58,6 +64,6 @@ async def obey(make: Callable[[mw.WorldManager], Member]) -> None:
             command = await next_command()
             fields = dict(command.fields)
             number = fields.pop("number")
-            work: Callable[..., Awaitable[Any]] = getattr(member, command.name)
+            work: Callable[..., Awaitable[Any]] = getattr(obeying, command.name)
             report("done", number=number, value=await work(**fields))
             gc.collect()  # now, and not within the next measurement

@@ -12,7 +12,7 @@ from .team import Team
 
 __all__ = ["Limits", "held"]
 
-PROGRAM = "multiworld.bench.memory_member:run"
+MEMBER = "memory_member:MemoryMember"
 SIZE_BYTES = 64_000_000
 NUM_WORLDS, QUICK_WORLDS = 20, 2
 NUM_TRANSFERS, QUICK_TRANSFERS = 20, 2
@@ -29,7 +29,7 @@ class Limits:
 
 def held(backend: str, options: Options, limits: Limits | None = None) -> list[Line]:
     """Return what worlds hold, in both processes: the most while 64 MB move; then each, formed, and idle after use."""
-    with Team(PROGRAM, 2) as team:
+    with Team(MEMBER, 2) as team:
         team.meet()
         team.all("allocate", size_bytes=SIZE_BYTES)
         return [_moving(team, backend, options, limits), *_idle(team, backend, options, limits)]

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from functools import partial
 
 import torch
 
 import multiworld as mw
 
-from .held import Peak, give_freed_memory_back, held_bytes
+from ..testing import trim
+from .held import Peak, held_bytes
 from .known_data import fill, holds, spoil
-from .member import Member, obey
+from .member import Member
 
-__all__ = ["MemoryMember", "run"]
+__all__ = ["MemoryMember"]
 
 ITEM_BYTES = 4
 WARM_UP = "tcp"  # not what is measured: that would keep some of what it takes
 SHM = "multiworld.channel.shm"
 DEFAULT_BUFFER_BYTES = 4 << 20
-
-
-async def run(rank: int, size: int) -> None:
-    """Be rank ``rank`` of the pair; started by ``Team``."""
-    await obey(partial(MemoryMember, rank=rank, size=size))
 
 
 class MemoryMember(Member):
@@ -53,14 +48,14 @@ class MemoryMember(Member):
         self._unused.clear()
 
     async def held(self) -> int:
-        give_freed_memory_back()
+        trim()
         return held_bytes()
 
     async def move(self, backend: str, count: int) -> int:
         """Form a world and send the tensor ``count`` times from rank 0; return the most bytes that this took here."""
         await self.form(WARM_UP, 1)  # for what any first world and transfer of a process takes
         await self.use()
-        give_freed_memory_back()
+        trim()
         with Peak() as peak:
             world = await self.form_world("memory-moving", backend)
             for _ in range(count):

@@ -44,7 +44,7 @@ def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     """Return a line for each size and lane."""
     lanes = lane_names(options.backends)
     lines = []
-    with Team(pair.PROGRAM, 2) as team:
+    with Team(pair.MEMBER, 2) as team:
         team.meet()
         team.all("open", backends=options.backends)
         for size in STREAMS:

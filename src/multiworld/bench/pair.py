@@ -12,12 +12,12 @@ from .samples import Pairs, median
 from .sizes import Size
 from .team import Team
 
-__all__ = ["PROGRAM", "Bounds", "memcpy_share", "round_trips", "throughput"]
+__all__ = ["MEMBER", "Bounds", "memcpy_share", "round_trips", "throughput"]
 
 Bounds = Mapping[tuple[str, str], Bound]
 """By the label of the size and the name of the lane."""
 
-PROGRAM = "multiworld.bench.pair_member:run"
+MEMBER = "pair_member:PairMember"
 WINDOW = 4
 MEMCPY = "memcpy"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 
 import torch
@@ -16,16 +15,11 @@ import multiworld as mw
 from .alternation import RAW, lane_names
 from .known_data import fill, holds, spoil
 from .lanes import AsyncLane, BlockingLane, GlooLane, Lane
-from .member import Member, obey
+from .member import Member
 
-__all__ = ["PairMember", "run"]
+__all__ = ["PairMember"]
 
 ITEM_BYTES = 4
-
-
-async def run(rank: int, size: int) -> None:
-    """Be rank ``rank`` of the pair; started by ``Team``."""
-    await obey(partial(PairMember, rank=rank, size=size))
 
 
 class PairMember(Member):

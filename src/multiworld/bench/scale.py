@@ -23,7 +23,7 @@ ABOUT = (
     "store. Idle time includes that of helper processes."
 )
 BACKENDS = ("tcp", "gloo")
-PROGRAM = "multiworld.bench.scale_member:run"
+MEMBER = "scale_member:ScaleMember"
 THREADS: Mapping[str, float] = {"tcp": 0, "gloo": 3}
 MAX_DESCRIPTORS = 2
 MAX_MEGABYTES = 0.1
@@ -36,14 +36,14 @@ def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     """Return the lines of each backend."""
     num_worlds = QUICK_WORLDS if options.quick else NUM_WORLDS
     note(f"{num_worlds} raw Gloo groups")
-    with Team(PROGRAM, 2) as team:
+    with Team(MEMBER, 2) as team:
         team.meet()
         raw = _grow(team, RAW, num_worlds)
         raw["idle"] = _idle_percent(team, options)
     lines = []
     for backend in options.backends:
         note(f"{num_worlds} worlds, {backend}")
-        with Team(PROGRAM, 2) as team:  # a new pair: memory that was given back would hide what is taken
+        with Team(MEMBER, 2) as team:  # a new pair: memory that was given back would hide what is taken
             team.meet()
             lines += _costs(team, backend, num_worlds, raw)
             note(f"idle, {backend}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,16 @@ import torch.distributed as dist
 
 import multiworld as mw
 
-from ..testing import measure
+from ..testing import measure, trim
 from .alternation import RAW
-from .held import give_freed_memory_back
-from .member import Member, obey
+from .member import Member
 
-__all__ = ["ScaleMember", "run"]
+__all__ = ["ScaleMember"]
 
 AT_A_TIME = 16
 LARGE_NUMEL = 2_500_000  # 10 MB
 SETTLE_S = 6.0  # threads that have nothing to do end after 5 s
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-async def run(rank: int, size: int) -> None:
-    """Be rank ``rank`` of the pair; started by ``Team``."""
-    await obey(partial(ScaleMember, rank=rank, size=size))
 
 
 class ScaleMember(Member):
@@ -73,7 +66,7 @@ class ScaleMember(Member):
 
     async def held(self) -> dict[str, Any]:
         """Return what this process holds now, its children's memory not counted."""
-        give_freed_memory_back()
+        trim()
         now = measure()
         return {"threads": now.threads, "descriptors": now.num_descriptors, "resident_bytes": now.resident_bytes}
 

@@ -12,6 +12,7 @@ from ..testing import Host, Worker, WorkerFailedError, WorkerGroup
 
 __all__ = ["Team", "Teammate"]
 
+PROGRAM = f"{__package__}.member:run"
 LOOPBACK = "127.0.0.1"
 START_S = 120.0
 ANSWER_S = 300.0
@@ -39,16 +40,16 @@ class Teammate:
 
 
 class Team:
-    """Processes with ranks 0, 1, …, each running ``program``; leaving the ``with`` block ends them all.
+    """Processes with ranks 0, 1, …, each of them a ``member``; leaving the ``with`` block ends them all.
 
     If one of them failed, what each did and wrote goes to standard error first.
 
-    ``program`` is a ``module:function`` that takes ``rank`` and ``size``, reports ``ready``, and answers each command
-    with ``done`` and its ``number``. With simulated ``hosts``, one per rank, each member runs on its own.
+    ``member`` names a subclass of ``member.Member``: ``module:class`` of this package. With simulated ``hosts``, one
+    per rank, each member runs on its own.
     """
 
-    def __init__(self, program: str, size: int, hosts: Sequence[Host] = ()) -> None:
-        self._program, self._size, self._hosts = program, size, hosts
+    def __init__(self, member: str, size: int, hosts: Sequence[Host] = ()) -> None:
+        self._member, self._size, self._hosts = member, size, hosts
         self._workers = WorkerGroup()
         self.members: list[Teammate] = []
 
@@ -91,7 +92,9 @@ class Team:
 
     def _start(self, rank: int) -> Worker:
         netns = self._hosts[rank].netns if self._hosts else None
-        return self._workers.start(self._program, name=f"rank{rank}", netns=netns, rank=rank, size=self._size)
+        return self._workers.start(
+            PROGRAM, name=f"rank{rank}", netns=netns, member=self._member, rank=rank, size=self._size
+        )
 
     def _address(self, rank: int) -> str:
         return self._hosts[rank].address if self._hosts else LOOPBACK

@@ -13,7 +13,7 @@ from .team import Team
 
 __all__ = ["steps"]
 
-PROGRAM = "multiworld.bench.training_member:run"
+MEMBER = "training_member:TrainingMember"
 COUNT, QUICK_COUNT = 10, 2
 MAX_LOSS_DIFFERENCE = 1e-6
 
@@ -25,7 +25,7 @@ def steps(backends: Sequence[str], options: Options, bounds: Mapping[str, Bound]
     """
     count = QUICK_COUNT if options.quick else COUNT
     lines = []
-    with Team(PROGRAM, 2) as team:
+    with Team(MEMBER, 2) as team:
         team.meet()
         team.all("open", backends=backends)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,19 +13,14 @@ import multiworld as mw
 
 from . import raw_gloo
 from .alternation import RAW
-from .member import Member, obey
+from .member import Member
 
-__all__ = ["TrainingMember", "run"]
+__all__ = ["TrainingMember"]
 
 SEED = 7
 WIDTH, NUM_CLASSES = 512, 10
 BATCH_SIZE, NUM_BATCHES = 32, 8
 LEARNING_RATE = 0.05
-
-
-async def run(rank: int, size: int) -> None:
-    """Be rank ``rank`` of the pair; started by ``Team``."""
-    await obey(partial(TrainingMember, rank=rank, size=size))
 
 
 class Training:

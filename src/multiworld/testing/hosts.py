@@ -14,14 +14,10 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..errors import MultiworldError
 from .deadlines import scaled
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Host", "HostError", "Network", "available"]
 
@@ -147,7 +143,7 @@ class Network:
         self._processes: list[subprocess.Popen[bytes]] = []
         self.hosts = tuple(Host(self, index, f"{prefix}h{index}") for index in range(num_hosts))
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Network:
         _remove_stale()
         try:
             self._build()
@@ -156,9 +152,7 @@ class Network:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def lose(self, percent: float) -> float:

@@ -8,13 +8,9 @@ import struct
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from .deadlines import scaled, wait_until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Path", "Relay"]
 
@@ -44,7 +40,7 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._server: asyncio.Server | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Relay:
         self._thread.start()
         try:
             self.restore()
@@ -53,9 +49,7 @@ class Relay:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -9,15 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .deadlines import Deadline
 from .processes import DEFAULT_TIMEOUT_S, Report, Worker, wait_for_news
 from .worker_process import ChildProcess, Ends, WorkerProcess
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["WorkerGroup"]
 
@@ -32,12 +28,10 @@ class WorkerGroup:
         self.workers: list[Worker] = []
         self._at_close = ExitStack()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> WorkerGroup:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             sys.stderr.write(self.describe() + "\n")
         self.close()

@@ -7,8 +7,7 @@ import random
 import unittest
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..crew import Call, Crew, Member
 from ..deadlines import Deadline, scaled
@@ -18,9 +17,6 @@ from .catalogue import Check, ConformanceError
 from .checks import CHECKS
 from .stage import Role
 from .subject import Effort, Subject
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Examiner"]
 
@@ -51,12 +47,10 @@ class Examiner:
         self._all_ended = True  # all who played the last check have said so
         self._shown: dict[str, int] = {}  # how much each member had written when the check began
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Examiner:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(self, name: str) -> None:
