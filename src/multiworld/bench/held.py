@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+
+from ..process.facts import proportional_bytes
 
 __all__ = ["Peak", "held_bytes"]
 
-ROLLUP = Path("/proc/self/smaps_rollup")
 HOLDS = ("Pss_Anon", "Pss_Shmem")  # not files: whether others run the same libraries is not about this process
 SAMPLE_EVERY_S = 0.0005
 
 
 def held_bytes() -> int:
     """Return anonymous and shared memory, of what k processes share the k-th part: their sum counts everything once."""
-    fields = (line.partition(":") for line in ROLLUP.read_text().splitlines())
-    return sum(int(value.split()[0]) for name, _, value in fields if name in HOLDS) * 1024
+    return proportional_bytes(*HOLDS)
 
 
 class Peak:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
-from pathlib import Path
+
+from ..process.facts import cpu_model
 
 __all__ = ["Machine", "describe_machine"]
 
@@ -40,7 +40,7 @@ def describe_machine() -> Machine:
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        cpu=next(_cpu_models(), platform.machine()),
+        cpu=cpu_model() or platform.machine(),
         cores=len(os.sched_getaffinity(0)),
         memory_gb=pages * page_bytes / 1e9,
         kernel=platform.release(),
@@ -49,10 +49,3 @@ def describe_machine() -> Machine:
         multiworld=metadata.version("multiworld"),
         load_average=os.getloadavg(),
     )
-
-
-def _cpu_models() -> Iterator[str]:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            yield " ".join(value.split())

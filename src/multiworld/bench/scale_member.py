@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ import torch.distributed as dist
 
 import multiworld as mw
 
+from ..process.facts import processor_time_s
 from ..testing import measure, trim
 from .alternation import RAW
 from .member import Member
@@ -22,7 +21,6 @@ __all__ = ["ScaleMember"]
 AT_A_TIME = 16
 LARGE_NUMEL = 2_500_000  # 10 MB
 SETTLE_S = 6.0  # threads that have nothing to do end after 5 s
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ScaleMember(Member):
@@ -94,9 +92,4 @@ class ScaleMember(Member):
 
 
 def _used_s() -> float:
-    return time.process_time() + sum(map(_child_used_s, measure().children))
-
-
-def _child_used_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return time.process_time() + sum(map(processor_time_s, measure().children))

@@ -11,7 +11,9 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from ..process.facts import number_in
 from ..world.procfs import control_groups, process_start_time, text_of
+from ..world.vitals import open_pidfd
 
 __all__ = ["Interface", "Limits", "interfaces", "limits"]
 
@@ -58,9 +60,9 @@ def limits() -> Limits:
         open_files_soft=_finite(open_files_soft),
         open_files_hard=_finite(open_files_hard),
         user_processes=_finite(resource.getrlimit(resource.RLIMIT_NPROC)[0]),
-        kernel_threads=_number("/proc/sys/kernel/threads-max"),
+        kernel_threads=number_in("/proc/sys/kernel/threads-max"),
         cgroup_threads=_cgroup_threads(),
-        listen_backlog=_number("/proc/sys/net/core/somaxconn"),
+        listen_backlog=number_in("/proc/sys/net/core/somaxconn"),
         shm_free_bytes=shm_free_bytes,
         shm_total_bytes=shm_total_bytes,
         pidfd=_has_pidfd(),
@@ -105,13 +107,10 @@ def _is_up(probe: socket.socket, name: str) -> bool:
 
 
 def _has_pidfd() -> bool:
-    if not hasattr(os, "pidfd_open"):  # an interpreter that was built against old kernel headers
-        return False
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError:  # Linux before 5.3, or a container's filter
-        return False
-    return True
+    descriptor = open_pidfd(os.getpid())
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is not None
 
 
 def _has_tcp_user_timeout() -> bool:
@@ -127,7 +126,7 @@ def _cgroup_threads() -> int | None:
     """Return ``pids.max`` of this process's cgroup (version 2), the limit that containers set."""
     for controllers, path in control_groups(text_of("/proc/self/cgroup")):
         if not controllers:
-            return _number(f"/sys/fs/cgroup{path.rstrip('/')}/pids.max")
+            return number_in(f"/sys/fs/cgroup{path.rstrip('/')}/pids.max")
     return None
 
 
@@ -141,8 +140,3 @@ def _filesystem(path: str) -> tuple[int | None, int | None]:
 
 def _finite(limit: int) -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _number(path: str) -> int | None:
-    text = text_of(path).strip()
-    return int(text) if text.isdigit() else None

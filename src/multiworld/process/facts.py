@@ -11,23 +11,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..world.procfs import boot_id, namespace, text_of
+from ..world.procfs import boot_id, namespace, stat_fields, text_of
 
 __all__ = [
     "Listener",
     "catches_signal",
     "count_threads",
+    "cpu_model",
     "find_listener",
+    "gpu_models",
     "libraries",
     "network_space",
+    "number_in",
     "open_descriptors",
+    "open_files",
     "parse_pss",
     "parse_rss",
     "process_space",
+    "processor_time_s",
+    "proportional_bytes",
     "pss_bytes",
     "rss_bytes",
 ]
 
+GPUS = Path("/proc/driver/nvidia/gpus")
 LISTENING = "0A"  # in the column "st" of /proc/net/tcp
 
 
@@ -62,6 +69,12 @@ def pss_bytes() -> int | None:
     For a large process this blocks for a tenth of a second or more: the kernel adds the pages up.
     """
     return parse_pss(text_of("/proc/self/smaps_rollup"))
+
+
+def proportional_bytes(*kinds: str) -> int:
+    """Return the sum of these fields of ``/proc/self/smaps_rollup``, such as ``Pss_Anon``; blocks as ``pss_bytes``."""
+    rollup = text_of("/proc/self/smaps_rollup")
+    return 1024 * sum(int(value.split()[0]) for kind in kinds if (value := _field(rollup, kind)) is not None)
 
 
 def parse_rss(statm: str, page_bytes: int) -> int | None:
@@ -107,7 +120,7 @@ def find_listener(port: int) -> Listener | None:
     if not sockets:
         return None
     for name in os.listdir("/proc"):
-        if name.isdecimal() and not sockets.isdisjoint(_open_files(f"/proc/{name}/fd")):
+        if name.isdecimal() and not sockets.isdisjoint(open_files(name)):
             command = text_of(f"/proc/{name}/comm")
             if command:  # else it has ended
                 return Listener(int(name), command.strip())
@@ -120,6 +133,44 @@ def catches_signal(pid: int, signum: int) -> bool:
     return caught is not None and bool(int(caught, 16) >> (signum - 1) & 1)
 
 
+def open_files(pid: int | str = "self") -> Iterator[str]:
+    """Yield what the descriptors of a process lead to; nothing if it has ended, or is another user's."""
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                yield os.readlink(f"{folder}/{name}")
+
+
+def processor_time_s(pid: int) -> float:
+    """Return how long a process has computed, in user mode and in the kernel; 0 if it is gone or hidden."""
+    fields = stat_fields(pid)
+    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- the machine
+
+
+def number_in(path: str) -> int | None:
+    """Return the number that a file holds; None if it holds another text, or is not there."""
+    text = text_of(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def cpu_model() -> str | None:
+    name = _field(text_of("/proc/cpuinfo"), "model name")
+    return None if name is None else " ".join(name.split())
+
+
+def gpu_models() -> list[str]:
+    """Return the name of each GPU that NVIDIA's kernel module knows, without a driver library or torch."""
+    texts = [text_of(str(each)) for each in sorted(GPUS.glob("*/information"))]
+    return [(_field(text, "Model") or "NVIDIA GPU").strip() for text in texts]
+
+
+# ---- below
+
+
 def _inodes(port: int) -> Iterator[str]:
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in text_of(table).splitlines()[1:]:
@@ -129,17 +180,10 @@ def _inodes(port: int) -> Iterator[str]:
                 yield inode
 
 
-def _open_files(folder: str) -> Iterator[str]:
-    with suppress(OSError):  # the process has ended, or is another user's
-        for name in os.listdir(folder):
-            with suppress(OSError):
-                yield os.readlink(f"{folder}/{name}")
-
-
 def _field(text: str, wanted: str) -> str | None:
     """Of a file of lines ``name: value``."""
     for line in text.splitlines():
         name, _, value = line.partition(":")
-        if name == wanted:
+        if name.strip() == wanted:
             return value
     return None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import os
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..errors import MultiworldError
-from ..world.procfs import child_pids
+from ..process.facts import count_threads, open_files, rss_bytes
+from ..world.procfs import child_pids, text_of
 from .deadlines import Deadline, wait_until
 
 __all__ = ["LeakError", "Resources", "check_returned", "check_returned_async", "measure", "trim"]
@@ -50,12 +49,12 @@ class LeakError(MultiworldError, AssertionError):
 def measure() -> Resources:
     """Look at what this process holds now (Linux: from ``/proc/self``)."""
     return Resources(
-        threads=len(os.listdir("/proc/self/task")),
+        threads=count_threads(),
         thread_names=tuple(sorted(thread.name for thread in threading.enumerate())),
-        descriptors=tuple(sorted(_descriptors())),
+        descriptors=tuple(sorted(open_files())),
         children=tuple(sorted(child_pids())),
         shared_memory=tuple(sorted(_shared_memory())),
-        resident_bytes=int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+        resident_bytes=rss_bytes() or 0,
     )
 
 
@@ -115,19 +114,9 @@ def _without(after: tuple[str, ...], before: tuple[str, ...]) -> list[str]:
     return left
 
 
-def _descriptors() -> list[str]:
-    targets = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            targets.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except FileNotFoundError:  # the descriptor of this very listing
-            continue
-    return targets
-
-
 def _shared_memory() -> list[str]:
     names = []
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in text_of("/proc/self/maps").splitlines():
         _, access, _, _, _, *name = line.split(maxsplit=5)
         if access.endswith("s") and name and name[0].startswith(SHARED_MEMORY):
             names.append(name[0])

@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from ..world.procfs import stat_fields
 from .deadlines import wait_until
 
 __all__ = ["UNKNOWN_STATUS", "ChildProcess", "Ends", "ForeignProcess", "WorkerProcess", "process_state"]
@@ -134,7 +134,5 @@ class ForeignProcess:
 
 def process_state(pid: int) -> str:
     """Return the letter that the system has for what the process does; ``X`` if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "X"
+    fields = stat_fields(pid)
+    return "X" if fields is None else fields[0]

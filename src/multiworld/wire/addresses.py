@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 
-__all__ = ["address_of", "family_of", "is_local", "is_ours", "listen_at", "local_name", "show"]
+__all__ = ["address_of", "can_listen_at", "family_of", "is_local", "is_ours", "listen_at", "local_name", "show"]
 
 CREDENTIALS = struct.Struct("=iii")  # struct ucred: pid, uid, gid
 
@@ -46,6 +46,16 @@ def listen_at(host: str, port: int, backlog: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def can_listen_at(host: str) -> bool:
+    """Whether that numeric address is one of this host's."""
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
 
 
 def is_ours(sock: socket.socket) -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "process_sessions",
     "process_start_time",
     "process_state",
+    "stat_fields",
     "text_of",
 ]
 
@@ -30,13 +31,13 @@ def process_start_time(pid: int) -> int | None:
 
     Together with the pid it names one process for good: pids are used again.
     """
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return None if fields is None else int(fields[19])
 
 
 def process_state(pid: int, start_time: int) -> str:
     """Return RUNNING, STOPPED (also traced or frozen), EXITED (also replaced by another process) or UNKNOWN."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     if fields is None:
         return UNKNOWN if _exists(pid) else EXITED
     if int(fields[19]) != start_time:
@@ -52,7 +53,7 @@ def process_state(pid: int, start_time: int) -> str:
 
 def is_uninterruptible(pid: int, start_time: int) -> bool:
     """Whether the process sleeps in the kernel, where no signal reaches it: a device or a file system holds it."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return fields is not None and int(fields[19]) == start_time and fields[0] == "D"
 
 
@@ -69,7 +70,7 @@ def child_pids() -> list[int]:
 
 def process_session(pid: int) -> int | None:
     """Return the session of a process, or None if it is gone or hidden; 0: one of another pid namespace."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return None if fields is None else int(fields[3])
 
 
@@ -108,12 +109,12 @@ def text_of(path: str) -> str:
 
 def _all_processes() -> Iterator[tuple[int, list[str]]]:
     for name in os.listdir("/proc"):
-        fields = _stat_fields(int(name)) if name.isdecimal() else None
+        fields = stat_fields(int(name)) if name.isdecimal() else None
         if fields is not None:
             yield int(name), fields
 
 
-def _stat_fields(pid: int) -> list[str] | None:
+def stat_fields(pid: int) -> list[str] | None:
     """Return the fields of ``/proc/PID/stat`` from the third (the state) on: a name may hold blanks and parentheses."""
     text = text_of(f"/proc/{pid}/stat")
     fields = text[text.rfind(")") + 1 :].split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 
-from ...wire.addresses import family_of
+from ...wire.addresses import can_listen_at
 from ...wire.names import is_address
 
 __all__ = ["is_this_host"]
@@ -22,12 +22,12 @@ def is_this_host(name: str) -> bool:
     if host in ("localhost", socket.gethostname()):
         return True
     if is_address(host):
-        return _can_listen_at(host)
+        return can_listen_at(host)
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
-    return bool(found) and all(_can_listen_at(str(each[4][0])) for each in found)
+    return bool(found) and all(can_listen_at(str(each[4][0])) for each in found)
 
 
 def _user() -> str:
@@ -35,12 +35,3 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a number without a name, as in some containers
         return ""
-
-
-def _can_listen_at(address: str) -> bool:
-    with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True

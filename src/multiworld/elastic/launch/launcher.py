@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ from torch.distributed.elastic.events.api import Event, EventSource
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from ...errors import MultiworldError
+from ...process.facts import gpu_models
 from ...process.interruption import takeable
 from ...process.logs.carrier import LogCarrier
 from ...process.logs.outlet import tell
@@ -56,7 +58,6 @@ from ..rendezvous.registry import find_rendezvous
 from ..torch_services.services import TorchServices
 from ..torch_services.timers import OverrunTimer
 from .child_failed import to_child_failed_error
-from .devices import describe_devices
 
 __all__ = ["JobError", "launch"]
 
@@ -223,7 +224,7 @@ class _Run:
                 num_workers=self._options.num_workers,
                 role=self._options.role,
                 node_rank=self._options.node_rank,
-                devices=describe_devices(),
+                devices=_devices(),
             )
             desk = Desk(
                 self._loop,
@@ -316,6 +317,13 @@ def _logs_carried() -> Iterator[None]:
         yield
     finally:
         carrier.close(LAST_WORDS_S)
+
+
+def _devices() -> str:
+    """Return for example ``8 × NVIDIA H100 80GB HBM3, 96 cores``."""
+    cores = len(os.sched_getaffinity(0))
+    parts = [f"{count} × {model}" for model, count in Counter(gpu_models()).items()]
+    return ", ".join([*parts, f"{cores} core{'s' if cores > 1 else ''}"])
 
 
 def _pump(options: JobOptions) -> LogPump:

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from ...observe.sites import is_loopback
-from ...wire.addresses import family_of
+from ...wire.addresses import can_listen_at, family_of
 from ...wire.names import is_address
 
 __all__ = ["STATIC_PORT", "Endpoint", "find_endpoints", "local_address", "split_endpoint"]
@@ -84,7 +84,7 @@ def local_address(endpoint: Endpoint, given: str | None) -> str:
 def _find(text: str, is_host: bool | None, default_port: int, *, for_others: bool) -> Endpoint:
     host, port = split_endpoint(text, default_port)
     address = host if is_address(host) else _resolve(host, "--rdzv-endpoint")
-    is_ours = _is_here(address)
+    is_ours = can_listen_at(address)
     # Many hosts have their name at 127.0.1.1, and a service or a NAT has an address that no host has: others come to
     # what leads here from there.
     is_only_for_us = for_others and is_loopback(address) and host != "localhost" and not is_address(host)
@@ -114,12 +114,3 @@ def _resolve(host: str, option: str) -> str:
         reason = error.strerror if isinstance(error, OSError) else "that is no name"
         raise ValueError(f"{option} {host}: the name cannot be resolved: {reason}") from error
     return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
-
-
-def _is_here(address: str) -> bool:
-    with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
