@@ -10,6 +10,7 @@ import threading
 from functools import partial
 from typing import Any, Protocol
 
+from ..wire.backoff import BackOff
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread, weakly
 
@@ -40,6 +41,7 @@ class OpenCollectives:
         self._open: dict[int, None] = {}
         self._seen: set[int] = set()  # those that were open when the clock rang last
         self._ringing = False
+        self._back_off = BackOff(ASK_AFTER_S, MAX_PAUSE_S)  # of the clock that rings
 
     def begin(self, seq: int, signature: bytes, operation: Operation[Any]) -> None:
         """Remember a collective, and ask about it if it is not over before long."""
@@ -53,7 +55,7 @@ class OpenCollectives:
             ringing, self._ringing = self._ringing, True
         operation.add_callback(partial(self._end, seq))
         if not ringing:
-            self._ring_in(ASK_AFTER_S)
+            self._ring_in()
 
     def asked(self, rank: int, seq: int, signature: bytes) -> None:
         """A peer waits in the collective of that number, which is ``signature`` there."""
@@ -71,15 +73,17 @@ class OpenCollectives:
         if oldest is not None:
             del self._signatures[oldest]
 
-    def _ring_in(self, pause_s: float) -> None:
-        self._loop.call_later(pause_s, weakly(self._ring, pause_s))
+    def _ring_in(self) -> None:
+        self._loop.call_later(self._back_off.next_s(), weakly(self._ring))
 
-    def _ring(self, pause_s: float) -> None:
+    def _ring(self) -> None:
         with self._lock:
             waiting = [(seq, self._signatures[seq]) for seq in self._open if seq in self._seen]
             self._seen = set(self._open)
             self._ringing = bool(self._open)
         for seq, signature in waiting:
             self._asker.ask(seq, signature)
+        if not waiting:
+            self._back_off.reset()
         if self._seen:
-            self._ring_in(min(2 * pause_s, MAX_PAUSE_S) if waiting else ASK_AFTER_S)
+            self._ring_in()

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from ..wire.backoff import BackOff
 from .errands import start_daemon
 from .mpi_chunks import CHUNK_BYTES, HEADER_BYTES, BufferPool, Chunk, read_chunk
 
@@ -184,22 +185,23 @@ class MpiPump:
     # ---- the thread
 
     def _run(self) -> None:
-        moved_at, pause_s = time.monotonic(), MIN_PAUSE_S
+        moved_at, pauses = time.monotonic(), BackOff(MIN_PAUSE_S, MAX_PAUSE_S)
         while True:
             self._woken.clear()  # before the look: what comes after it is seen at the next
             if self._turn():
-                moved_at, pause_s = time.monotonic(), MIN_PAUSE_S
+                moved_at = time.monotonic()
+                pauses.reset()
                 continue
             quiet_s = time.monotonic() - moved_at
             if not self._is_busy(quiet_s):
                 if self._rest():
                     return
-                moved_at, pause_s = time.monotonic(), MIN_PAUSE_S
+                moved_at = time.monotonic()
+                pauses.reset()
             elif quiet_s < SPIN_S:
                 time.sleep(0)  # lets other threads run
             else:
-                self._woken.wait(pause_s)
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                self._woken.wait(pauses.next_s())
 
     def _rest(self) -> bool:
         """Sleep until there is something to do; true if the thread is to end."""

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import torch
 from torch import fx, nn
@@ -25,7 +25,10 @@ from .tracing.fast_path import packing_noted, without_fast_path
 from .tracing.symbolic import NothingPinnedError, trace_by_fx, trace_by_fx_and_pin
 from .tracing.traced import Example, Traced
 
-__all__ = ["Part", "cut", "cut_parts", "profile"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["CutOptions", "Part", "cut", "cut_parts", "profile"]
 
 SECONDS_PER_BYTE = 3e-10
 """The time to send a byte between two processes of one host: about 3 GB/s."""
@@ -33,6 +36,16 @@ SECONDS_PER_TENSOR = 2e-5
 """The time to pack, send and unpack a small tensor."""
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class CutOptions(TypedDict, total=False):
+    """How a model is cut; see ``cut_parts`` for the defaults."""
+
+    repeats: int
+    seconds_per_byte: float
+    seconds_per_tensor: float
+    max_param_bytes: int | None
+    by_rows: bool
 
 
 @dataclass(frozen=True)
@@ -55,17 +68,7 @@ def profile(module: nn.Module, example: Any, *, repeats: int = 5) -> list[LayerC
     return _tried(module, example, 1, lambda _, traced: _Cuttable(traced, repeats, at_least=1).costs())
 
 
-def cut(
-    module: nn.Module,
-    example: Any,
-    num_stages: int,
-    *,
-    repeats: int = 5,
-    seconds_per_byte: float = SECONDS_PER_BYTE,
-    seconds_per_tensor: float = SECONDS_PER_TENSOR,
-    max_param_bytes: int | None = None,
-    by_rows: bool = False,
-) -> list[nn.Module]:
+def cut(module: nn.Module, example: Any, num_stages: int, **options: Unpack[CutOptions]) -> list[nn.Module]:
     """Cut a model into modules that, called in a chain, return bitwise what the model returns in evaluation mode.
 
     If torch.export has to follow PyTorch's fast path for attention, the parts return what the model returns without
@@ -78,23 +81,14 @@ def cut(
 
     ``example``: as of ``profile``. Give it at least two rows, which tell the rows from other dimensions of size 1, and
     the usual size: the parts are balanced for it. ``by_rows``: cut only where every tensor has the rows in front, so
-    that requests can be batched in every part; in the first part only if every input has its rows in front.
+    that requests can be batched in every part; in the first part only if every input has its rows in front. The other
+    options are those of ``cut_parts``.
 
     Raises ValueError for a model that cannot be traced, has too few places to cut, keeps state between calls, draws
     random numbers, or gives an answer that cannot be sent; TypeError for what is no module, or for an example that it
     cannot take.
     """
-    parts = cut_parts(
-        module,
-        example,
-        num_stages,
-        repeats=repeats,
-        seconds_per_byte=seconds_per_byte,
-        seconds_per_tensor=seconds_per_tensor,
-        max_param_bytes=max_param_bytes,
-        by_rows=by_rows,
-    )
-    return [part.module for part in parts]
+    return [part.module for part in cut_parts(module, example, num_stages, **options)]
 
 
 def cut_parts(
@@ -108,7 +102,11 @@ def cut_parts(
     max_param_bytes: int | None = None,
     by_rows: bool = False,
 ) -> list[Part]:
-    """Cut as ``cut`` does, and return with each part its signature and whether its requests can be batched."""
+    """Cut as ``cut`` does, and return with each part its signature and whether its requests can be batched.
+
+    ``repeats``: of each measurement. A tensor that crosses a boundary costs ``seconds_per_tensor``, and its bytes
+    ``seconds_per_byte`` each. ``max_param_bytes``: of the weights of one part.
+    """
 
     def attempt(own: nn.Module, traced: Traced) -> list[Part]:
         cuttable = _Cuttable(traced, repeats, at_least=num_stages, by_rows=by_rows)

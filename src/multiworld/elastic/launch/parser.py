@@ -135,44 +135,53 @@ def _add_newer(parser: argparse.ArgumentParser, *, is_known: bool) -> None:
 
 
 def _add_ours(parser: argparse.ArgumentParser) -> None:
-    torchruns = parser._optionals
+    torchruns, positionals = parser._optionals, parser._positionals
     torchruns.title = "options of torchrun"
-    group = parser.add_argument_group("hosts and restarts (torchrun has the first two in another form)")
-    group.add_argument(
-        "--nnodes",
-        action=env,
+    _add_restarts(parser.add_argument_group("hosts and restarts (torchrun has the first two in another form)"))
+    _add_start(parser.add_argument_group("how workers are started (not in torchrun)"))
+    _add_waits(parser.add_argument_group("how long is waited (not in torchrun)"))
+    _add_page(parser.add_argument_group("the live page (not in torchrun)"))
+    ours = [each for each in parser._action_groups if each not in (torchruns, positionals)]
+    parser._action_groups[:] = [positionals, *ours, torchruns]  # what somebody looks for here is not in torchrun's help
+
+
+def _add(group: argparse._ArgumentGroup, name: str, about: str, **settings: Any) -> None:
+    """Add ``--name``, in both spellings if it has a hyphen, with a ``PET_`` variable."""
+    spellings = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
+    group.add_argument(*spellings, action=env, help=about, **settings)
+
+
+def _add_restarts(group: argparse._ArgumentGroup) -> None:
+    _add(
+        group,
+        "nnodes",
+        "Number of hosts; or a range in which hosts may come and go while workers run; and, after +, the number "
+        "of spare hosts that wait to replace others.",
         default="1:1",
         metavar="N | MIN:MAX | ...+SPARE",
-        help="Number of hosts; or a range in which hosts may come and go while workers run; and, after +, the number "
-        "of spare hosts that wait to replace others.",
     )
-    group.add_argument(
-        "--max-restarts",
-        "--max_restarts",
-        action=env,
+    _add(
+        group,
+        "max-restarts",
+        "How often a worker (with --restart all: the job) is started again before the job fails; 3/10m: three "
+        "times within any ten minutes (s, m or h). Default: 3/10m for programs that use multiworld, 0 for others.",
         type=_budget,
         metavar="N[/TIME]",
-        help="How often a worker (with --restart all: the job) is started again before the job fails; 3/10m: three "
-        "times within any ten minutes (s, m or h). Default: 3/10m for programs that use multiworld, 0 for others.",
     )
-    group.add_argument(
-        "--restart",
-        action=env,
+    _add(
+        group,
+        "restart",
+        "What is started again when a worker fails: that worker; also those that share a world with it; all, as "
+        "torchrun does. Default: auto, worker for programs that use multiworld and all for others.",
         type=_restart,
         default=RestartPolicy.AUTO,
         metavar="{worker,world,all,auto}",
-        help="What is started again when a worker fails: that worker; also those that share a world with it; all, as "
-        "torchrun does. Default: auto, worker for programs that use multiworld and all for others.",
     )
-    group.add_argument(
-        "--spares",
-        action=env,
-        type=int,
-        default=0,
-        metavar="N",
-        help="Workers kept ready on this host, to replace one at once.",
-    )
-    group = parser.add_argument_group("how workers are started (not in torchrun)")
+    about = "Workers kept ready on this host, to replace one at once."
+    _add(group, "spares", about, type=int, default=0, metavar="N")
+
+
+def _add_start(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--warm",
         "--no-warm",
@@ -181,57 +190,49 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         dest="warm",
         help="Fork Python workers from a process that has imported torch already (default), or start interpreters.",
     )
-    group.add_argument(
-        "--preload",
-        action=env,
-        type=_names,
-        default=(),
-        metavar="MODULE,...",
-        help="Modules that the process imports, besides torch, from which workers are forked.",
-    )
-    group = parser.add_argument_group("how long is waited (not in torchrun)")
-    group.add_argument(
-        "--progress-timeout",
-        "--progress_timeout",
-        action=env,
+    about = "Modules that the process imports, besides torch, from which workers are forked."
+    _add(group, "preload", about, type=_names, default=(), metavar="MODULE,...")
+
+
+def _add_waits(group: argparse._ArgumentGroup) -> None:
+    _add(
+        group,
+        "progress-timeout",
+        "End a worker, after a dump of its stacks, that has called multiworld.elastic.progress() and then does "
+        "not for this long. Default: none is ended for that.",
         type=_seconds,
         metavar="SECONDS",
-        help="End a worker, after a dump of its stacks, that has called multiworld.elastic.progress() and then does "
-        "not for this long. Default: none is ended for that.",
     )
-    group.add_argument(
-        "--lease-s",
-        "--lease_s",
-        action=env,
+    _add(
+        group,
+        "lease-s",
+        "How long a worker or a host may be stopped or unreachable before it is given up "
+        f"(default: {DEFAULT_LEASE_S:g}).",
         type=_seconds,
         default=DEFAULT_LEASE_S,
         metavar="SECONDS",
-        help="How long a worker or a host may be stopped or unreachable before it is given up "
-        f"(default: {DEFAULT_LEASE_S:g}).",
     )
-    group.add_argument(
-        "--cut-off-timeout",
-        "--cut_off_timeout",
-        action=env,
+    _add(
+        group,
+        "cut-off-timeout",
+        "How long a host that is cut off from most others waits for them, its workers ended, before it gives up; "
+        "0: no longer than it takes to be sure of it, the lease and 3 s (default: join_timeout of --rdzv-conf, 600).",
         type=partial(_seconds, or_none=True),
         metavar="SECONDS",
-        help="How long a host that is cut off from most others waits for them, its workers ended, before it gives up; "
-        "0: no longer than it takes to be sure of it, the lease and 3 s (default: join_timeout of --rdzv-conf, 600).",
     )
-    group = parser.add_argument_group("the live page (not in torchrun)")
-    group.add_argument(
-        "--page",
-        action=env,
+
+
+def _add_page(group: argparse._ArgumentGroup) -> None:
+    _add(
+        group,
+        "page",
+        "Where the coordinator serves its live page, and /metrics for Prometheus: a numeric address, and 0 for "
+        "any free port (default: 127.0.0.1:0). Others than this host need the token to read it.",
         type=_page,
         default=DEFAULT_PAGE,
         metavar="HOST:PORT",
-        help="Where the coordinator serves its live page, and /metrics for Prometheus: a numeric address, and 0 for "
-        "any free port (default: 127.0.0.1:0). Others than this host need the token to read it.",
     )
     group.add_argument("--no-page", "--no_page", action="store_const", const=None, dest="page", help="Serve no page.")
-    positionals = parser._positionals
-    ours = [each for each in parser._action_groups if each not in (torchruns, positionals)]
-    parser._action_groups[:] = [positionals, *ours, torchruns]  # what somebody looks for here is not in torchrun's help
 
 
 def _budget(text: str) -> RestartBudget:

@@ -59,20 +59,9 @@ def dist(
     least, most, num_workers = _layout(j)
     if bool(script) == bool(m):
         raise ValueError("give one of --script and -m")
-    words = [
-        "multiworld",
-        "run",
-        f"--nnodes={least}:{most}",
-        f"--nproc-per-node={num_workers}",
-        *shlex.split(options),
-        *([script] if script else ["-m", m]),
-        *script_args,
-    ]
-    place = "--standalone"
-    if most > 1:
-        # a shell puts the host in, whose variable each scheduler names as it likes; on that host it may be unset
-        host = f"$${{{specs.macros.rank0_env}:=localhost}}"
-        place = f"--rdzv-backend=c10d --rdzv-endpoint={host}:{rdzv_port} --rdzv-id={specs.macros.app_id}"
+    options_of_job = [f"--nnodes={least}:{most}", f"--nproc-per-node={num_workers}", *shlex.split(options)]
+    program = [*([script] if script else ["-m", m]), *script_args]
+    command = f"exec multiworld run {_place(most, rdzv_port)} {shlex.join([*options_of_job, *program])}"
     title = PurePath(script).stem if script else m.rpartition(".")[2]
     role = specs.Role(
         name=title,
@@ -80,7 +69,7 @@ def dist(
         min_replicas=least,
         num_replicas=most,
         entrypoint="bash",
-        args=["-c", f"exec {shlex.join(words[:2])} {place} {shlex.join(words[2:])}"],
+        args=["-c", command],
         env=dict(env or {}),
         resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h or None),
         port_map={"rendezvous": rdzv_port},
@@ -88,6 +77,17 @@ def dist(
         mounts=specs.parse_mounts(mounts) if mounts else [],
     )
     return specs.AppDef(name=name or title, roles=[role])
+
+
+def _place(num_hosts: int, port: int) -> str:
+    """Return where the agents meet, as options for a shell."""
+    from torchx import specs
+
+    if num_hosts == 1:
+        return "--standalone"
+    # The shell puts the host in: each scheduler has a variable of its own for it, which may be unset on that host.
+    host = f"$${{{specs.macros.rank0_env}:=localhost}}"
+    return f"--rdzv-backend=c10d --rdzv-endpoint={host}:{port} --rdzv-id={specs.macros.app_id}"
 
 
 def _layout(text: str) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo, RendezvousStoreInfo
 
 from ...wire.addresses import family_of
+from ...wire.backoff import BackOff
 from ...wire.waiting import run_in_thread
 from ..job.assignment import Assignment
 from .rank_exchange import RankExchange
@@ -114,12 +115,11 @@ class GenerationStore(TCPStore):
         Who has finished does not wait for hosts that are not there any more.
         """
         limit: timedelta = self.timeout if timeout is None else timeout  # type: ignore[attr-defined]
-        began, pause_s = time.monotonic(), FIRST_PAUSE_S
+        began, pauses = time.monotonic(), BackOff(FIRST_PAUSE_S, MAX_PAUSE_S)
         while not self._look(keys):
             if time.monotonic() - began > limit.total_seconds():
                 raise DistStoreError(f"after {limit.total_seconds():g} s the store has no {', '.join(keys)}")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            time.sleep(pauses.next_s())
 
     def _look(self, keys: list[str]) -> bool:
         if self._has_finished and self._standing() is not Standing.STANDS:
