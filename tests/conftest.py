@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
@@ -28,6 +29,18 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of what a script sta
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while pytest collects thousands of tests, all of which stay; no later turn looks at them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
