@@ -4,7 +4,8 @@
     python3 tools/set_up.py .venv-torch-2.14.1 --torch 2.14.1
     python3 tools/set_up.py .venv --extra docs            # more packages for an environment that is set up
 
-Needs nothing but Python. What pip prints goes to ``set-up.log`` in the environment; a step that fails shows its end.
+Needs nothing but Python. What pip prints goes to ``set-up.log`` and ``compile.log`` in the environment; a step
+that fails shows its end.
 """
 
 from __future__ import annotations
@@ -17,21 +18,33 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
-EXTRAS = "demo,dev,serving"
+EXTRAS = ("demo", "dev", "serving")
 TORCH_AND_ITS_OWN = re.compile(r"(torch|triton|nvidia-|cuda-)")
 REQUIREMENTS_OF = """
 import sys
-from importlib.metadata import requires
-from packaging.requirements import Requirement
-for each in map(Requirement, requires("multiworld") or ()):
-    if each.marker and each.marker.evaluate({"extra": sys.argv[1]}) and not each.marker.evaluate({"extra": ""}):
-        print(f"{each.name}{'[' + ','.join(each.extras) + ']' if each.extras else ''}{each.specifier}")
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where mypy brings the same
+    import tomli as tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+needs = {"multiworld": project["dependencies"], **project["optional-dependencies"]}
+def show(extra):
+    for each in needs[extra]:
+        if each.startswith("multiworld["):
+            show(each.removeprefix("multiworld[").removesuffix("]"))
+        else:
+            print(each)
+for extra in sys.argv[1:]:
+    show(extra)
 """
 SLOWER = """
+import sklearn.datasets, torch.distributed  # now and once, not in each of the processes that begin together
 from multiworld import native
 if native.core is None:
     print(f"no native core ({native.why_not}): large tensors move more slowly between processes of one host")
@@ -47,9 +60,10 @@ class SetUpError(Exception):
 class Steps:
     """Runs commands one after the other, each with a line that says what it does and how long it took."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *, shows_progress: bool = True) -> None:
         self._log = log
         self._overwrites = sys.stderr.isatty()
+        self._shows_progress = shows_progress
 
     def run(self, what: str, command: Sequence[str | Path], **environment: str) -> str:
         """Run one step. Return what it printed; raise ``SetUpError`` where it failed."""
@@ -62,7 +76,8 @@ class Steps:
             words = list(map(str, command))
             with subprocess.Popen(words, stdout=log, stderr=log, cwd=ROOT, env=environ | environment) as process:
                 while not self._has_ended(process):
-                    self._show(f"  {what}: {time.monotonic() - began:.0f} s{self._detail(start)}")
+                    if self._shows_progress:
+                        self._show(f"  {what}: {time.monotonic() - began:.0f} s{self._detail(start)}")
         printed = self._printed(start)
         self._show("")
         if process.returncode != 0:
@@ -134,10 +149,13 @@ def set_up(folder: Path, torch: str | None) -> None:
     steps = Steps(folder / "set-up.log")
     pip = pip_install(folder, torch)
     steps.run("installing the build tools", [*pip, "mypy", "setuptools"])
-    editable = [*pip, "--no-build-isolation", "-e"]
-    packages = "installing PyTorch and the other packages"
-    steps.run(packages, [*editable, f".[{EXTRAS}]"], MULTIWORLD_NATIVE="0")
-    steps.run("compiling (one to two minutes on 2 cores)", [*editable, ".", "--no-deps"])
+    requirements = requirements_of(python, "multiworld", *EXTRAS)
+    compiling = Steps(folder / "compile.log", shows_progress=False)
+    with ThreadPoolExecutor(1) as pool:  # installing takes one processor
+        editable = [*pip, "--no-build-isolation", "--no-deps", "-e", "."]
+        compiled = pool.submit(compiling.run, "compiling (one to two minutes on 2 cores)", editable)
+        steps.run("installing PyTorch and the other packages", [*pip, *requirements])
+        compiled.result()
     slower = steps.run("looking at the result", [python, "-c", SLOWER]).strip()
     for line in slower.splitlines():
         print(f"  note: {line}", file=sys.stderr)
@@ -153,15 +171,22 @@ def add(folder: Path, extra: str) -> None:
     """Install what one extra names; nothing of this package is built again."""
     python = folder / "bin/python"
     steps = Steps(folder / "set-up.log")
-    names = subprocess.run([python, "-c", REQUIREMENTS_OF, extra], capture_output=True, text=True, check=False)
+    names = requirements_of(python, extra)
+    steps.run(f"installing what the extra {extra} needs", [*pip_install(folder, None), *names])
+
+
+def requirements_of(python: Path, *extras: str) -> list[str]:
+    """Return what some extras of ``pyproject.toml`` need; ``multiworld`` stands for what is always needed."""
+    command = [str(python), "-c", REQUIREMENTS_OF, *extras]
+    names = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if names.returncode != 0 or not names.stdout.split():
-        raise SetUpError(f"pyproject.toml has no extra {extra!r}: {names.stderr.strip()[-300:]}")
-    steps.run(f"installing what the extra {extra} needs", [*pip_install(folder, None), *names.stdout.split()])
+        raise SetUpError(f"pyproject.toml has no extra {' or '.join(map(repr, extras))}: {names.stderr.strip()[-300:]}")
+    return list(names.stdout.splitlines())
 
 
 def pip_install(folder: Path, torch: str | None) -> list[str]:
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    return [*pip, "-c", str(constraints(folder, torch))]
+    return [*pip, "--no-compile", "-c", str(constraints(folder, torch))]  # most of what is installed is never imported
 
 
 def make_environment(folder: Path) -> None:
