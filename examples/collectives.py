@@ -70,7 +70,8 @@ def check(rank: int, what: str, actual: torch.Tensor, expected: torch.Tensor) ->
 
 def main() -> None:
     """Host the store and start three processes."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["multiworld", "torch"])  # imported once, not by each process
     with mw.WorldManager() as manager:
         store = manager.serve_store("tcp://127.0.0.1:0")
         processes = [context.Process(target=run_rank, args=(rank, store)) for rank in range(SIZE)]

@@ -99,7 +99,9 @@ def train(rank: int, store: str, dies_at: int | None = None, is_new: bool = Fals
 
 def start(rank: int, store: str, dies_at: int | None = None, is_new: bool = False) -> BaseProcess:
     """Start a member in a process of its own."""
-    process = multiprocessing.get_context("spawn").Process(target=train, args=(rank, store, dies_at, is_new))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["multiworld", "torch"])  # imported once, not by each process
+    process = context.Process(target=train, args=(rank, store, dies_at, is_new))
     process.start()
     return process
 

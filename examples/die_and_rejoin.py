@@ -36,7 +36,9 @@ def run_worker(store: str, dies_at: int | None) -> None:
 
 def start_worker(store: str, dies_at: int | None) -> BaseProcess:
     """Start a worker process; it joins by itself."""
-    process = multiprocessing.get_context("spawn").Process(target=run_worker, args=(store, dies_at))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["multiworld", "torch"])  # imported once, not by each process
+    process = context.Process(target=run_worker, args=(store, dies_at))
     process.start()
     return process
 

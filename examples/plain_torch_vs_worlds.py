@@ -74,7 +74,8 @@ def run_world(rank: int, store: str, outcomes: Queue[Outcome]) -> None:
 
 def run_all(target: Callable[[int, str, Queue[Outcome]], None], meeting_point: str) -> list[Outcome]:
     """Run one process per rank, and return what the survivors tell."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["multiworld", "torch"])  # imported once, not by each process
     outcomes: Queue[Outcome] = context.Queue()
     processes = [context.Process(target=target, args=(rank, meeting_point, outcomes)) for rank in range(SIZE)]
     for process in processes:

@@ -39,11 +39,13 @@ async def double(world: mw.World, value: float) -> float:
 
 async def main() -> None:
     """Be rank 0 of all three worlds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["multiworld", "torch"])  # imported once, not by each process
     processes = {}
     async with mw.WorldManager() as manager:
         store = manager.serve_store("tcp://127.0.0.1:0")
         for name in NAMES:
-            processes[name] = multiprocessing.get_context("spawn").Process(target=run_worker, args=(name, store))
+            processes[name] = context.Process(target=run_worker, args=(name, store))
             processes[name].start()
         worlds = await asyncio.gather(*(manager.join(name, rank=0, world_size=2, store=store) for name in NAMES))
 
