@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder in ("process", "hosts", "gpu"):
             if _in_folder(item, folder):
                 item.add_marker(folder)
-        if _in_folder(item, "hosts") or _in_folder(item, "gpu"):
+        if _in_folder(item, "gpu"):
             item.add_marker("alone")
         if no_hosts is not None and _in_folder(item, "hosts"):
             item.add_marker(pytest.mark.skip(reason=no_hosts))

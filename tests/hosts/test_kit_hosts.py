@@ -14,7 +14,7 @@ from multiworld.testing import HostError, Network, WorkerGroup
 from multiworld.testing.hosts import NAMESPACES
 from tests.hosts import kit_programs
 
-pytestmark = [pytest.mark.cold, pytest.mark.usefixtures("no_leaks")]
+pytestmark = [pytest.mark.alone, pytest.mark.cold, pytest.mark.usefixtures("no_leaks")]
 
 
 def namespaces() -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 from multiworld.testing import Crew, Host, Member, Network, WorkerGroup
 from tests.bounds import CUT_S, KILL_S
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 LARGE = 1_000_000
 KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")

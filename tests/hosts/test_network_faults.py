@@ -12,7 +12,7 @@ import pytest
 from multiworld.testing import Crew, Host, Network, WorkerGroup, wait_until
 from tests.bounds import CUT_S, KILL_S, STOP_S
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 
 BACKENDS = ["tcp", "gloo"]
 LEASE_S = 0.6

@@ -134,6 +134,7 @@ class Served:
             process.wait(scaled(30))
 
 
+@pytest.mark.alone
 def test_no_request_is_lost_when_a_host_is_cut_off_and_its_replicas_come_back_elsewhere(
     network: Network, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from multiworld.testing import Worker, WorkerGroup
 from tests.bounds import KILL_S
 from tests.process import process_group_programs as programs
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
+pytestmark = pytest.mark.usefixtures("no_leaks")
 
 SIZE = 3
 
@@ -25,6 +25,7 @@ def store() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("backend", programs.BACKENDS)
+@pytest.mark.alone
 def test_a_killed_member_ends_whatever_uses_the_group_with_our_error(backend: str, store: str, tmp_path: Path) -> None:
     with WorkerGroup() as workers:
         members = [

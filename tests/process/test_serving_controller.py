@@ -28,7 +28,7 @@ from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.start import start_host
 from tests.process.serving_members import FakeMember
 
-pytestmark = [pytest.mark.process, pytest.mark.alone]
+pytestmark = pytest.mark.process
 
 PROGRAM = "tests.process.serving_members:main"
 LEASE_S = 1.0
@@ -104,6 +104,7 @@ def _fail(event: object) -> None:
     raise AttributeError("it has no such thing")
 
 
+@pytest.mark.alone
 async def test_members_are_replaced_when_killed_or_stopped_and_donors_when_they_die(tmp_path: Path) -> None:
     async with deployed(tmp_path) as controller:
         before = replicas(controller.status(), "b")

@@ -33,7 +33,7 @@ from multiworld.serving.control.actions import LoadFailed
 from multiworld.testing import scaled
 from tests.process import serving_programs as works
 
-pytestmark = [pytest.mark.process, pytest.mark.alone]
+pytestmark = pytest.mark.process
 
 LEASE_S = 1.0
 
@@ -138,6 +138,7 @@ class Load:
         assert self.num_right > 0
 
 
+@pytest.mark.alone
 async def test_a_rhombus_under_load_loses_nothing_whatever_is_killed_stopped_added_or_drained() -> None:
     pipeline = Pipeline(
         [
@@ -207,6 +208,7 @@ async def test_only_what_a_killed_replica_was_executing_is_suspected() -> None:
         await assert_idle(served)
 
 
+@pytest.mark.alone
 async def test_what_user_code_does_wrong_ends_in_an_error_that_names_the_stage_and_harms_nothing_else() -> None:
     pipeline = Pipeline(
         [

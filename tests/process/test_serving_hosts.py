@@ -31,8 +31,6 @@ from multiworld.serving.replica.black_box import carried
 from multiworld.testing import Relay, scaled
 from multiworld.wire.records import DIALER
 
-pytestmark = pytest.mark.alone
-
 TOKEN = "a token of these tests"
 HERE = "tests.process.test_serving_hosts"
 Exit = tuple[str, int, list[str]]
@@ -289,6 +287,7 @@ async def test_members_are_started_once_their_host_has_descriptors_for_them(desk
         await desk.exit()
 
 
+@pytest.mark.alone
 async def test_member_starts_as_ordered_at_once(desk: Desk, tmp_path: Path) -> None:
     host = await desk.host()
     fields = order("blocks-1", describe, path=str(tmp_path / "told"), number=3).to_fields()
@@ -322,6 +321,7 @@ async def test_what_a_member_was_executing_outlives_it(desk: Desk) -> None:
         assert (executing if executing is None else [text.lstrip("0") for text in executing]) == expected
 
 
+@pytest.mark.alone
 async def test_kept_member_is_back_at_once_under_its_name(desk: Desk, tmp_path: Path) -> None:
     host = await desk.host()
     pid = await host.start(order("gateway-1", idle, keep=True))
@@ -558,6 +558,7 @@ async def test_killed_host_process_takes_all_members_along_and_what_they_started
         assert handle.returncode == -9
 
 
+@pytest.mark.alone
 async def test_stop_lets_gateways_finish_before_the_rest(tmp_path: Path, no_leaks: None) -> None:
     async with Desk(0) as desk:
         path = tmp_path / "notes"
@@ -603,6 +604,7 @@ async def test_all_ends_with_the_process_that_started_it(tmp_path: Path, no_leak
         assert await gone(host.pid, 1.0)
 
 
+@pytest.mark.alone
 async def test_replicas_of_a_host_that_is_stopped_are_left_to_the_controller_for_a_while(
     tmp_path: Path, no_leaks: None
 ) -> None:
