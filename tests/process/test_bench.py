@@ -14,13 +14,25 @@ from multiworld.testing import scaled
 pytestmark = pytest.mark.process
 
 PROGRAM = "import sys; from multiworld.cli.main import main; sys.exit(main(sys.argv[1:]))"
+WARM_PROGRAM = """
+import sys
+from multiworld.cli.main import main
+from multiworld.testing import worker_group
+from tests.warm_workers import Nursery
+
+nursery = Nursery()
+worker_group.ChildProcess = nursery.start
+status = main(sys.argv[1:])
+nursery.close()
+sys.exit(status)
+"""
 
 
-def _bench(*arguments: str, backends: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Run quickly; return the lines of all sections by name."""
+def _bench(*arguments: str, backends: tuple[str, ...], program: str = WARM_PROGRAM) -> dict[str, dict[str, Any]]:
+    """Run quickly, with workers that are forked; return the lines of all sections by name."""
     options = ["--quick", "--rounds", "1", "--trials", "1", "--json", "-"]
     options += [word for backend in backends for word in ("--backend", backend)]
-    command = [sys.executable, "-c", PROGRAM, "bench", *arguments, *options]
+    command = [sys.executable, "-c", program, "bench", *arguments, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(170), check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -32,7 +44,7 @@ def _bench(*arguments: str, backends: tuple[str, ...]) -> dict[str, dict[str, An
 @pytest.mark.timeout(scaled(180))
 @pytest.mark.usefixtures("no_leaks")
 def test_p2p_measures_every_size_beside_raw_gloo() -> None:
-    lines = _bench("p2p", backends=("tcp", "gloo"))
+    lines = _bench("p2p", backends=("tcp", "gloo"), program=PROGRAM)
     sizes = ("4 kB", "40 kB", "400 kB", "4 MB", "64 MB", "round trip 4 B", "round trip 4 kB")
     lanes = [f"{backend}, {api}" for backend in ("tcp", "gloo") for api in ("asyncio", "blocking")]
     assert set(lines) == {f"{size}, {lane}" for size in sizes for lane in lanes}
