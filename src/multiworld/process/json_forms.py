@@ -22,6 +22,7 @@ __all__ = [
     "Json",
     "RefusalError",
     "by_kind",
+    "is_json",
     "record_form",
     "shown_type",
 ]
@@ -166,6 +167,15 @@ def _json(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         return _each_of_mapping(value, lambda each: _json(each, depth + 1))
     raise RefusalError(f"JSON is needed, not {shown_type(value)}")
+
+
+def is_json(value: object) -> bool:
+    """Whether a field of type ``Json`` can hold it."""
+    try:
+        _json(value)
+    except RefusalError:
+        return False
+    return True
 
 
 _SIMPLE: dict[object, Form] = {

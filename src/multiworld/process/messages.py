@@ -29,7 +29,19 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from ..errors import MessageError
-from .json_forms import KINDS, MAX_DEPTH, REST, SHOWN, SPARSE, Json, RefusalError, by_kind, record_form, shown_type
+from .json_forms import (
+    KINDS,
+    MAX_DEPTH,
+    REST,
+    SHOWN,
+    SPARSE,
+    Json,
+    RefusalError,
+    by_kind,
+    is_json,
+    record_form,
+    shown_type,
+)
 
 __all__ = [
     "MAX_BYTES",
@@ -39,6 +51,7 @@ __all__ = [
     "Json",
     "MessageSet",
     "from_json",
+    "is_json",
     "message",
     "sparse",
     "to_json",

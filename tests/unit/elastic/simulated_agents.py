@@ -30,6 +30,7 @@ from multiworld.elastic.job.actions import (
     WorkerReport,
 )
 from multiworld.elastic.job.assignment import Assignment
+from multiworld.elastic.job.failure import FailureCause, WorkerFailure
 from multiworld.elastic.job.job import JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.leadership.election import Role
@@ -99,7 +100,7 @@ class EntryAgent:
             Exited(
                 worker=entry.id,
                 returncode=entry.returncode,
-                failure={"text": "simulated", "cause": "signal"},
+                failure=_failure(entry, entry.returncode) if entry.returncode else None,
                 ordered=entry.ordered,
                 clock_us=now_us(),
             )
@@ -145,6 +146,23 @@ class EntryAgent:
     @property
     def num_running(self) -> int:
         return sum(entry.returncode is None for entry in self.entries.values())
+
+
+def _failure(entry: Entry, returncode: int) -> WorkerFailure:
+    assignment = entry.assignment
+    return WorkerFailure(
+        rank=assignment.rank,
+        local_rank=assignment.local_rank,
+        node_rank=assignment.node_rank,
+        role="default",
+        hostname="here",
+        pid=os.getpid(),
+        generation=assignment.generation,
+        returncode=returncode,
+        at_us=now_us(),
+        cause=FailureCause.SIGNAL,
+        text="simulated",
+    )
 
 
 class SimulatedAgent:

@@ -245,7 +245,7 @@ class Agent:
             Exited(
                 worker=held.id,
                 returncode=held.returncode,
-                failure=held.failure_fields,
+                failure=held.failure,
                 ordered=held.ordered,
                 clock_us=now_us(),
             )

@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...process.memory_kills import MemoryKills
+from ...process.messages import Json, is_json
 from ..job.assignment import Assignment
 from ..job.failure import FailureCause, WorkerFailure
 from ..job.tracebacks import exception_line, fatal_line, find_cause, last_traceback
@@ -45,7 +45,7 @@ class Remains:
 class _Error:
     """What ``record`` wrote into an error file."""
 
-    data: dict[str, Any]
+    data: Mapping[str, Json]
     message: str
     traceback: str | None
     written_us: int
@@ -132,11 +132,13 @@ def _read_error(path: str) -> _Error | None:
     try:
         with Path(path).open("rb") as file:
             written_us = os.fstat(file.fileno()).st_mtime_ns // 1000
-            data = json.loads(file.read(ERROR_FILE_BYTES))
+            data = json.loads(file.read(ERROR_FILE_BYTES), parse_constant=str)  # a message has no NaN
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or "message" not in data:
         return None
+    if not is_json(data):  # a message can hold all but what is nested without end, or a number without end
+        data = {"message": str(data["message"])[:TRACEBACK_CHARACTERS]}
     recorded = data["message"]
     if not isinstance(recorded, dict):
         return _Error(data, str(recorded), None, written_us)

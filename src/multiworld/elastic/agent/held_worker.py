@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ...process.child import WorkerProcess
 from ...process.memory_kills import MemoryKills
@@ -29,7 +28,7 @@ from ...world.liveness import Vital
 from ...world.procfs import is_uninterruptible
 from ...world.vitals import observe_process, process_start_time
 from ..job.assignment import Assignment
-from ..job.failure import FailureCause
+from ..job.failure import FailureCause, WorkerFailure
 from ..job.options import JobOptions
 from ..logs.pump import LogPump, WorkerStreams
 from .autopsy import Remains, dump_stacks, examine
@@ -76,7 +75,7 @@ class HeldWorker:
         self.process: WorkerProcess | None = None
         self.streams: WorkerStreams | None = None
         self.returncode: int | None = None
-        self.failure_fields: dict[str, Any] = {}
+        self.failure: WorkerFailure | None = None
         self.uses_multiworld = False
         self.worlds: set[str] = set()
         self.progressed_at: float | None = None
@@ -93,13 +92,13 @@ class HeldWorker:
         self._stop: tuple[int, float] | None = None  # ordered before there was a process
         self._retry: Timer | None = None
         self._give_up: Callable[[int], None] = self._end
-        self._examine: Callable[[HeldWorker, int], dict[str, Any]] = lambda held, returncode: {}
+        self._examine: Callable[[HeldWorker, int], WorkerFailure | None] = lambda held, returncode: None
 
     def began(
         self,
         process: WorkerProcess,
         streams: WorkerStreams,
-        examine: Callable[[HeldWorker, int], dict[str, Any]],
+        examine: Callable[[HeldWorker, int], WorkerFailure],
     ) -> None:
         """It has a process now. ``examine`` finds out about its end."""
         self.process, self.streams, self._examine = process, streams, examine
@@ -107,9 +106,9 @@ class HeldWorker:
         if self._stop is not None:
             process.stop(*self._stop)
 
-    def did_not_begin(self, failure: dict[str, Any], returncode: int = START_FAILED) -> None:
+    def did_not_begin(self, failure: WorkerFailure, returncode: int = START_FAILED) -> None:
         """It could not be started, or was told to end before that."""
-        self.failure_fields = failure
+        self.failure = failure
         self._end(returncode)
 
     def waits(self, retry: Timer, give_up: Callable[[int], None]) -> None:
@@ -228,7 +227,7 @@ class HeldWorker:
 
     def _finish(self, returncode: int) -> None:
         if returncode:
-            self.failure_fields = self._examine(self, returncode)
+            self.failure = self._examine(self, returncode)
         self._end(returncode)
 
     def _end(self, returncode: int) -> None:
@@ -380,15 +379,15 @@ class Starter:
         """It was to end before it could be started."""
         remains = self._remains(held.assignment, pid=0, returncode=-signum)
         failure = examine(remains, kills=self._kills, message="it was to end before it could be started")
-        held.did_not_begin(failure.to_fields(), -signum)
+        held.did_not_begin(failure, -signum)
 
     def _failed(self, held: HeldWorker, reason: str) -> None:
         logger.error("rank %d cannot be started: %s", held.assignment.rank, reason)
         remains = self._remains(held.assignment, pid=0, returncode=START_FAILED)
         failure = examine(remains, kills=self._kills, cause=FailureCause.START_FAILED, message=reason)
-        held.did_not_begin(failure.to_fields())
+        held.did_not_begin(failure)
 
-    def _examine(self, streams: WorkerStreams, held: HeldWorker, returncode: int) -> dict[str, Any]:
+    def _examine(self, streams: WorkerStreams, held: HeldWorker, returncode: int) -> WorkerFailure:
         assert held.process is not None
         remains = replace(
             self._remains(held.assignment, pid=held.process.pid, returncode=returncode),
@@ -397,11 +396,11 @@ class Starter:
         )
         cause, message = held.verdict if held.verdict is not None else (None, "")
         try:
-            return examine(remains, kills=self._kills, cause=cause, message=message).to_fields()
+            return examine(remains, kills=self._kills, cause=cause, message=message)
         except Exception:  # its end must be told, whatever it left behind
             logger.exception("what worker %s left behind cannot be read", held.id)
             bare = replace(remains, error_file="", tail=())
-            return examine(bare, kills=self._kills, cause=cause, message=message).to_fields()
+            return examine(bare, kills=self._kills, cause=cause, message=message)
 
     def _remains(self, assignment: Assignment, *, pid: int, returncode: int) -> Remains:
         return Remains(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...process.messages import Json, message
 from .assignment import Assignment
+from .failure import WorkerFailure
 
 __all__ = [
     "Action",
@@ -116,7 +117,7 @@ class Outcome:
 
     status: int
     text: str
-    failures: tuple[Mapping[str, Json], ...] = ()
+    failures: tuple[WorkerFailure, ...] = ()
     signum: int | None = None
 
 
@@ -195,11 +196,11 @@ class InWorld:
 @message("exited")
 @dataclass(frozen=True, kw_only=True)
 class Exited:
-    """A worker has ended. ``failure``: as of ``WorkerFailure.to_fields``; ``clock_us``: the clock of this host."""
+    """A worker has ended. ``failure``: None if it ended well; ``clock_us``: the clock of this host."""
 
     worker: str
     returncode: int
-    failure: Mapping[str, Json]
+    failure: WorkerFailure | None
     ordered: bool
     clock_us: int
 

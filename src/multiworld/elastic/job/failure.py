@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from ...process.messages import Json
 
 __all__ = ["FailureCause", "WorkerFailure", "first_failure", "in_causal_order"]
 
@@ -52,10 +53,16 @@ class WorkerFailure:
     message: str = ""
     traceback: str | None = None
     error_file: str | None = None
-    error_data: dict[str, Any] | None = None
+    error_data: Mapping[str, Json] | None = None
     last_lines: tuple[str, ...] = ()
     caused_by_rank: int | None = None
     caused_by_world: str | None = None
+    text: str = ""
+    """One line: what happened to it."""
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            object.__setattr__(self, "text", self._summary())
 
     @property
     def exit_status(self) -> int:
@@ -74,9 +81,7 @@ class WorkerFailure:
         except ValueError:  # a real-time signal has no name
             return f"signal {-self.returncode}"
 
-    @property
-    def summary(self) -> str:
-        """One line: what happened to it."""
+    def _summary(self) -> str:
         first_line = self.message.strip().partition("\n")[0][:LONGEST_SUMMARY]
         by_signal = f"killed by {self.signal_name}" if self.signal_name else ""
         said = {
@@ -91,24 +96,6 @@ class WorkerFailure:
             FailureCause.START_FAILED: "could not be started",
         }.get(self.cause, "")
         return ": ".join(part for part in (said, first_line) if part) or "failed"
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return what ``from_fields`` takes, ready for JSON, and ``text``, the summary."""
-        return {
-            **asdict(self),
-            "cause": self.cause.value,
-            "last_lines": list(self.last_lines),
-            "exit_status": self.exit_status,
-            "text": self.summary,
-        }
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> WorkerFailure:
-        """Raises TypeError for fields that are missing or unknown, ValueError for an unknown cause."""
-        known = {name: value for name, value in fields.items() if name not in ("text", "exit_status")}
-        known["cause"] = FailureCause(known.get("cause"))
-        known["last_lines"] = tuple(known.get("last_lines", ()))
-        return cls(**known)
 
 
 def first_failure(failures: Iterable[WorkerFailure]) -> WorkerFailure:

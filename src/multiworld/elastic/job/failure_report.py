@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
 
+from ...process.messages import Json, to_json
 from .failure import FailureCause, WorkerFailure
 from .tracebacks import UNKNOWN_RANK
 
@@ -22,7 +22,7 @@ def describe(
 
     ``others`` failed after it, in the order to be told; ``done``: what was done about it; ``logs``: the run's folder.
     """
-    blocks = ["\n".join([f"Rank {_who(failure)} failed first: {failure.summary}", f"  {_where(failure)}"])]
+    blocks = ["\n".join([f"Rank {_who(failure)} failed first: {failure.text}", f"  {_where(failure)}"])]
     if evidence := _evidence(failure):
         blocks.append(evidence)
     if others:
@@ -44,17 +44,21 @@ def report(
     run_id: str,
     done: str = "",
     logs: str | None = None,
-) -> dict[str, Any]:
+) -> Mapping[str, Json]:
     """Return the same as ``describe`` for programs, ready for JSON: ``failure.json`` in the run's folder."""
     return {
         "run_id": run_id,
         "exit_status": failure.exit_status,
-        "first": failure.to_fields(),
-        "others": [other.to_fields() for other in others],
+        "first": _as_json(failure),
+        "others": [_as_json(other) for other in others],
         "done": done,
         "logs": logs,
         "text": describe(failure, others, done=done, logs=logs),
     }
+
+
+def _as_json(failure: WorkerFailure) -> Mapping[str, Json]:
+    return {**to_json(failure), "exit_status": failure.exit_status}
 
 
 def _who(failure: WorkerFailure) -> str:
@@ -97,9 +101,9 @@ def _later(failure: WorkerFailure, other: WorkerFailure) -> str:
 
 def _briefly(other: WorkerFailure) -> str:
     if other.caused_by_rank is None:
-        return other.summary
+        return other.text
     if other.caused_by_rank == UNKNOWN_RANK:
-        return f"it lost a connection to another rank ({other.summary})"
+        return f"it lost a connection to another rank ({other.text})"
     world = f" of world {other.caused_by_world!r}" if other.caused_by_world else ""
     return f"it lost rank {other.caused_by_rank}{world}"
 

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from ...process.messages import Json
 from .actions import (
@@ -28,7 +27,7 @@ from .actions import (
     Start,
     WorkerReport,
 )
-from .failure import FailureCause
+from .failure import FailureCause, WorkerFailure
 from .layout import AgentInfo, Slot, lay_out
 from .options import DEFAULT_SHUTDOWN_S, MORE_RESTARTS, RestartBudget, RestartPolicy
 from .phase import Phase, PhaseChange, advance
@@ -45,7 +44,7 @@ JOB = "job"  # whose budget it is when everything is started again together
 OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
 ORDER_S = 3.0  # an order has come, or is lost
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
-NOT_ITS_FAULT = (FailureCause.SIGNAL.value, FailureCause.AGENT_STOPPED.value)
+NOT_ITS_FAULT = (FailureCause.SIGNAL, FailureCause.AGENT_STOPPED)
 NOT_BACK = "it is not among those that followed when another coordinator took over"
 
 
@@ -104,7 +103,7 @@ class Job:
         self._signal: int | None = None
         self._end_by = inf
         self._failing: Outcome | None = None
-        self._failures: list[tuple[float, dict[str, Any]]] = []
+        self._failures: list[tuple[float, WorkerFailure]] = []
         self._kept_by_kernel: set[Slot] = set()
         self._failed_meanwhile: list[tuple[Slot, bool]] = []  # while it resumes; and whether by a fault of its own
 
@@ -213,7 +212,7 @@ class Job:
         ]
 
     @property
-    def failures(self) -> list[dict[str, Any]]:
+    def failures(self) -> list[WorkerFailure]:
         """What is known of the workers that failed, the last one last."""
         return [failure for _, failure in self._failures]
 
@@ -338,12 +337,12 @@ class Job:
         agent_id: str,
         worker_id: str,
         returncode: int,
-        failure: dict[str, Any],
+        failure: WorkerFailure | None,
         now: float,
         *,
         ordered: bool = False,
     ) -> list[Action]:
-        """A worker ended. ``failure`` describes it, if ``returncode`` is not 0; ``text`` in it is one line.
+        """A worker ended. ``failure`` describes it, if ``returncode`` is not 0.
 
         ``ordered``: a coordinator had it stopped, this one or the one before.
         """
@@ -360,24 +359,31 @@ class Job:
         worker.not_before = now
         actions: list[Action] = []
         if returncode and not was_stopping:
-            self._failures.append((now, failure))
+            self._note_failure(failure, now)
+            text, pid, cause = f"exit status {returncode}", None, None
+            if failure is not None:
+                text, pid, cause = failure.text, failure.pid, failure.cause
             actions.append(
                 Record(
                     kind="worker failed",
-                    text=f"rank {worker.rank} failed: {failure.get('text', f'exit status {returncode}')}",
-                    fields={"worker": worker_id, "agent": agent_id, "rank": worker.rank, "pid": failure.get("pid")},
+                    text=f"rank {worker.rank} failed: {text}",
+                    fields={"worker": worker_id, "agent": agent_id, "rank": worker.rank, "pid": pid},
                 )
             )
-            is_fault_of_its_own = returncode != -signal.SIGKILL or failure.get("cause") not in NOT_ITS_FAULT
-            if failure.get("cause") == FailureCause.UNINTERRUPTIBLE.value:
+            is_fault_of_its_own = returncode != -signal.SIGKILL or cause not in NOT_ITS_FAULT
+            if cause is FailureCause.UNINTERRUPTIBLE:
                 self._kept_by_kernel.add(slot)
             if self.phase is Phase.RUNNING:
                 actions += self._worker_failed(slot, now, is_fault_of_its_own)
             elif self.phase is Phase.RESUMING:
                 self._failed_meanwhile.append((slot, is_fault_of_its_own))
         elif returncode and (self._signal is not None or returncode not in OUR_SIGNALS):
-            self._failures.append((now, failure))  # it may have failed before we had it stopped, and be the first
+            self._note_failure(failure, now)  # it may have failed before we had it stopped, and be the first
         return actions + self._settle(now)
+
+    def _note_failure(self, failure: WorkerFailure | None, now: float) -> None:
+        if failure is not None:
+            self._failures.append((now, failure))
 
     def interrupted(self, signum: int, now: float, why: str = "") -> list[Action]:
         """Somebody asked the job to end: every worker gets the signal, and time to end well."""

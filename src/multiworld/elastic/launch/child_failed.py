@@ -39,7 +39,7 @@ def _convert(failure: WorkerFailure, error_file: str, not_before_s: int) -> Proc
     converted = ProcessFailure(failure.local_rank, failure.pid, returncode, "")
     if error_file:
         converted.error_file = error_file
-    converted.error_file_data = failure.error_data or {"message": failure.summary}
+    converted.error_file_data = dict(failure.error_data) if failure.error_data else {"message": failure.text}
     converted.message = _message(failure)
     converted.timestamp = max(failure.at_us // 1_000_000, not_before_s)  # torch takes the smallest for the first
     return converted
@@ -50,7 +50,7 @@ def _message(failure: WorkerFailure) -> Any:
     recorded = (failure.error_data or {}).get("message")
     if isinstance(recorded, dict):
         return recorded
-    return failure.traceback or "\n".join([failure.summary, *failure.last_lines])
+    return failure.traceback or "\n".join([failure.text, *failure.last_lines])
 
 
 def _local_error_file(failure: WorkerFailure, error_dir: str | None) -> str:

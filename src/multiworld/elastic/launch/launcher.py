@@ -44,7 +44,7 @@ from ..control.desk import PURPOSE as CONTROL
 from ..control.desk import Desk
 from ..job.actions import Outcome
 from ..job.agreement import plan_of, what_must_agree
-from ..job.failure import WorkerFailure, in_causal_order
+from ..job.failure import in_causal_order
 from ..job.failure_report import report
 from ..job.layout import AgentInfo
 from ..job.options import JobOptions
@@ -351,11 +351,11 @@ def _token(options: JobOptions, host: str) -> str | None:
 
 def _conclude(options: JobOptions, outcome: Outcome, run_dir: str | None) -> None:
     """Say how it ended, and raise what the caller expects."""
-    failures = in_causal_order(WorkerFailure.from_fields(fields) for fields in outcome.failures)
+    failures = in_causal_order(outcome.failures)
     _record_event(options, outcome)
     if failures and outcome.status and outcome.signum is None:
         told = report(failures[0], failures[1:], run_id=options.run_id, done=outcome.text, logs=run_dir)
-        tell(sys.stderr, told["text"] + "\n", LOG_S)
+        tell(sys.stderr, f"{told['text']}\n", LOG_S)
         if run_dir is not None:
             _keep(Path(run_dir, "failure.json"), json.dumps(told, indent=2) + "\n")
     if outcome.signum is not None and outcome.status:

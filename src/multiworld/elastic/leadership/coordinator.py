@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from ...wire.progress import ProgressThread, Timer
 from ..agent.clock import now_us
@@ -150,10 +151,9 @@ class Coordinator:
         if isinstance(report, (EventsTold, EventsWanted)):
             self.events.heard(agent_id, report)
         elif isinstance(report, Exited):
-            failure = dict(report.failure)
-            at_us = failure.get("at_us")
-            if isinstance(at_us, int):  # by our clock: that of another host may be seconds off
-                failure["at_us"] = at_us + now_us() - report.clock_us
+            failure = report.failure
+            if failure is not None:  # by our clock: that of another host may be seconds off
+                failure = replace(failure, at_us=failure.at_us + now_us() - report.clock_us)
             worker, returncode = report.worker, report.returncode
             self._carry_out(self.job.worker_exited(agent_id, worker, returncode, failure, now, ordered=report.ordered))
             if not returncode:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
-from ...process.messages import to_json
+from ...process.messages import Json, to_json
+from ..job.failure import WorkerFailure
 from ..job.history import Event
 from ..job.status import JobStatus
 
@@ -62,12 +62,12 @@ class Snapshot:
         return json.dumps([asdict(each) for each in self.failures], separators=(",", ":"))
 
     @property
-    def _shown(self) -> dict[str, Any]:
+    def _shown(self) -> Mapping[str, Json]:
         """The status, and since when the job runs."""
         return {**asdict(self.status), "began_at": self.began_at}
 
     @property
-    def first(self) -> dict[str, Any]:
+    def first(self) -> Mapping[str, Json]:
         """What the page shows before the first event comes, ready for JSON."""
         failures = [asdict(each) for each in self.failures]
         return {"status": self._shown, "failures": failures, "events": [to_json(event) for event in self.events]}
@@ -77,21 +77,17 @@ class Snapshot:
         return tuple(event for event in self.events if event.number > number)
 
 
-def latest_failures(failures: Sequence[Mapping[str, Any]]) -> tuple[Failure, ...]:
-    """Return the last ones of what ``WorkerFailure.to_fields`` returned."""
+def latest_failures(failures: Sequence[WorkerFailure]) -> tuple[Failure, ...]:
+    """Return what is shown of the last ones."""
     return tuple(
         Failure(
-            rank=int(each.get("rank", -1)),
-            hostname=str(each.get("hostname", "")),
-            pid=int(each.get("pid") or 0),
-            at=round(int(each.get("at_us", 0)) / 1e6, 3),
-            text=str(each.get("text", "failed")),
-            traceback=str(each.get("traceback") or "")[-MAX_TRACEBACK:],
-            last_lines=_last_lines(each.get("last_lines", ())),
+            rank=each.rank,
+            hostname=each.hostname,
+            pid=each.pid,
+            at=round(each.at_us / 1e6, 3),
+            text=each.text,
+            traceback=(each.traceback or "")[-MAX_TRACEBACK:],
+            last_lines=each.last_lines[-MAX_LINES:],
         )
         for each in failures[-MAX_FAILURES:]
     )
-
-
-def _last_lines(lines: Iterable[object]) -> tuple[str, ...]:
-    return tuple(map(str, lines))[-MAX_LINES:]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..agent.clock import now_us
 from ..job.actions import Exited, HostReport, Master, OpenMaster, Order, Reassign, Report, Start, Stop, WorkerReport
 from ..job.assignment import Assignment
+from ..job.failure import FailureCause, WorkerFailure
 
 __all__ = ["Part", "StandIn"]
 
@@ -198,7 +201,7 @@ class StandIn:
             Exited(
                 worker=part.worker,
                 returncode=part.returncode,
-                failure={"text": "torchrun starts the workers of that host again", "cause": "signal"},
+                failure=None if not part.returncode else _failure(part.assignment, part.returncode),
                 ordered=part.is_recalled,
                 clock_us=now_us(),
             )
@@ -208,3 +211,19 @@ class StandIn:
         part = self.part
         if part is not None and part.is_recalled and part.returncode:
             self.part = None  # nobody needs to hear of it again
+
+
+def _failure(assignment: Assignment, returncode: int) -> WorkerFailure:
+    return WorkerFailure(
+        rank=assignment.rank,
+        local_rank=assignment.local_rank,
+        node_rank=assignment.node_rank,
+        role="default",
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        generation=assignment.generation,
+        returncode=returncode,
+        at_us=now_us(),
+        cause=FailureCause.SIGNAL,
+        text="torchrun starts the workers of that host again",
+    )

@@ -16,13 +16,16 @@ from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, recor
 
 from multiworld.elastic.agent import autopsy
 from multiworld.elastic.agent.autopsy import Remains, examine
+from multiworld.elastic.job.actions import Exited
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.failure import FailureCause, WorkerFailure, first_failure, in_causal_order
 from multiworld.elastic.job.failure_report import describe, report
 from multiworld.elastic.job.tracebacks import UNKNOWN_RANK, Cause, exception_line, find_cause, last_traceback
 from multiworld.elastic.launch.child_failed import to_child_failed_error
-from multiworld.errors import BrokenWorldException, PeerDiedError, PeerLeftError, StaleGenerationError
+from multiworld.elastic.leadership.messages import AGENT_MESSAGES
+from multiworld.errors import BrokenWorldException, MessageError, PeerDiedError, PeerLeftError, StaleGenerationError
 from multiworld.process.memory_kills import MemoryKills
+from multiworld.process.messages import from_json, to_json
 
 ASSIGNMENT = Assignment(
     generation=3,
@@ -156,7 +159,7 @@ def test_what_record_wrote_is_read(tmp_path: Path, kills: MemoryKills, monkeypat
     written_us = path.stat().st_mtime_ns // 1000
     failure = examine(remains(error_file=str(path), at_us=written_us + 400_000), kills=kills)
     assert failure.cause is FailureCause.EXCEPTION
-    assert failure.message == failure.summary == "ValueError: loss is nan"
+    assert failure.message == failure.text == "ValueError: loss is nan"
     assert failure.traceback is not None
     assert 'raise ValueError("loss is nan")' in failure.traceback
     assert failure.at_us == written_us  # and not when the process was gone
@@ -168,7 +171,7 @@ def test_an_error_file_that_makes_no_sense_is_as_none(tmp_path: Path, kills: Mem
     path = tmp_path / "error.json"
     path.write_text(content, encoding="latin-1")
     failure = examine(remains(3, error_file=str(path), tail=["bye"]), kills=kills)
-    assert (failure.cause, failure.error_data, failure.summary) == (FailureCause.EXIT, None, "exit code 3")
+    assert (failure.cause, failure.error_data, failure.text) == (FailureCause.EXIT, None, "exit code 3")
     assert failure.last_lines == ("bye",)
 
 
@@ -176,7 +179,7 @@ def test_an_error_file_may_hold_a_plain_message(tmp_path: Path, kills: MemoryKil
     path = tmp_path / "error.json"
     path.write_text('{"message": "CUDA error"}')
     failure = examine(remains(-signal.SIGABRT, error_file=str(path)), kills=kills)
-    assert (failure.cause, failure.summary, failure.exit_status) == (FailureCause.EXCEPTION, "CUDA error", 134)
+    assert (failure.cause, failure.text, failure.exit_status) == (FailureCause.EXCEPTION, "CUDA error", 134)
 
 
 def test_a_long_traceback_is_cut_in_the_middle(tmp_path: Path, kills: MemoryKills) -> None:
@@ -187,7 +190,7 @@ def test_a_long_traceback_is_cut_in_the_middle(tmp_path: Path, kills: MemoryKill
     assert failure.traceback is not None
     assert failure.traceback.startswith("first")
     assert failure.traceback.endswith("last")
-    assert len(json.dumps(failure.to_fields())) < 100_000
+    assert len(json.dumps(to_json(failure))) < 100_000
 
 
 def test_without_an_error_file_the_traceback_on_stderr_counts(kills: MemoryKills) -> None:
@@ -205,13 +208,13 @@ def test_a_traceback_that_a_program_only_logged_is_not_its_end(kills: MemoryKill
 def test_a_fault_of_the_interpreter_is_quoted(kills: MemoryKills) -> None:
     tail = ["Fatal Python error: Segmentation fault", "", "Current thread 0x1 (most recent call first):"]
     failure = examine(remains(-signal.SIGSEGV, tail=tail), kills=kills)
-    assert failure.summary == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
+    assert failure.text == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
     assert failure.exit_status == 139
 
 
 def test_what_the_agent_knows_better_goes_before(kills: MemoryKills) -> None:
     failure = examine(remains(-signal.SIGKILL), kills=kills, cause=FailureCause.HUNG, message="no progress for 30 s")
-    assert failure.summary == "made no progress: no progress for 30 s"
+    assert failure.text == "made no progress: no progress for 30 s"
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -221,7 +224,7 @@ def test_an_out_of_memory_kill_is_recognised_by_the_cgroups_counter_once(tmp_pat
     set_kills(tmp_path, 5, version)
     assert examine(remains(-signal.SIGTERM), kills=kills).cause is FailureCause.SIGNAL
     failure = examine(remains(-signal.SIGKILL), kills=kills)
-    assert (failure.cause, failure.summary) == (FailureCause.OUT_OF_MEMORY, "out of memory: killed by SIGKILL")
+    assert (failure.cause, failure.text) == (FailureCause.OUT_OF_MEMORY, "out of memory: killed by SIGKILL")
     assert failure.exit_status == 137
     assert examine(remains(-signal.SIGKILL), kills=kills).cause is FailureCause.SIGNAL
 
@@ -319,20 +322,33 @@ def test_the_exit_status_is_the_workers(returncode: int | None, status: int, nam
 
 def test_a_failure_survives_json() -> None:
     failure = failed(1, traceback="t", error_data={"message": "m"}, last_lines=("a", "ü"), caused_by_rank=0)
-    fields = json.loads(json.dumps(failure.to_fields()))
-    assert WorkerFailure.from_fields(fields) == failure
-    assert fields["text"] == failure.summary
+    fields = json.loads(json.dumps(to_json(failure)))
+    assert from_json(WorkerFailure, fields) == failure
+    assert fields["text"] == failure.text
 
 
-def test_fields_that_are_missing_or_unknown_are_refused() -> None:
-    fields = failed(1).to_fields()
-    with pytest.raises(TypeError):
-        WorkerFailure.from_fields({**fields, "colour": "red"})
-    with pytest.raises(ValueError):
-        WorkerFailure.from_fields({**fields, "cause": "boredom"})
+def test_fields_that_are_missing_or_wrong_are_refused() -> None:
+    fields = to_json(failed(1))
+    assert from_json(WorkerFailure, {**fields, "colour": "of a later release"}) == failed(1)
+    with pytest.raises(MessageError, match="cause"):
+        from_json(WorkerFailure, {**fields, "cause": "boredom"})
     del fields["rank"]
-    with pytest.raises(TypeError):
-        WorkerFailure.from_fields(fields)
+    with pytest.raises(MessageError, match="rank: it is missing"):
+        from_json(WorkerFailure, fields)
+
+
+def test_what_a_message_cannot_hold_is_left_out_of_an_error_file(tmp_path: Path, kills: MemoryKills) -> None:
+    path = tmp_path / "error.json"
+
+    def look(text: str) -> WorkerFailure:
+        path.write_text(text)
+        return examine(remains(error_file=str(path)), kills=kills)
+
+    data = look('{"message": {"message": "loss", "extraInfo": {"loss": NaN}}}').error_data
+    assert data == {"message": {"message": "loss", "extraInfo": {"loss": "NaN"}}}
+    failure = look('{"message": "deep", "more": ' + "[" * 100 + "]" * 100 + "}")
+    assert failure.error_data == {"message": "deep"}
+    AGENT_MESSAGES.encode(Exited(worker="w", returncode=1, failure=failure, ordered=False, clock_us=0))
 
 
 # ---- what people read
@@ -396,8 +412,9 @@ def test_a_very_long_traceback_is_shown_from_both_ends() -> None:
 
 def test_the_report_is_json_and_holds_the_same(tmp_path: Path) -> None:
     found = json.loads(json.dumps(report(FIRST, [failed(0)], run_id="job", done="stopped", logs="/logs")))
-    assert WorkerFailure.from_fields(found["first"]) == FIRST
-    assert [WorkerFailure.from_fields(each).rank for each in found["others"]] == [0]
+    assert from_json(WorkerFailure, found["first"]) == FIRST
+    assert found["first"]["exit_status"] == FIRST.exit_status
+    assert [from_json(WorkerFailure, each).rank for each in found["others"]] == [0]
     assert (found["run_id"], found["exit_status"]) == ("job", 1)
     assert found["text"] == describe(FIRST, [failed(0)], done="stopped", logs="/logs")
 

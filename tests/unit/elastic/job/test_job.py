@@ -25,6 +25,7 @@ from multiworld.elastic.job.actions import (
     WorkerReport,
 )
 from multiworld.elastic.job.assignment import Assignment
+from multiworld.elastic.job.failure import FailureCause, WorkerFailure
 from multiworld.elastic.job.job import Job, JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
@@ -42,6 +43,22 @@ def agent(name: str, *, num_workers: int = 2, node_rank: int | None = None, role
         role=role,
         node_rank=node_rank,
     )
+
+
+def failure(rank: int, **fields: Any) -> WorkerFailure:
+    known: dict[str, Any] = {
+        "rank": rank,
+        "local_rank": 0,
+        "node_rank": 0,
+        "role": "default",
+        "hostname": "h",
+        "pid": 1,
+        "generation": 1,
+        "returncode": 1,
+        "at_us": 0,
+        "cause": FailureCause.EXIT,
+    }
+    return WorkerFailure(**{**known, **fields})
 
 
 @dataclass
@@ -99,8 +116,8 @@ class Hosts:
     def exit(self, worker: str, returncode: int, **failed: Any) -> None:
         if worker in self.running:
             host, place = self.running.pop(worker)
-            failure = {"text": f"status {returncode}", "rank": place.rank, **failed}
-            self.carry_out(self.job.worker_exited(host, worker, returncode, failure, self.now))
+            found = failure(place.rank, **{"text": f"status {returncode}", "returncode": returncode, **failed})
+            self.carry_out(self.job.worker_exited(host, worker, returncode, found, self.now))
 
     def fail(self, rank: int, returncode: int = -9, **failed: Any) -> None:
         self.exit(self.at(rank), returncode, **failed)
@@ -185,7 +202,7 @@ def test_a_job_ends_well_when_every_worker_has() -> None:
 def test_nothing_is_started_again_in_the_place_of_a_worker_that_the_kernel_keeps(policy: RestartPolicy) -> None:
     some = hosts(policy=policy, budget=RestartBudget(max_restarts=3))
     some.attach(agent("a"))
-    some.fail(1, cause="uninterruptible")
+    some.fail(1, cause=FailureCause.UNINTERRUPTIBLE)
     assert len(some.started) == 2
     assert some.outcome is not None
     assert (some.outcome.status, some.outcome.text) == (1, "rank 1 hangs in the kernel: nothing is started again")
@@ -197,7 +214,7 @@ def test_a_plain_program_may_not_be_started_again_unless_asked_for() -> None:
     some.fail(1, 3)
     assert some.outcome is not None
     assert some.outcome.status == 1
-    assert [failure["rank"] for failure in some.outcome.failures] == [1]
+    assert [each.rank for each in some.outcome.failures] == [1]
     assert "--max-restarts N allows N" in some.outcome.text
 
 
@@ -367,8 +384,8 @@ def test_workers_that_end_well_on_a_signal_end_the_job_well() -> None:
 def test_what_is_reported_of_a_worker_that_nobody_knows_changes_nothing() -> None:
     some = hosts()
     some.attach(agent("a"))
-    assert some.job.worker_exited("a", "another", 1, {}, 0.0) == []
-    assert some.job.worker_exited("b", some.at(0), 1, {}, 0.0) == []
+    assert some.job.worker_exited("a", "another", 1, None, 0.0) == []
+    assert some.job.worker_exited("b", some.at(0), 1, None, 0.0) == []
     assert len(some.running) == 2
 
 
@@ -649,11 +666,11 @@ def test_a_failure_that_is_heard_of_while_the_job_is_given_up_is_told_too() -> N
     some = hosts(2, 2)
     some.attach(agent("a", num_workers=1))
     some.attach(agent("b", num_workers=1))
-    stops: list[Action] = some.job.worker_exited("a", some.at(0), 1, {"rank": 0, "text": "reset"}, some.now)
+    stops: list[Action] = some.job.worker_exited("a", some.at(0), 1, failure(0, text="reset"), some.now)
     assert any(isinstance(each, Stop) for each in stops)
-    some.carry_out(some.job.worker_exited("b", some.at(1), -11, {"rank": 1, "text": "SIGSEGV"}, some.now))
+    some.carry_out(some.job.worker_exited("b", some.at(1), -11, failure(1, text="SIGSEGV"), some.now))
     assert some.outcome is not None
-    assert [failure["rank"] for failure in some.outcome.failures] == [0, 1]
+    assert [each.rank for each in some.outcome.failures] == [0, 1]
 
 
 def test_a_budget_of_the_whole_job_outlives_its_coordinator() -> None:
@@ -683,7 +700,7 @@ def test_a_host_that_cannot_end_its_workers_is_given_up() -> None:
     some.attach(agent("a", num_workers=1))
     some.attach(agent("b", num_workers=1))
     stuck = some.at(1)
-    assert some.job.worker_exited("a", some.at(0), 1, {}, some.now)
+    assert some.job.worker_exited("a", some.at(0), 1, None, some.now)
     deadline = some.job.next_deadline()
     assert deadline is not None
     assert deadline > 5.0
@@ -734,7 +751,7 @@ def test_what_may_have_been_lost_is_said_again_to_an_agent_that_has_a_new_connec
     running = some.at(1)
     (again,) = some.job.agent_returned("b", reports_of(some, "b"), some.now)
     assert isinstance(again, Reassign)
-    assert some.job.worker_exited("a", some.at(0), 1, {}, some.now)  # the order to stop the other is lost
+    assert some.job.worker_exited("a", some.at(0), 1, None, some.now)  # the order to stop the other is lost
     (again,) = some.job.agent_returned("b", reports_of(some, "b"), some.now)
     assert isinstance(again, Stop)
     assert again.workers == (running,)
@@ -756,7 +773,7 @@ def test_a_job_that_was_ending_ends_under_the_next_coordinator_too(how: str) -> 
     if how == "signal":
         assert some.job.interrupted(signal.SIGTERM, some.now)
     else:
-        assert some.job.worker_exited("a", some.at(0), 1, {}, some.now)
+        assert some.job.worker_exited("a", some.at(0), 1, None, some.now)
     job = Job.resume(
         some.job.plan,
         roster(["b"], generation=1, active=["a", "b"], signum=some.job.signum, given_up=some.job.given_up),

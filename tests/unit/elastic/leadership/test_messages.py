@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from multiworld.elastic.job.actions import (
     WorkerReport,
 )
 from multiworld.elastic.job.assignment import Assignment
+from multiworld.elastic.job.failure import FailureCause, WorkerFailure
 from multiworld.elastic.job.history import Event, History
 from multiworld.elastic.job.job import Job, JobPlan
 from multiworld.elastic.job.layout import AgentInfo
@@ -64,6 +66,40 @@ PLACE: dict[str, Any] = {
 }
 
 
+FAILED: dict[str, Any] = {
+    "rank": 1,
+    "local_rank": 0,
+    "node_rank": 1,
+    "role": "default",
+    "hostname": "h",
+    "pid": 7,
+    "generation": 2,
+    "returncode": -9,
+    "at_us": 5,
+    "cause": "signal",
+    "message": "",
+    "traceback": None,
+    "error_file": None,
+    "error_data": None,
+    "last_lines": [],
+    "caused_by_rank": None,
+    "caused_by_world": None,
+    "text": "killed by SIGKILL",
+}
+FAILURE = WorkerFailure(
+    rank=1,
+    local_rank=0,
+    node_rank=1,
+    role="default",
+    hostname="h",
+    pid=7,
+    generation=2,
+    returncode=-9,
+    at_us=5,
+    cause=FailureCause.SIGNAL,
+)
+
+
 @pytest.mark.parametrize(
     ("fields", "order"),
     [
@@ -84,11 +120,15 @@ def test_orders_of_the_release_before_are_read_and_it_finds_its_fields_in_ours(
 
 def test_reports_of_the_release_before_are_read() -> None:
     assert AGENT_MESSAGES.from_json({"say": "interrupted", "signum": 2}) == Interrupted(signum=2)
-    failure: dict[str, Any] = {"text": "a", "cause": "signal", "at_us": 5, "last_lines": ["x"]}
-    fields = {"say": "exited", "worker": "w", "returncode": -9, "failure": failure, "ordered": False, "clock_us": 7}
-    read = AGENT_MESSAGES.from_json(fields)
-    assert read == Exited(worker="w", returncode=-9, failure=failure, ordered=False, clock_us=7)
-    assert AGENT_MESSAGES.to_json(read) == fields
+    failure: dict[str, Any] = {**FAILED, "last_lines": ["x"]}
+    others = {"say": "exited", "worker": "w", "returncode": -9, "ordered": False, "clock_us": 7}
+    read = AGENT_MESSAGES.from_json({**others, "failure": failure})
+    assert read == Exited(
+        worker="w", returncode=-9, failure=replace(FAILURE, last_lines=("x",)), ordered=False, clock_us=7
+    )
+    said = AGENT_MESSAGES.to_json(read)
+    assert failure.items() <= said["failure"].items()
+    assert others.items() <= said.items()
 
 
 def test_what_cannot_be_read_is_refused_with_its_field() -> None:
@@ -141,7 +181,7 @@ REPORT = WorkerReport(
     worlds=("x",),
     restart_ages_s=(1.5,),
 )
-OUTCOME = {"status": 1, "text": "t", "failures": [{"rank": 1}], "signum": None}
+OUTCOME = {"status": 1, "text": "t", "failures": [FAILED], "signum": None}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +212,7 @@ OUTCOME = {"status": 1, "text": "t", "failures": [{"rank": 1}], "signum": None}
             {"say": "summon", "host": "h", "port": 3, "id": "a", "rank": [1, 2]},
             Summon(host="h", port=3, id="a", rank=(1, 2)),
         ),
-        ({"say": "end", "outcome": OUTCOME}, Ended(outcome=Outcome(status=1, text="t", failures=({"rank": 1},)))),
+        ({"say": "end", "outcome": OUTCOME}, Ended(outcome=Outcome(status=1, text="t", failures=(FAILURE,)))),
         ({"say": "events", "events": [TOLD]}, EventsTold(events=(EVENT,))),
         ({"say": "events", "events": [], "segments": [[1, 1, 2]]}, EventsTold(events=(), segments=((1, 1, 2),))),
         ({"say": "events", "events": [], "answers": 4}, EventsTold(events=(), answers=4)),

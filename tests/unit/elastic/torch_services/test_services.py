@@ -36,6 +36,7 @@ from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.worker_program import _bind
 from multiworld.testing import wait_until
 from multiworld.wire.progress import ProgressThread
+from tests.unit.elastic.job.test_job import failure
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -292,7 +293,7 @@ def test_a_job_that_a_signal_ended_counts_as_no_run_and_one_that_failed_does(
     assert "workers.trainer.run_total" not in names
     failed = TorchServices(loop, OPTIONS, {}, print)
     failed.metrics.worker_started(0)
-    failed.close(Outcome(status=1, text="", failures=({},)))
+    failed.close(Outcome(status=1, text="", failures=(failure(0),)))
     assert ("workers.trainer.run_failed_no_retries", 1) in collector.values
     assert "the metrics handler failed at workers.trainer.flakiness" in caplog.text
 
