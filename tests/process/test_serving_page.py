@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ import pytest
 import torch
 
 from multiworld.errors import MultiworldError
+from multiworld.process.messages import from_json, to_json
 from multiworld.serving import DeploymentError, Pipeline, Stage, StageFailedError
+from multiworld.serving.control.history import EventRecord
+from multiworld.serving.control.status import ControllerStatus
 from multiworld.serving.hosts import Reception
 from multiworld.serving.page import ControllerSource, DeploymentSource, Recorder, serve_page
 from multiworld.testing import scaled
@@ -44,13 +47,13 @@ class FakeSource:
         self.happened.append(event(kind, number=len(self.happened) + 1, at=time.time(), **fields))
         self.now["num_events"] = len(self.happened)
 
-    async def status(self) -> Mapping[str, Any]:
+    async def status(self) -> ControllerStatus:
         if self.why:
             raise MultiworldError(self.why)
-        return self.now
+        return from_json(ControllerStatus, self.now)
 
-    async def events(self, since: int) -> list[dict[str, Any]]:
-        return self.happened[since:]
+    async def events(self, since: int) -> list[EventRecord]:
+        return [from_json(EventRecord, each) for each in self.happened[since:]]
 
     async def lines(self, member: str, last: int) -> list[str]:
         return [f"[{member}] <line> {number}" for number in range(2)]
@@ -223,8 +226,8 @@ async def test_a_controller_elsewhere_is_asked_over_one_connection_and_found_aga
         nonlocal num_asked
         num_asked += 1
         if request["ask"] == "status":
-            return {"ok": True, "status": await told.status()}
-        return {"ok": True, "events": await told.events(request["since"])}
+            return {"ok": True, "status": to_json(await told.status())}
+        return {"ok": True, "events": [to_json(each) for each in await told.events(request["since"])]}
 
     def controller() -> Reception:
         return Reception("secret", on_host=lambda _: None, on_request=answer)
@@ -236,15 +239,15 @@ async def test_a_controller_elsewhere_is_asked_over_one_connection_and_found_aga
     source = ControllerSource(("127.0.0.1", port), "secret")
     try:
         told.happen("HostLost", host="far")
-        assert (await source.status())["name"] == "some"
-        assert [each["host"] for each in await source.events(0)] == ["far"]
+        assert (await source.status()).name == "some"
+        assert [each.fields["host"] for each in await source.events(0)] == ["far"]
         await first.aclose()
         with pytest.raises(DeploymentError):
             await source.status()
         with pytest.raises(DeploymentError, match="no controller can be reached"):
             await source.status()
         await second.start(("127.0.0.1", port))
-        assert (await source.status())["num_events"] == 1
+        assert (await source.status()).num_events == 1
         told.why = "it is confused"
         with pytest.raises(DeploymentError, match="it is confused"):
             await source.status()
@@ -375,9 +378,9 @@ async def test_an_error_of_a_stage_reaches_the_page_with_its_traceback() -> None
 
         async def until(holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
             async def wait() -> dict[str, Any]:
-                while recorder.shown is None or not holds(recorder.shown):
+                while recorder.shown is None or not holds(to_json(recorder.shown)):
                     await recorder.wait(recorder.version, TIMEOUT_S)
-                return recorder.shown
+                return to_json(recorder.shown)
 
             return await asyncio.wait_for(wait(), TIMEOUT_S)
 

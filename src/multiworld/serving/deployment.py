@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +14,9 @@ from ..model.signature import Signature
 from ..process.messages import to_json
 from .control.actions import FleetEvent
 from .control.controller import Controller
+from .control.history import EventRecord
+from .control.reports import GatewayStatistics
+from .control.status import ControllerStatus
 from .gateway.served import Metric
 from .graph import Batch
 from .ingress.answers import Report
@@ -109,6 +113,16 @@ class Deployment:
     def status(self) -> dict[str, Any]:
         """Return how all stands, as JSON."""
         return {**to_json(self._controller.status()), "requests": to_json(self._front.statistics())}
+
+    def current(self) -> ControllerStatus:
+        """Return how all stands; of the front of this process, which is its only gateway, at this moment."""
+        status = self._controller.status()
+        own = GatewayStatistics(**vars(self._front.statistics()))
+        return replace(status, gateways=tuple(replace(gateway, stats=own) for gateway in status.gateways))
+
+    def happened(self, since: int = 0) -> list[EventRecord]:
+        """Return what came after the first ``since`` events, as far as it is kept."""
+        return self._controller.history.since(since)
 
     def metrics(self) -> Mapping[str, Metric | float]:
         """Return what Prometheus is to see: of the requests of this process."""

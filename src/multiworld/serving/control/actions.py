@@ -252,7 +252,7 @@ class Tuned(FleetEvent):
     """The batching of a stage was changed at run time."""
 
     stage: str
-    settings: Mapping[str, float]
+    settings: Mapping[str, int | float]
 
 
 @dataclass(frozen=True, kw_only=True)

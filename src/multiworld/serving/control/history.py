@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from ...process.messages import REST, Json, to_json
 from .actions import FleetEvent
 
-__all__ = ["History"]
+__all__ = ["EventRecord", "History", "record_of"]
 
 LENGTH = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRecord:
+    """An event as others see it. ``kind``: its class; ``fields``: what it says besides; in JSON, among the others."""
+
+    number: int = 0
+    kind: str
+    at: float
+    fields: Mapping[str, Json] = field(default_factory=dict, metadata=REST)
 
 
 class History:
@@ -31,11 +41,12 @@ class History:
         self.num_seen += 1
         return event
 
-    def to_json(self, since: int = 0) -> list[dict[str, Any]]:
-        """Return what came after the first ``since`` events: number, class, time and fields of each."""
+    def since(self, number: int = 0) -> list[EventRecord]:
+        """Return what came after the first ``number`` events."""
         first = self.num_seen - len(self._events)
-        return [
-            {"number": number, "kind": type(event).__name__, **asdict(event)}
-            for number, event in enumerate(self._events, first + 1)
-            if number > since
-        ]
+        return [record_of(event, each) for each, event in enumerate(self._events, first + 1) if each > number]
+
+
+def record_of(event: FleetEvent, number: int = 0) -> EventRecord:
+    fields = to_json(event)
+    return EventRecord(number=number, kind=type(event).__name__, at=fields.pop("at"), fields=fields)

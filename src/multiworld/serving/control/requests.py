@@ -85,7 +85,7 @@ async def _tune(controller: Controller, request: Mapping[str, Any]) -> Answer:
 
 
 async def _events(controller: Controller, request: Mapping[str, Any]) -> Answer:
-    return {"events": controller.history.to_json(int(request.get("since", 0)))}
+    return {"events": [to_json(event) for event in controller.history.since(int(request.get("since", 0)))]}
 
 
 async def _logs(controller: Controller, request: Mapping[str, Any]) -> Answer:

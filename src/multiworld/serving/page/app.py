@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 from urllib.parse import parse_qs
 
 from ...observe import event_stream
@@ -12,8 +11,9 @@ from ...observe.access import Access
 from ...observe.asgi import AsgiSite
 from ...observe.site import HTML, JSON, Answer, Request, Site
 from ...observe.sites import SiteRule
+from ...process.messages import to_json
 from .document import POLICY, document
-from .recorder import Recorder
+from .recorder import PointsFrom, Recorder
 
 __all__ = ["PREFIX", "PageApp"]
 
@@ -33,7 +33,7 @@ class PageApp(AsgiSite):
     def __init__(self, recorder: Recorder, *, token: str = "", sites: SiteRule | None = None) -> None:
         routes = {
             "": lambda _: Answer(content_type=HTML, body=document(recorder.data()).encode()),
-            "/data": lambda _: Answer(content_type=JSON, body=_dumps(recorder.data()).encode()),
+            "/data": lambda _: Answer(content_type=JSON, body=_dumps(to_json(recorder.data())).encode()),
             "/lines": lambda request: Answer(content_type=JSON, body=_lines(recorder, request)),
             "/events": lambda request: Answer.events(_messages(recorder, request)),
         }
@@ -56,25 +56,25 @@ async def _messages(recorder: Recorder, request: Request) -> AsyncIterator[bytes
         messages = []
         if recorder.graph is not graph:
             graph = recorder.graph
-            messages.append(_event("graph", graph))
+            messages.append(_event("graph", None if graph is None else to_json(graph)))
         if recorder.shown is not shown:
             shown = recorder.shown
-            messages.append(_event("snapshot", shown))
+            messages.append(_event("snapshot", None if shown is None else to_json(shown)))
         if recorder.series.num_seen > num_points:
-            points = recorder.series.since(num_points)
-            num_points = recorder.series.num_seen
-            messages.append(_event("series", {"number": num_points, "points": points}))
+            points = PointsFrom(number=recorder.series.num_seen, points=tuple(recorder.series.since(num_points)))
+            num_points = points.number
+            messages.append(_event("series", to_json(points)))
         if recorder.num_stories > num_stories:
             stories = recorder.stories(num_stories)
             num_stories = recorder.num_stories
-            messages.append(_event("events", stories, f"{recorder.run}:{num_stories}"))
+            messages.append(_event("events", [to_json(story) for story in stories], f"{recorder.run}:{num_stories}"))
         yield b"".join(messages) or event_stream.KEEPALIVE
         await recorder.wait(version, event_stream.KEEPALIVE_S)
 
 
-def _event(name: str, value: Any, event_id: str = "") -> bytes:
+def _event(name: str, value: object, event_id: str = "") -> bytes:
     return event_stream.event(_dumps(value), name=name, event_id=event_id)
 
 
-def _dumps(value: Any) -> str:
+def _dumps(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ...observe.document import Document
+from ...process.messages import to_json
+from .recorder import Everything
 
 __all__ = ["POLICY", "document"]
 
@@ -13,6 +12,6 @@ DOCUMENT = Document(__package__)
 POLICY = DOCUMENT.policy
 
 
-def document(data: Mapping[str, Any]) -> str:
-    """Return the page as it is now; ``data``: what ``Recorder.data`` returns."""
-    return DOCUMENT.page("multiworld", data)
+def document(data: Everything) -> str:
+    """Return the page as it is now."""
+    return DOCUMENT.page("multiworld", to_json(data))

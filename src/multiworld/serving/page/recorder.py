@@ -7,19 +7,19 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass, replace
 
-from ...errors import MultiworldError
-from .graph_view import graph_view
+from ...errors import MessageError, MultiworldError
+from ..control.history import EventRecord, record_of
+from ..control.status import ControllerStatus
+from .graph_view import GraphView, graph_view
 from .series import Point, Rates, Series
 from .slots import Slots
-from .snapshot import observe, point, snapshot
+from .snapshot import Shown, Silence, observe, point, snapshot
 from .source import StatusSource
-from .stories import Story, tell
+from .stories import ControllerBack, ControllerSilent, Story, tell
 
-__all__ = ["SOURCE_S", "Recorder"]
+__all__ = ["SOURCE_S", "Everything", "PointsFrom", "Recorder"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,25 @@ POINT_S = 1.0
 SOURCE_S = 3.0  # for the controller to answer
 MAX_STORIES = 500
 LAST_LINES = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointsFrom:
+    """``number``: of the last one."""
+
+    number: int
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything:
+    """All that there is to show. ``run``: names the recorder, whose numbers mean nothing to another one."""
+
+    run: str
+    snapshot: Shown | None
+    graph: GraphView | None
+    series: PointsFrom
+    events: tuple[Story, ...]
 
 
 class Recorder:
@@ -43,9 +62,9 @@ class Recorder:
         """Grows with every change of what is shown."""
         self.closed = False
         self.series = Series()
-        self.shown: dict[str, Any] | None = None
+        self.shown: Shown | None = None
         """The snapshot; None before the first."""
-        self.graph: dict[str, Any] | None = None
+        self.graph: GraphView | None = None
         self.num_stories = 0
         self._source = source
         self._rates, self._slots = Rates(), Slots()
@@ -78,24 +97,15 @@ class Recorder:
             await asyncio.wait([self._task])
         self._source.close()
 
-    def stories(self, since: int = 0) -> list[dict[str, Any]]:
-        """Return what happened after the first ``since`` stories, with their numbers."""
-        first = self.num_stories - len(self._stories)
-        return [
-            {"number": number, **asdict(story)}
-            for number, story in enumerate(self._stories, first + 1)
-            if number > since
-        ]
+    def stories(self, since: int = 0) -> list[Story]:
+        """Return what happened after the first ``since`` stories."""
+        return [story for story in self._stories if story.number > since]
 
-    def data(self) -> dict[str, Any]:
-        """Return all that there is, as JSON."""
-        return {
-            "run": self.run,
-            "snapshot": self.shown,
-            "graph": self.graph,
-            "series": {"number": self.series.num_seen, "points": self.series.since(0)},
-            "events": self.stories(),
-        }
+    def data(self) -> Everything:
+        points = PointsFrom(number=self.series.num_seen, points=tuple(self.series.since(0)))
+        return Everything(
+            run=self.run, snapshot=self.shown, graph=self.graph, series=points, events=tuple(self.stories())
+        )
 
     async def lines(self, member: str) -> list[str]:
         """Return the last lines that a member wrote; none while the controller cannot be asked."""
@@ -128,73 +138,68 @@ class Recorder:
             status, events = await asyncio.wait_for(self._ask(), SOURCE_S)
         except asyncio.TimeoutError:
             self._silent(f"no answer within {SOURCE_S:g} s")
+        except MessageError as error:  # of a controller of another version
+            self._silent(f"what it says is not understood: {error}")
         except (MultiworldError, OSError) as error:
             self._silent(str(error) or type(error).__name__)
         else:
-            self._take(status, events)
-
-    def _take(self, status: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> None:
-        for event in events:
-            self._last_at = max(self._last_at, event["at"])
-            self._happened(event)
-        try:
+            for event in events:
+                self._last_at = max(self._last_at, event.at)
+                self._happened(event)
             self._show(status)
-        except (KeyError, TypeError, ValueError) as error:  # of a controller of another version
-            self._silent(f"what it says is not understood: {error!r}")
-        else:
             self._answered()
 
-    async def _ask(self) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
+    async def _ask(self) -> tuple[ControllerStatus, list[EventRecord]]:
         status = await self._source.status()
-        count = int(status["num_events"])
+        count = status.num_events
         if count < self._num_events or self._silent_since is not None:  # it may be another one, which counts anew
-            events = [event for event in await self._source.events(0) if event["at"] > self._last_at]
+            events = [event for event in await self._source.events(0) if event.at > self._last_at]
         elif count > self._num_events:
             events = await self._source.events(self._num_events)
         else:
             events = []
-        self._num_events = max([count, *(event["number"] for event in events)])
+        self._num_events = max([count, *(event.number for event in events)])
         return status, events
 
-    def _happened(self, event: Mapping[str, Any]) -> None:
-        self._stories.append(tell(event))
+    def _happened(self, event: EventRecord) -> None:
         self.num_stories += 1
+        self._stories.append(tell(event, self.num_stories))
 
     def _silent(self, why: str) -> None:
         if self._silent_since is None:
             self._silent_since = time.time()
-            self._happened({"kind": "ControllerSilent", "at": self._silent_since, "why": why})
-        silent = {"since": self._silent_since, "why": why}
-        is_new = self.shown is not None and self.shown["silent"] != silent
+            self._happened(record_of(ControllerSilent(at=self._silent_since, why=why)))
+        silent = Silence(since=self._silent_since, why=why)
+        is_new = self.shown is not None and self.shown.silent != silent
         if self.shown is not None and is_new:
-            self.shown = {**self.shown, "silent": silent}
+            self.shown = replace(self.shown, silent=silent)
         if self._add_point(None) or is_new:
             self._wake()
 
     def _answered(self) -> None:
         if self._silent_since is not None:
             now = time.time()
-            self._happened({"kind": "ControllerBack", "at": now, "after_s": now - self._silent_since})
+            self._happened(record_of(ControllerBack(at=now, after_s=now - self._silent_since)))
             self._silent_since = None
 
-    def _show(self, status: Mapping[str, Any]) -> None:
+    def _show(self, status: ControllerStatus) -> None:
         now = time.monotonic()
         observe(self._rates, self._slots, status, now)
-        shown = {**snapshot(status, self._rates, self._slots, now), "silent": None}
-        graph = graph_view(status, self._slots, {each["id"] for each in shown["replicas"] if each["trouble"]})
+        shown = snapshot(status, self._rates, self._slots, now)
+        graph = graph_view(status, self._slots, {each.id for each in shown.replicas if each.trouble})
         added = self._add_point(shown)
         if added or shown != self.shown or graph != self.graph:
             self.shown = shown
             self.graph = self.graph if graph == self.graph else graph
             self._wake()
 
-    def _add_point(self, shown: Mapping[str, Any] | None) -> bool:
+    def _add_point(self, shown: Shown | None) -> bool:
         now = time.monotonic()
         if now < self._point_at:
             return False
         self._point_at = max(self._point_at, now - POINT_S) + POINT_S
         at = round(time.time(), 2)
-        self.series.add(Point(at=at) if shown is None else point(shown, at))
+        self.series.add(Point(at=at) if shown is None else point(shown.totals, at))
         return True
 
     def _wake(self) -> None:

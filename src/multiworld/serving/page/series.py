@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 __all__ = ["Point", "Rates", "Series"]
 
@@ -86,7 +85,7 @@ class Series:
         self._points.append(point)
         self.num_seen += 1
 
-    def since(self, number: int) -> list[dict[str, Any]]:
+    def since(self, number: int) -> list[Point]:
         """Return what came after the first ``number`` points, as far as it is kept."""
         new = min(max(0, self.num_seen - number), len(self._points))
-        return [asdict(point) for point in list(self._points)[len(self._points) - new :]]
+        return list(self._points)[len(self._points) - new :]

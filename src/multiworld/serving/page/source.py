@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...process.messages import from_json
+from ..control.history import EventRecord
+from ..control.status import ControllerStatus
 from .controller_client import ControllerClient
 
 if TYPE_CHECKING:
@@ -15,13 +17,12 @@ __all__ = ["ControllerSource", "DeploymentSource", "StatusSource"]
 
 
 class StatusSource(Protocol):
-    """Both questions raise MultiworldError or OSError while the controller cannot be asked."""
+    """Both questions raise MultiworldError or OSError while the controller cannot be asked, or is not understood."""
 
-    async def status(self) -> Mapping[str, Any]:
-        """Return what ``Controller.status`` returns."""
+    async def status(self) -> ControllerStatus: ...
 
-    async def events(self, since: int) -> list[dict[str, Any]]:
-        """Return what came after the first ``since`` events, as ``History.to_json`` does."""
+    async def events(self, since: int) -> list[EventRecord]:
+        """Return what came after the first ``since`` events."""
 
     async def lines(self, member: str, last: int) -> list[str]:
         """Return the last lines that a member wrote."""
@@ -36,22 +37,12 @@ class DeploymentSource:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
 
-    async def status(self) -> Mapping[str, Any]:
+    async def status(self) -> ControllerStatus:
         """As the controller knows it, but what its own front counts is of this moment."""
-        status = self._deployment.status()
-        own = status.pop("requests")
-        for gateway in status["gateways"][:1]:  # it has no other
-            gateway["stats"] = own
-        return status
+        return self._deployment.current()
 
-    async def events(self, since: int) -> list[dict[str, Any]]:
-        events = self._deployment.events
-        first = self._deployment.status()["num_events"] - len(events)
-        return [
-            {"number": number, "kind": type(event).__name__, **asdict(event)}
-            for number, event in enumerate(events, first + 1)
-            if number > since
-        ]
+    async def events(self, since: int) -> list[EventRecord]:
+        return self._deployment.happened(since)
 
     async def lines(self, member: str, last: int) -> list[str]:
         return await self._deployment.lines(member, last)
@@ -67,14 +58,12 @@ class ControllerSource:
         self._client = ControllerClient(address, token)
         self._address, self._token = address, token
 
-    async def status(self) -> Mapping[str, Any]:
-        answer = await self._client.ask({"ask": "status"})
-        status: Mapping[str, Any] = answer["status"]
-        return status
+    async def status(self) -> ControllerStatus:
+        return from_json(ControllerStatus, (await self._client.ask({"ask": "status"})).get("status"))
 
-    async def events(self, since: int) -> list[dict[str, Any]]:
+    async def events(self, since: int) -> list[EventRecord]:
         answer = await self._client.ask({"ask": "events", "since": since})
-        return list(answer["events"])
+        return [from_json(EventRecord, event) for event in answer.get("events", ())]
 
     async def lines(self, member: str, last: int) -> list[str]:
         """Over a connection of its own: several readers may ask at once."""

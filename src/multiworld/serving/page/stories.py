@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple, TypeVar
 
-from ...errors import PeerLeftError
+from ...errors import MessageError, PeerLeftError
+from ...process.messages import from_json
+from ..control import actions
+from ..control.history import EventRecord
 
-__all__ = ["CATEGORIES", "Story", "tell"]
+__all__ = ["CATEGORIES", "ControllerBack", "ControllerSilent", "Story", "tell"]
 
-Event = Mapping[str, Any]
-Tone = Literal["good", "calm", "warn", "bad", ""]
 CATEGORIES = ("fault", "replica", "scaling", "update", "other", "world")
 """``replica``: one is started, or there; ``world``: edges between members, of which there are many."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """``at``: Unix time. ``about``: the stage or host that it is about; empty for the whole deployment."""
+    """``at``: Unix time. ``tone``: how alarming it is: good, calm, warn, bad, or nothing.
 
+    ``about``: the stage or host that it is about; empty for the whole deployment.
+    """
+
+    number: int = 0
     at: float
     kind: str
     category: str
-    tone: Tone
+    tone: str
     about: str
     text: str
     member: str = ""
@@ -32,83 +37,85 @@ class Story:
     detail: str = ""
 
 
-def tell(event: Event) -> Story:
-    """Return what an event, as ``History.to_json`` gives it, says to people."""
-    kind = str(event.get("kind", ""))
-    try:
-        category, tone, text = TELLERS.get(kind, _unknown)(event)
-    except (KeyError, TypeError, ValueError, AttributeError):  # of a controller of another version
-        category, tone, text = _unknown(event)
+@dataclass(frozen=True, kw_only=True)
+class ControllerSilent(actions.FleetEvent):
+    """The controller does not answer who asks it."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerBack(actions.FleetEvent):
+    """It answers again. ``after_s``: how long it did not."""
+
+    after_s: float
+
+
+Event = TypeVar("Event", bound=actions.FleetEvent)
+
+
+class Teller(NamedTuple):
+    event: type[Any]
+    category: str
+    tone: str
+    text: Callable[[Any], str]
+
+
+def tell(record: EventRecord, number: int = 0) -> Story:
+    """Return what an event says to people. One of a controller of another version is told as it is."""
+    fields = record.fields
+    category, tone, text = _told(record)
     return Story(
-        at=float(event.get("at", 0.0)),
-        kind=kind,
+        number=number,
+        at=record.at,
+        kind=record.kind,
         category=category,
         tone=tone,
-        about=str(event.get("stage", event.get("host", ""))),
+        about=str(fields.get("stage", fields.get("host", ""))),
         text=text,
-        member=str(event.get("member", "")),
-        detail=str(event.get("traceback", "")) or _rest(str(event.get("error", ""))),
+        member=str(fields.get("member", "")),
+        detail=str(fields.get("traceback", "")) or _rest(str(fields.get("error", ""))),
     )
 
 
-Told = tuple[str, Tone, str]
-
-
-def _unknown(event: Event) -> Told:
-    fields = ", ".join(f"{name}={value}" for name, value in event.items() if name not in ("kind", "at", "number"))
-    return "other", "", f"{event.get('kind', 'something')}: {fields}"
-
-
-def _started(event: Event) -> Told:
-    where = f" on {event['host']}" if event["host"] else ""
-    return "replica", "calm", f"{event['member']} is started{where}: {_first(event['reason'])}"
-
-
-def _ready(event: Event) -> Told:
-    text = f"{event['member']} takes requests, {_seconds(event['took_s'])} after it was ordered"
-    return "replica", "good", text + (f" (version {event['version']})" if event["version"] != 1 else "")
-
-
-def _lost(event: Event) -> Told:
-    return "fault", "bad", f"{event['member']} is lost: {_first(event['why'])}"
-
-
-def _load_failed(event: Event) -> Told:
-    source = f", weights from {event['source']}" if event["source"] else ""
-    return "fault", "bad", f"{event['member']} could not load its work{source}: {_first(event['error'])}"
-
-
-def _backed_off(event: Event) -> Told:
-    text = f"{event['stage']}: {event['deaths']} replicas died young, the next one is started in "
-    return "fault", "warn", text + _seconds(event["delay_s"])
-
-
-def _scaled(event: Event) -> Told:
-    return "scaling", "calm", f"{event['stage']} is scaled from {event['old']} to {event['new']}: {event['reason']}"
-
-
-def _updated(event: Event) -> Told:
-    text = f"{event['stage']} has version {event['version']} everywhere, after {_seconds(event['took_s'])}"
-    return "update", "good", text
-
-
-def _rolled_back(event: Event) -> Told:
-    text = f"{event['stage']} stays with version {event['previous']}; {event['version']} failed: {event['reason']}"
-    return "update", "bad", text
-
-
-def _edge_broken(event: Event) -> Told:
-    times = f" ({event['attempts']} times in a row)" if event["attempts"] > 1 else ""
-    text = f"the world {_edge(event)} broke{times}: {_first(event['error'])}"
-    if event["error"].startswith(PeerLeftError.__name__):
+def _told(record: EventRecord) -> tuple[str, str, str]:
+    teller = TELLERS.get(record.kind)
+    try:
+        event = None if teller is None else from_json(teller.event, dict(record.fields))
+    except MessageError:
+        event = None
+    if teller is None or event is None:
+        return "other", "", f"{record.kind}: " + ", ".join(f"{name}={each}" for name, each in record.fields.items())
+    text = teller.text(event)
+    if isinstance(event, actions.EdgeBroken) and event.error.startswith(PeerLeftError.__name__):
         return "world", "", text
-    return "fault", "warn", text
+    return teller.category, teller.tone, text
 
 
-def _ended(event: Event) -> Told:
-    code = event["returncode"]
+def _started(event: actions.ReplicaStarted) -> str:
+    where = f" on {event.host}" if event.host else ""
+    return f"{event.member} is started{where}: {_first(event.reason)}"
+
+
+def _ready(event: actions.ReplicaReady) -> str:
+    text = f"{event.member} takes requests, {_seconds(event.took_s)} after it was ordered"
+    return text + (f" (version {event.version})" if event.version != 1 else "")
+
+
+def _load_failed(event: actions.LoadFailed) -> str:
+    source = f", weights from {event.source}" if event.source else ""
+    return f"{event.member} could not load its work{source}: {_first(event.error)}"
+
+
+def _edge_broken(event: actions.EdgeBroken) -> str:
+    times = f" ({event.attempts} times in a row)" if event.attempts > 1 else ""
+    return f"the world {_edge(event)} broke{times}: {_first(event.error)}"
+
+
+def _ended(event: actions.ProcessEnded) -> str:
+    code = event.returncode
     how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
-    return "replica", "warn", f"the process of {event['member']} {how}"
+    return f"the process of {event.member} {how}"
 
 
 def _signal_name(number: int) -> str:
@@ -118,8 +125,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _edge(event: Event) -> str:
-    return f"{event['upstream']} → {event['downstream']}"
+def _edge(event: actions.EdgeOpened | actions.EdgeClosed | actions.EdgeBroken | actions.EdgeLost) -> str:
+    return f"{event.upstream} → {event.downstream}"
 
 
 def _first(text: str) -> str:
@@ -137,53 +144,93 @@ def _seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
-TELLERS: dict[str, Callable[[Event], Told]] = {
-    "ReplicaStarted": _started,
-    "ReplicaReady": _ready,
-    "ReplicaDraining": lambda event: ("scaling", "warn", f"{event['member']} is drained: {event['reason']}"),
-    "ReplicaLeft": lambda event: ("scaling", "calm", f"{event['member']} has finished and left"),
-    "ReplicaLost": _lost,
-    "LoadFailed": _load_failed,
-    "BackedOff": _backed_off,
-    "StageWaits": lambda event: ("fault", "warn", f"{event['stage']} waits for a replica: {event['reason']}"),
-    "EdgeOpened": lambda event: ("world", "", f"{_edge(event)} is open, epoch {event['epoch']}"),
-    "EdgeClosed": lambda event: ("world", "", f"{_edge(event)} is closed, epoch {event['epoch']}"),
-    "EdgeBroken": _edge_broken,
-    "EdgeLost": lambda event: ("world", "", f"{event['member']}: {_edge(event)} broke: {_first(event['text'])}"),
-    "ProcessEnded": _ended,
-    "Scaled": _scaled,
-    "UpdateStarted": lambda event: ("update", "calm", f"{event['stage']} is brought to version {event['version']}"),
-    "CanaryPassed": lambda event: (
-        "update",
-        "good",
-        f"{event['member']} (version {event['version']}) answers a canary request as {event['giver']} does",
-    ),
-    "CanarySkipped": lambda event: (
-        "update",
-        "warn",
-        f"{event['member']} (version {event['version']}) serves without a canary request: {event['reason']}",
-    ),
-    "UpdateFinished": _updated,
-    "UpdateRolledBack": _rolled_back,
-    "Tuned": lambda event: (
-        "update",
-        "calm",
-        f"{event['stage']} batches otherwise: " + ", ".join(f"{k} {v}" for k, v in event["settings"].items()),
-    ),
-    "PipelineReady": lambda event: ("other", "good", f"every stage takes requests, after {_seconds(event['after_s'])}"),
-    "PipelineUnready": lambda event: ("fault", "bad", f"not ready: {event['missing']}"),
-    "HostJoined": lambda event: ("other", "calm", f"host {event['host']} ({event['address']}) joined"),
-    "HostLeft": lambda event: ("other", "calm", f"host {event['host']} was stopped"),
-    "HostsMissing": lambda event: (
-        "fault",
-        "warn",
-        f"only {event['present']} of {event['expected']} hosts came in time: replicas are placed on those",
-    ),
-    "HostLost": lambda event: ("fault", "bad", f"host {event['host']} is lost"),
-    "ControllerSilent": lambda event: ("fault", "warn", f"the controller does not answer: {event['why']}"),
-    "ControllerBack": lambda event: (
-        "other",
-        "good",
-        f"the controller answers again, after {_seconds(event['after_s'])}",
-    ),
-}
+def _teller(event: type[Event], category: str, tone: str, text: Callable[[Event], str]) -> tuple[str, Teller]:
+    return event.__name__, Teller(event, category, tone, text)
+
+
+TELLERS: dict[str, Teller] = dict(
+    (
+        _teller(actions.ReplicaStarted, "replica", "calm", _started),
+        _teller(actions.ReplicaReady, "replica", "good", _ready),
+        _teller(actions.ReplicaDraining, "scaling", "warn", lambda each: f"{each.member} is drained: {each.reason}"),
+        _teller(actions.ReplicaLeft, "scaling", "calm", lambda each: f"{each.member} has finished and left"),
+        _teller(actions.ReplicaLost, "fault", "bad", lambda each: f"{each.member} is lost: {_first(each.why)}"),
+        _teller(actions.LoadFailed, "fault", "bad", _load_failed),
+        _teller(
+            actions.BackedOff,
+            "fault",
+            "warn",
+            lambda each: (
+                f"{each.stage}: {each.deaths} replicas died young, the next one is started in {_seconds(each.delay_s)}"
+            ),
+        ),
+        _teller(actions.StageWaits, "fault", "warn", lambda each: f"{each.stage} waits for a replica: {each.reason}"),
+        _teller(actions.EdgeOpened, "world", "", lambda each: f"{_edge(each)} is open, epoch {each.epoch}"),
+        _teller(actions.EdgeClosed, "world", "", lambda each: f"{_edge(each)} is closed, epoch {each.epoch}"),
+        _teller(actions.EdgeBroken, "fault", "warn", _edge_broken),
+        _teller(actions.EdgeLost, "world", "", lambda each: f"{each.member}: {_edge(each)} broke: {_first(each.text)}"),
+        _teller(actions.ProcessEnded, "replica", "warn", _ended),
+        _teller(
+            actions.Scaled,
+            "scaling",
+            "calm",
+            lambda each: f"{each.stage} is scaled from {each.old} to {each.new}: {each.reason}",
+        ),
+        _teller(
+            actions.UpdateStarted, "update", "calm", lambda each: f"{each.stage} is brought to version {each.version}"
+        ),
+        _teller(
+            actions.CanaryPassed,
+            "update",
+            "good",
+            lambda each: f"{each.member} (version {each.version}) answers a canary request as {each.giver} does",
+        ),
+        _teller(
+            actions.CanarySkipped,
+            "update",
+            "warn",
+            lambda each: f"{each.member} (version {each.version}) serves without a canary request: {each.reason}",
+        ),
+        _teller(
+            actions.UpdateFinished,
+            "update",
+            "good",
+            lambda each: f"{each.stage} has version {each.version} everywhere, after {_seconds(each.took_s)}",
+        ),
+        _teller(
+            actions.UpdateRolledBack,
+            "update",
+            "bad",
+            lambda each: f"{each.stage} stays with version {each.previous}; {each.version} failed: {each.reason}",
+        ),
+        _teller(
+            actions.Tuned,
+            "update",
+            "calm",
+            lambda each: f"{each.stage} batches otherwise: " + ", ".join(f"{k} {v}" for k, v in each.settings.items()),
+        ),
+        _teller(
+            actions.PipelineReady,
+            "other",
+            "good",
+            lambda each: f"every stage takes requests, after {_seconds(each.after_s)}",
+        ),
+        _teller(actions.PipelineUnready, "fault", "bad", lambda each: f"not ready: {each.missing}"),
+        _teller(actions.HostJoined, "other", "calm", lambda each: f"host {each.host} ({each.address}) joined"),
+        _teller(actions.HostLeft, "other", "calm", lambda each: f"host {each.host} was stopped"),
+        _teller(
+            actions.HostsMissing,
+            "fault",
+            "warn",
+            lambda each: f"only {each.present} of {each.expected} hosts came in time: replicas are placed on those",
+        ),
+        _teller(actions.HostLost, "fault", "bad", lambda each: f"host {each.host} is lost"),
+        _teller(ControllerSilent, "fault", "warn", lambda each: f"the controller does not answer: {each.why}"),
+        _teller(
+            ControllerBack,
+            "other",
+            "good",
+            lambda each: f"the controller answers again, after {_seconds(each.after_s)}",
+        ),
+    )
+)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
+from ..page.series import Point
+from ..page.snapshot import Shown
+from ..page.stories import Story
 from .words import MARKS, clock, condition, look_of, megabytes, rate, replica_state, seconds, share, sparkline
 
 if TYPE_CHECKING:
@@ -31,16 +34,16 @@ class LiveView:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 
-    def note(self, story: Mapping[str, Any]) -> None:
+    def note(self, story: Story) -> None:
         """Write one line above the block."""
         from rich.text import Text
 
-        if story["category"] not in LEFT_OUT:
-            style = STYLES[story["tone"]]
-            line = Text(f"{clock(story['at'])}  ", style="dim")
-            self._console.print(line.append(f"{MARKS.get(story['tone'], '○')} {story['text']}", style=style))
+        if story.category not in LEFT_OUT:
+            style = STYLES[story.tone]
+            line = Text(f"{clock(story.at)}  ", style="dim")
+            self._console.print(line.append(f"{MARKS.get(story.tone, '○')} {story.text}", style=style))
 
-    def update(self, shown: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> None:
+    def update(self, shown: Shown, points: Sequence[Point]) -> None:
         """Redraw the block."""
         console = self._console
         self._live.update(block(shown, points, width=console.width, height=console.height), refresh=True)
@@ -50,35 +53,35 @@ class LiveView:
         self._live.stop()
 
 
-def block(shown: Mapping[str, Any], points: Sequence[Mapping[str, Any]], *, width: int, height: int) -> RenderableType:
+def block(shown: Shown, points: Sequence[Point], *, width: int, height: int) -> RenderableType:
     """Return what is drawn: condition, curves, stages, replicas."""
     from rich.console import Group
 
-    most = max(3, height - OTHER_LINES - len(shown["stages"]))
+    most = max(3, height - OTHER_LINES - len(shown.stages))
     return Group(
         _headline(shown), *_curves(shown, points, width), _stages(shown), _replicas(shown, most, is_wide=width >= 116)
     )
 
 
-def _headline(shown: Mapping[str, Any]) -> Text:
+def _headline(shown: Shown) -> Text:
     from rich.text import Text
 
     tone, text = condition(shown)
-    line = Text(f"{shown['name']}  ", style="bold")
+    line = Text(f"{shown.name}  ", style="bold")
     return line.append(f"{MARKS[tone]} {text}", style=STYLES[tone])
 
 
-def _curves(shown: Mapping[str, Any], points: Sequence[Mapping[str, Any]], width: int) -> list[Text]:
-    totals = shown["totals"]
+def _curves(shown: Shown, points: Sequence[Point], width: int) -> list[Text]:
+    totals = shown.totals
     room = max(10, width - LABEL_WIDTH - 1)
-    latencies = "  ".join(f"{name} {seconds(totals[name + '_s'])}" for name in ("p50", "p95", "p99"))
+    latencies = f"p50 {seconds(totals.p50_s)}  p95 {seconds(totals.p95_s)}  p99 {seconds(totals.p99_s)}"
     counts = (
-        f"{totals['open']} open, {totals['waiting']} waiting, {totals['answered']:,} answered, "
-        f"{totals['failed']} failed, {totals['refused']} refused"
+        f"{totals.open} open, {totals.waiting} waiting, {totals.answered:,} answered, "
+        f"{totals.failed} failed, {totals.refused} refused"
     )
     return [
-        _curve(f"answers {rate(totals['rate'])}", [each["rate"] for each in points[-room:]]),
-        _curve(f"p99 {seconds(totals['p99_s'])}", [each["p99_s"] for each in points[-room:]]),
+        _curve(f"answers {rate(totals.rate)}", [each.rate for each in points[-room:]]),
+        _curve(f"p99 {seconds(totals.p99_s)}", [each.p99_s for each in points[-room:]]),
         _dim(f"{latencies}  {counts}"),
     ]
 
@@ -105,33 +108,33 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _stages(shown: Mapping[str, Any]) -> Table:
+def _stages(shown: Shown) -> Table:
     from rich.text import Text
 
     table = _table("stage", "#open", "#rate", "#busy", "#service", "#queue", "#version", "")
-    for each in shown["stages"]:
-        count = Text(f"{each['open']}/{each['desired']}", style="yellow" if each["open"] < each["desired"] else "")
-        version = f"{each['version']}→{each['updating_to']}" if each["updating_to"] else str(each["version"])
-        numbers = (rate(each["rate"]), share(each["utilisation"]), seconds(each["service_s"]), str(each["queue"]))
-        table.add_row(each["name"], count, *numbers, version, Text(each["note"], style="yellow"))
+    for each in shown.stages:
+        count = Text(f"{each.open}/{each.desired}", style="yellow" if each.open < each.desired else "")
+        version = f"{each.version}→{each.updating_to}" if each.updating_to else str(each.version)
+        numbers = (rate(each.rate), share(each.utilisation), seconds(each.service_s), str(each.queue))
+        table.add_row(each.name, count, *numbers, version, Text(each.note, style="yellow"))
     return table
 
 
-def _replicas(shown: Mapping[str, Any], most: int, *, is_wide: bool) -> Table:
+def _replicas(shown: Shown, most: int, *, is_wide: bool) -> Table:
     from rich.text import Text
 
     more = ("#pid", "host", "#window", "#done", "#cpu", "#memory") if is_wide else ()
     table = _table("replica", "state", "#queue", "#rate", "#service", "#busy", *more)
-    replicas = sorted(shown["replicas"], key=lambda each: look_of(each) == "good")  # who is not well comes first
+    replicas = sorted(shown.replicas, key=lambda each: look_of(each) == "good")  # who is not well comes first
     left_out = len(replicas) - most
     for each in replicas[: most - 1] if left_out > 0 else replicas:
         tone = look_of(each)
-        cells = [str(each["queue"]), rate(each["rate"]), seconds(each["service_s"]), share(each["utilisation"])]
+        cells = [str(each.queue), rate(each.rate), seconds(each.service_s), share(each.utilisation)]
         if is_wide:
-            window = "–" if each["window"] is None else str(each["window"])
-            cells += [str(each["pid"] or "–"), each["host"], window, f"{each['done']:,}"]
-            cells += [share(each["cpu"]), megabytes(each["memory_mb"])]
-        table.add_row(each["id"], Text(f"{MARKS[tone]} {replica_state(each)}", style=STYLES[tone]), *cells)
+            window = "–" if each.window is None else str(each.window)
+            cells += [str(each.pid or "–"), each.host, window, f"{each.done:,}"]
+            cells += [share(each.cpu), megabytes(each.memory_mb)]
+        table.add_row(each.id, Text(f"{MARKS[tone]} {replica_state(each)}", style=STYLES[tone]), *cells)
     if left_out > 0:
         table.add_row(f"{left_out + 1} more", "", *[""] * 4)
     return table

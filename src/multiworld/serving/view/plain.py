@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import TextIO
 
+from ..page.series import Point
+from ..page.snapshot import Shown
+from ..page.stories import Story
 from .words import MARKS, clock, condition, summary
 
 __all__ = ["PlainView"]
@@ -22,18 +25,18 @@ class PlainView:
         self._next_at = 0.0
         self._condition = ""
 
-    def note(self, story: Mapping[str, Any]) -> None:
+    def note(self, story: Story) -> None:
         """Write one line."""
-        if story["category"] not in LEFT_OUT:
-            self._write(f"{clock(story['at'])}  {MARKS.get(story['tone'], '○')} {story['text']}")
+        if story.category not in LEFT_OUT:
+            self._write(f"{clock(story.at)}  {MARKS.get(story.tone, '○')} {story.text}")
 
-    def update(self, shown: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> None:
+    def update(self, shown: Shown, points: Sequence[Point]) -> None:
         """Write a line when the deployment's condition changes, and every ten seconds."""
         now, is_now = self._clock_s(), condition(shown)[0]
         if now < self._next_at and is_now == self._condition:
             return
         self._next_at, self._condition = now + EVERY_S, is_now
-        at = points[-1]["at"] if points else 0.0
+        at = points[-1].at if points else 0.0
         self._write(f"{clock(at)}  {summary(shown)}")
 
     def close(self) -> None:

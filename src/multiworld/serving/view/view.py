@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
+from ..page.series import Point
+from ..page.snapshot import Shown
+from ..page.stories import Story
 from .live import LiveView
 from .plain import PlainView
 
@@ -17,10 +20,10 @@ __all__ = ["View", "choose_view"]
 class View(Protocol):
     """Told what a ``Recorder`` knows, several times a second; ``close`` comes last."""
 
-    def note(self, story: Mapping[str, Any]) -> None:
+    def note(self, story: Story) -> None:
         """Tell one thing that happened."""
 
-    def update(self, shown: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> None:
+    def update(self, shown: Shown, points: Sequence[Point]) -> None:
         """Show the moment; ``points``: the last minutes, the oldest first."""
 
     def close(self) -> None:

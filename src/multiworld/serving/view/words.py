@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+
+from ..page.snapshot import Shown, ShownReplica
 
 __all__ = [
     "MARKS",
@@ -60,38 +61,38 @@ def sparkline(values: Sequence[float | None]) -> str:
     )
 
 
-def look_of(replica: Mapping[str, Any]) -> str:
+def look_of(replica: ShownReplica) -> str:
     """Return the tone of a replica's or gateway's state."""
-    if replica["state"] == "ready" and replica["open"]:
+    if replica.state == "ready" and replica.open:
         return "good"
-    return LOOKS.get(replica["state"], "calm")
+    return LOOKS.get(replica.state, "calm")
 
 
-def replica_state(replica: Mapping[str, Any]) -> str:
-    state = "ready, not open" if replica["state"] == "ready" and not replica["open"] else str(replica["state"])
-    return f"{state}, for {replica['replaces']}" if replica.get("replaces") else state
+def replica_state(replica: ShownReplica) -> str:
+    state = "ready, not open" if replica.state == "ready" and not replica.open else replica.state
+    return f"{state}, for {replica.replaces}" if replica.replaces else state
 
 
-def condition(shown: Mapping[str, Any]) -> tuple[str, str]:
+def condition(shown: Shown) -> tuple[str, str]:
     """Return how the whole deployment stands: the tone, and a sentence."""
-    if shown["silent"]:
-        return "warn", f"the controller does not answer ({shown['silent']['why']}); requests go on without it"
-    if shown["stopping"]:
+    if shown.silent:
+        return "warn", f"the controller does not answer ({shown.silent.why}); requests go on without it"
+    if shown.stopping:
         return "warn", "stopping"
-    if shown["missing"]:
-        return "bad", f"not ready: {shown['missing']}"
-    if shown["trouble"]:
-        last = "" if shown["failure"] is None else f"; the last: {shown['failure']['error']}".splitlines()[0]
-        return shown["trouble"]["tone"], f"ready, but {shown['trouble']['text']}{last}"
+    if shown.missing:
+        return "bad", f"not ready: {shown.missing}"
+    if shown.trouble:
+        last = "" if shown.failure is None else f"; the last: {shown.failure.error}".splitlines()[0]
+        return shown.trouble.tone, f"ready, but {shown.trouble.text}{last}"
     return "good", "ready"
 
 
-def summary(shown: Mapping[str, Any]) -> str:
+def summary(shown: Shown) -> str:
     """Return the deployment on one line."""
-    totals = shown["totals"]
-    stages = " ".join(f"{each['name']} {each['open']}/{each['desired']}" for each in shown["stages"])
+    totals = shown.totals
+    stages = " ".join(f"{each.name} {each.open}/{each.desired}" for each in shown.stages)
     return (
-        f"{rate(totals['rate'])}, p50 {seconds(totals['p50_s'])}, p99 {seconds(totals['p99_s'])}, "
-        f"{totals['open']} open, {totals['answered']:,} answered, {totals['failed']} failed, "
-        f"{totals['refused']} refused; {stages}; {condition(shown)[1]}"
+        f"{rate(totals.rate)}, p50 {seconds(totals.p50_s)}, p99 {seconds(totals.p99_s)}, "
+        f"{totals.open} open, {totals.answered:,} answered, {totals.failed} failed, "
+        f"{totals.refused} refused; {stages}; {condition(shown)[1]}"
     )

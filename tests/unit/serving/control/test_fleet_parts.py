@@ -80,7 +80,7 @@ def test_history_is_bounded_and_numbered() -> None:
     for number in range(LENGTH + 5):
         history.add(HostLost(host=str(number)), at=float(number))
     assert history.num_seen == LENGTH + 5
-    records = history.to_json(since=LENGTH + 3)
+    records = [to_json(each) for each in history.since(LENGTH + 3)]
     assert records == [
         {"number": LENGTH + 4, "kind": "HostLost", "at": LENGTH + 3.0, "host": str(LENGTH + 3)},
         {"number": LENGTH + 5, "kind": "HostLost", "at": LENGTH + 4.0, "host": str(LENGTH + 4)},

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import asdict
 
 import pytest
 
 from multiworld.errors import PeerDiedError
 from multiworld.serving import Pipeline, Stage
 from multiworld.serving.control.actions import Action, EdgeLost, Emit, FleetEvent, ProcessEnded, Send
+from multiworld.serving.control.history import record_of
 from multiworld.serving.control.members import MemberState
 from multiworld.serving.control.orders import ORDERS
 from multiworld.serving.errors import MemberLostError, what_happened
@@ -96,7 +96,7 @@ def test_a_replica_that_crashes_is_reported_with_its_last_words_and_one_that_lef
     ],
 )
 def test_reports_are_told_in_words(event: FleetEvent, text: str) -> None:
-    assert tell({"kind": type(event).__name__, **asdict(event)}).text == text
+    assert tell(record_of(event)).text == text
 
 
 def test_the_loss_that_the_controller_tells_of_names_the_member_in_every_process() -> None:

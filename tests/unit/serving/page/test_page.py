@@ -7,7 +7,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields as fields_of
 from typing import Any
 
@@ -16,27 +16,51 @@ import pytest
 from multiworld.errors import MultiworldError
 from multiworld.observe.sites import SiteRule, site_rule
 from multiworld.process.messages import from_json, to_json
-from multiworld.serving.control import actions
 from multiworld.serving.control.actions import FleetEvent
+from multiworld.serving.control.history import EventRecord
+from multiworld.serving.control.status import ControllerStatus, ReplicaStatus
 from multiworld.serving.member.failure import Failure
-from multiworld.serving.page import PageApp, Recorder
+from multiworld.serving.page import PageApp, Recorder, stories
+from multiworld.serving.page import graph_view as page_graph
 from multiworld.serving.page import recorder as recorder_module
+from multiworld.serving.page import snapshot as page_snapshot
 from multiworld.serving.page.document import POLICY, document
 from multiworld.serving.page.failures import last_failure, trouble
-from multiworld.serving.page.graph_view import graph_view
 from multiworld.serving.page.series import Point, Rates, Series
 from multiworld.serving.page.slots import FRESH_S, Slots
-from multiworld.serving.page.snapshot import observe, snapshot
-from multiworld.serving.page.stories import CATEGORIES, tell
+from multiworld.serving.page.stories import CATEGORIES, Story
 
 RHOMBUS = {"embed": ["gateway"], "left": ["embed"], "right": ["embed"], "join": ["left", "right"]}
 
 
 def event(kind: str, **fields: Any) -> dict[str, Any]:
     """Return an event as a controller tells it; what is not given is like nothing."""
-    types = {"float": 0.0, "int": 0, "str": "", "Mapping[str, float]": {}}
-    empty = {field.name: types[str(field.type)] for field in fields_of(getattr(actions, kind))}
+    types = {"float": 0.0, "int": 0, "str": "", "Mapping[str, int | float]": {}}
+    (found,) = (each for each in FleetEvent.__subclasses__() if each.__name__ == kind)
+    empty = {field.name: types[str(field.type)] for field in fields_of(found)}
     return {"kind": kind, **empty, **fields}
+
+
+def tell(record: dict[str, Any]) -> Story:
+    return stories.tell(from_json(EventRecord, record))
+
+
+def known(status: dict[str, Any]) -> ControllerStatus:
+    """Return a status as a controller's answer is read."""
+    return from_json(ControllerStatus, status)
+
+
+def observe(rates: Rates, slots: Slots, status: dict[str, Any], now: float) -> None:
+    page_snapshot.observe(rates, slots, known(status), now)
+
+
+def snapshot(status: dict[str, Any], rates: Rates, slots: Slots, now: float) -> dict[str, Any]:
+    """Return what a page is sent."""
+    return to_json(page_snapshot.snapshot(known(status), rates, slots, now))
+
+
+def graph_view(status: dict[str, Any], slots: Slots, failing: Collection[str] = ()) -> dict[str, Any]:
+    return to_json(page_graph.graph_view(known(status), slots, failing))
 
 
 def member_of(stage: str, number: int, **fields: Any) -> dict[str, Any]:
@@ -147,20 +171,20 @@ def test_a_failing_request_is_a_warning_and_many_are_an_alarm() -> None:
     assert few
     assert many
     assert all_
-    assert (few["tone"], few["percent"]) == ("warn", "2.0 %")
-    assert (many["tone"], many["percent"]) == ("bad", "10 %")
-    assert all_["text"] == "3 of 3 requests failed in the last minute (100 %)"
+    assert (few.tone, few.percent) == ("warn", "2.0 %")
+    assert (many.tone, many.percent) == ("bad", "10 %")
+    assert all_.text == "3 of 3 requests failed in the last minute (100 %)"
 
 
 def test_errors_of_one_kind_are_counted_over_all_replicas() -> None:
     kinds = [("a-1", "A", 3, 1.0), ("a-2", "B", 5, 2.0), ("a-3", "A", 4, 3.0)]
     members = [
-        {"id": name, "failure": to_json(Failure(kind=kind, error="why", count=count, at=at))}
+        member_of("a", int(name[2:]), failure=to_json(Failure(kind=kind, error="why", count=count, at=at)))
         for name, kind, count, at in kinds
     ]
-    last = last_failure([*members, {"id": "a-4", "failure": None}])
+    last = last_failure([from_json(ReplicaStatus, each) for each in [*members, member_of("a", 4)]])
     assert last is not None
-    assert (last["member"], last["kind"], last["count"]) == ("a-3", "A", 7)
+    assert (last.member, last.kind, last.count) == ("a-3", "A", 7)
 
 
 def test_a_snapshot_shows_the_failures_of_the_last_minute_and_forgets_older_ones() -> None:
@@ -247,8 +271,8 @@ def test_a_series_keeps_the_last_points() -> None:
     series = Series(max_points=3)
     for second in range(5):
         series.add(Point(at=float(second)))
-    assert [each["at"] for each in series.since(0)] == [2.0, 3.0, 4.0]
-    assert [each["at"] for each in series.since(4)] == [4.0]
+    assert [each.at for each in series.since(0)] == [2.0, 3.0, 4.0]
+    assert [each.at for each in series.since(4)] == [4.0]
     assert series.since(5) == []
 
 
@@ -366,16 +390,16 @@ class Scripted:
         self.happened: list[dict[str, Any]] = []
         self.fails = False
 
-    async def status(self) -> Mapping[str, Any]:
+    async def status(self) -> ControllerStatus:
         if self.fails:
             raise MultiworldError("nobody listens")
-        return {**status_of(), "num_events": len(self.happened)}
+        return known({**status_of(), "num_events": len(self.happened)})
 
     async def lines(self, member: str, last: int) -> list[str]:
         return []
 
-    async def events(self, since: int) -> list[dict[str, Any]]:
-        return self.happened[since:]
+    async def events(self, since: int) -> list[EventRecord]:
+        return [from_json(EventRecord, each) for each in self.happened[since:]]
 
     def close(self) -> None:
         """It holds nothing."""
@@ -393,27 +417,28 @@ async def test_what_happened_outlives_the_controller() -> None:
         await looked(recorder)
         await looked(recorder)
         assert recorder.shown is not None
-        assert recorder.shown["silent"]["why"] == "nobody listens"
+        assert recorder.shown.silent is not None
+        assert recorder.shown.silent.why == "nobody listens"
         source.fails = False
         source.happened = [event("HostLost", number=1, at=9.0, host="new")]
         await looked(recorder)
-        kinds = [(story["kind"], story["about"]) for story in recorder.stories()]
+        kinds = [(story.kind, story.about) for story in recorder.stories()]
         assert kinds[3:] == [("ControllerSilent", ""), ("HostLost", "new"), ("ControllerBack", "")]
-        assert recorder.shown["silent"] is None
+        assert recorder.shown.silent is None
         source.happened.append(event("HostLost", number=2, at=9.5, host="newer"))
         await looked(recorder)
-        assert [story["about"] for story in recorder.stories(6)] == ["newer"]
+        assert [story.about for story in recorder.stories(6)] == ["newer"]
 
 
 async def test_what_is_not_understood_is_said_and_ends_nothing() -> None:
     class Newer(Scripted):
-        async def status(self) -> Mapping[str, Any]:
-            return {**status_of(), "replicas": [{"name": "other words"}]}
+        async def status(self) -> ControllerStatus:
+            return known({**status_of(), "replicas": [{"name": "other words"}]})
 
     async with Recorder(Newer()) as recorder:
-        assert [story["kind"] for story in recorder.stories()] == ["ControllerSilent"]
-        assert "is not understood" in recorder.stories()[0]["text"]
-        assert json.loads(json.dumps(recorder.data()))["snapshot"] is None
+        assert [story.kind for story in recorder.stories()] == ["ControllerSilent"]
+        assert "is not understood" in recorder.stories()[0].text
+        assert json.loads(json.dumps(to_json(recorder.data())))["snapshot"] is None
 
 
 async def test_who_waits_is_woken_by_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,7 +529,7 @@ async def test_no_text_of_a_deployment_ends_the_document() -> None:
 
 
 def test_the_policy_allows_exactly_what_the_document_holds() -> None:
-    text = document({})
+    text = document(Recorder(Scripted()).data())
     for tag in ("script", "style"):
         [content] = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
@@ -513,4 +538,4 @@ def test_the_policy_allows_exactly_what_the_document_holds() -> None:
 
 
 def test_the_document_has_a_filter_for_each_kind_of_event() -> None:
-    assert tuple(re.findall(r'type="checkbox" value="(\w+)"', document({}))) == CATEGORIES
+    assert tuple(re.findall(r'type="checkbox" value="(\w+)"', document(Recorder(Scripted()).data()))) == CATEGORIES

@@ -5,29 +5,32 @@ from __future__ import annotations
 import io
 import socket
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.page import Recorder
-from multiworld.serving.page.series import Rates
+from multiworld.serving.page.series import Point, Rates
 from multiworld.serving.page.slots import Slots
-from multiworld.serving.page.snapshot import observe, snapshot
+from multiworld.serving.page.snapshot import Shown, observe, snapshot
+from multiworld.serving.page.stories import Story
 from multiworld.serving.view import LiveView, PlainView, choose_view, follow, watch
 from multiworld.serving.view import view as view_module
 from multiworld.serving.view.words import rate, seconds, sparkline
-from tests.unit.serving.page.test_page import Scripted, event, status_of
+from tests.unit.serving.page.test_page import Scripted, event, known, status_of
 
 
-def shown_of(status: dict[str, Any]) -> dict[str, Any]:
+def shown_of(status: dict[str, Any]) -> Shown:
     rates, slots = Rates(), Slots()
-    observe(rates, slots, status, 0.0)
-    return {**snapshot(status, rates, slots, 0.0), "silent": None}
+    observe(rates, slots, known(status), 0.0)
+    return snapshot(known(status), rates, slots, 0.0)
 
 
-def story(**fields: Any) -> dict[str, Any]:
-    return {"at": 1.0, "category": "fault", "tone": "bad", "text": "left-1 is lost", **fields}
+def story(**fields: Any) -> Story:
+    told = Story(at=1.0, kind="ReplicaLost", category="fault", tone="bad", text="left-1 is lost", about="left")
+    return replace(told, **fields)
 
 
 class Terminal(io.StringIO):
@@ -75,7 +78,7 @@ def test_a_terminal_is_redrawn_and_given_back(monkeypatch: pytest.MonkeyPatch) -
     view = choose_view(out)
     assert isinstance(view, LiveView)
     status = status_of(replicas={"embed": 1, "left": 40, "right": 2, "join": 1})
-    view.update(shown_of(status), [{"rate": 1.0, "p99_s": None}])
+    view.update(shown_of(status), [Point(at=1.0, rate=1.0, p99_s=None)])
     view.note(story(text="[bold]left-1[/bold] is lost"))
     view.close()
     view.close()
