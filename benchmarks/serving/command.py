@@ -150,13 +150,14 @@ async def lose(_: Deployer, options: Mapping[str, Any]) -> dict[str, float]:
 def _status(name: str) -> dict[str, Any]:
     """Return what ``multiworld serve status --json`` prints."""
     hosts = importlib.import_module("multiworld.serving.hosts")  # which the peer's interpreter does not have
+    asked = importlib.import_module("multiworld.serving.hosts.questions")
     errors = importlib.import_module("multiworld.serving.errors")
     try:
         record = hosts.find_deployment(name)
-        answer = hosts.ask(record.address, record.token, {"ask": "status", "timeout_s": ASK_S}, timeout_s=ASK_S)
+        answer = hosts.ask(record.address, record.token, asked.StatusOf(), asked.StatusTold, timeout_s=ASK_S)
     except errors.DeploymentError:
         return {"ready": False, "gateways": [], "replicas": []}
-    return dict(answer["status"])
+    return dict(answer.status)
 
 
 def _is_gone(pid: int) -> bool:

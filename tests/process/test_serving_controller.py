@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -25,8 +25,20 @@ from multiworld.serving.errors import DeploymentError
 from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.hosts.client import ask
 from multiworld.serving.hosts.order import Order
+from multiworld.serving.hosts.questions import (
+    ControllerQuestion,
+    Done,
+    EventsSince,
+    EventsTold,
+    ScaleStage,
+    StatusOf,
+    StatusTold,
+    StopAll,
+)
 from multiworld.serving.hosts.start import start_host
 from tests.process.serving_members import FakeMember
+
+A = TypeVar("A")
 
 pytestmark = pytest.mark.process
 
@@ -160,11 +172,11 @@ async def test_a_killed_controller_comes_back_and_adopts_all_that_runs(tmp_path:
     )
     host = start_host(address, spec.token, name="here", members=[order])
 
-    async def command(request: dict[str, Any]) -> dict[str, Any]:
-        return await asyncio.to_thread(ask, address, spec.token, request, 5.0)
+    async def command(question: ControllerQuestion, answer: type[A]) -> A:
+        return await asyncio.to_thread(ask, address, spec.token, question, answer, 5.0)
 
     async def status() -> dict[str, Any]:
-        return dict((await command({"ask": "status"}))["status"])
+        return dict((await command(StatusOf(), StatusTold)).status)
 
     try:
         await host.wait_ready(30)
@@ -175,12 +187,10 @@ async def test_a_killed_controller_comes_back_and_adopts_all_that_runs(tmp_path:
         assert [each["pid"] for each in second["gateways"]] == [each["pid"] for each in first["gateways"]]
         os.kill(replicas(second)["b-1"], signal.SIGKILL)
         await _when(status, lambda seen: list(replicas(seen, "b")) == ["b-2", "b-3"])
-        with pytest.raises(DeploymentError, match="there are status, metrics, scale, drain"):
-            await command({"ask": "nonsense"})
         with pytest.raises(DeploymentError, match="there is no 'c'"):
-            await command({"ask": "scale", "stage": "c", "replicas": 2})
-        assert (await command({"ask": "events"}))["events"][-1]["kind"]
-        assert (await command({"ask": "stop"}))["ok"]
+            await command(ScaleStage(stage="c", replicas=2), Done)
+        assert (await command(EventsSince(), EventsTold)).events[-1]["kind"]
+        assert await command(StopAll(), Done) == Done()
         await until(lambda: host.returncode is not None)
         assert not (tmp_path / "controller.json").exists()
     finally:

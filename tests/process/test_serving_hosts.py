@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import queue
 import resource
 import select
 import signal
@@ -21,15 +22,33 @@ from typing import Any
 import pytest
 import torch
 
+from multiworld.process.link import BlockingLinks, ControlLink
+from multiworld.process.link.envelope import pack_answered, pack_asked
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.hosts import Host, HostHandle, Order, Reception, ask, start_host
-from multiworld.serving.hosts.greeting import DialerGreeting
-from multiworld.serving.hosts.lines import to_line
-from multiworld.serving.hosts.spoken_lines import SpokenLines
+from multiworld.serving.hosts.messages import (
+    HOST_EVENTS,
+    HOST_ORDERS,
+    Hello,
+    HostEvent,
+    HostOrder,
+    Refused,
+    Start,
+    Stopping,
+)
+from multiworld.serving.hosts.questions import (
+    ControllerQuestion,
+    FilePiece,
+    LinesOfMembers,
+    ReadFile,
+    ScaleStage,
+    StatusOf,
+    StatusTold,
+)
 from multiworld.serving.member.exit_status import IN_VAIN, Ending
 from multiworld.serving.replica.black_box import carried
 from multiworld.testing import Relay, scaled
-from multiworld.wire.records import DIALER
+from multiworld.wire.frames import Kind, pack_frame
 
 TOKEN = "a token of these tests"
 HERE = "tests.process.test_serving_hosts"
@@ -168,11 +187,12 @@ class Desk:
         host.on_lost = lambda: self.lost.put_nowait(host)
         self.hosts.put_nowait(host)
 
-    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, question: ControllerQuestion) -> StatusTold:
         await asyncio.to_thread(self.before_answer)
-        if request.get("ask") == "fail":
+        if isinstance(question, ScaleStage):
             raise LookupError("no such stage")
-        return {"ok": True, "asked": request}
+        of = question.of if isinstance(question, LinesOfMembers) else ""
+        return StatusTold(status={"of": of})
 
 
 def order(member: str, function: Any, *, keep: bool = False, **arguments: Any) -> Order:
@@ -214,30 +234,21 @@ async def start_again_and_again(desk: Desk, host: Host) -> None:
         await desk.exit()
 
 
-async def hear(reader: asyncio.StreamReader, lines: SpokenLines) -> dict[str, Any]:
-    while (record := lines.next()) is None:
-        chunk = await reader.read(65536)
-        if not chunk:
-            raise ConnectionError("closed")
-        lines.feed(chunk)
-    return record
+class PretendedHost:
+    """A link of a host process that is not there, and what the reception says to it."""
 
+    def __init__(self, desk: Desk, links: BlockingLinks, *, pid: int, space: str = "") -> None:
+        self._told: queue.SimpleQueue[HostOrder] = queue.SimpleQueue()
+        self.link: ControlLink[HostEvent, HostOrder] = ControlLink(
+            HOST_EVENTS, HOST_ORDERS, on_message=lambda order, _: self._told.put(order)
+        )
+        links.connect("127.0.0.1", desk.port, TOKEN, "host", self.link)
+        self.link.tell(Hello(host="there", address="::1", pid=pid, capacity=1, members={}, process_space=space))
 
-async def pretend_host(desk: Desk, *, pid: int, space: str = "") -> tuple[asyncio.StreamWriter, dict[str, Any] | None]:
-    """Return the connection, and what the reception says at once after the hello."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", desk.port)
-    greeting, lines = DialerGreeting(TOKEN, "host", os.urandom(16)), SpokenLines()
-    writer.write(lines.say(greeting.hello))
-    writer.write(lines.say(greeting.answer(await hear(reader, lines))))
-    greeting.check_accepted(await hear(reader, lines))
-    lines.authenticate(greeting.key, DIALER)
-    hello = {"event": "hello", "host": "there", "address": "::1", "pid": pid, "capacity": 1, "members": {}}
-    hello["process_space"] = space
-    writer.write(lines.say(hello))
-    try:
-        return writer, await asyncio.wait_for(hear(reader, lines), 0.1)
-    except asyncio.TimeoutError:
-        return writer, None
+    def refusal(self) -> str:
+        order = self._told.get(timeout=scaled(5))
+        assert isinstance(order, Refused)
+        return order.reason
 
 
 @pytest.fixture(scope="module")
@@ -290,9 +301,9 @@ async def test_members_are_started_once_their_host_has_descriptors_for_them(desk
 @pytest.mark.alone
 async def test_member_starts_as_ordered_at_once(desk: Desk, tmp_path: Path) -> None:
     host = await desk.host()
-    fields = order("blocks-1", describe, path=str(tmp_path / "told"), number=3).to_fields()
+    ordered = order("blocks-1", describe, path=str(tmp_path / "told"), number=3)
     started = time.monotonic()
-    pid = await host.start({**fields, "threads": 2, "env": {"OF_THIS_MEMBER": "yes"}})
+    pid = await host.start(replace(ordered, threads=2, env={"OF_THIS_MEMBER": "yes"}))
     took_s = time.monotonic() - started
     member, returncode, _ = await desk.exit()
     told = json.loads((tmp_path / "told").read_text(encoding="utf-8"))
@@ -421,7 +432,7 @@ async def test_last_lines_of_a_member_come_with_its_end(desk: Desk) -> None:
     member, returncode, lines = await desk.exit()
     assert (member, returncode) == ("broken-1", 1)
     assert lines[-1] == "LookupError: no such thing"
-    await host.start({"member": "missing-1", "program": "no.such.module:main"})
+    await host.start(Order(member="missing-1", program="no.such.module:main"))
     _, returncode, lines = await desk.exit()
     assert (returncode, lines[-1]) == (1, "ModuleNotFoundError: No module named 'no'")
     assert os.listdir(f"/proc/{host.pid}/fd") == descriptors
@@ -445,7 +456,7 @@ async def test_strangers_get_nothing(shared: tuple[HostHandle, int]) -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(desk.hosts.get(), 1.2)
         with pytest.raises(DeploymentError, match="the job tokens differ"):
-            await asyncio.to_thread(ask, ("127.0.0.1", shared[1]), TOKEN, {"ask": "status"})
+            await asyncio.to_thread(ask, ("127.0.0.1", shared[1]), TOKEN, StatusOf(), StatusTold)
         silent = socket.create_connection(("127.0.0.1", shared[1]))
         silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
         silent.settimeout(scaled(2))
@@ -464,17 +475,18 @@ async def test_an_order_that_is_put_in_on_the_way_is_not_obeyed(
         with Relay("127.0.0.1", desk.port, port=shared[1]) as relay:
             host = await desk.host()
             put_in = order("stranger-1", note_end, path=str(tmp_path / "obeyed"), name="stranger")
-            line = to_line({"do": "start", "id": 999, "order": put_in.to_fields()})
-            await asyncio.to_thread(relay.inject, line, "to_client")
+            frame = pack_frame(Kind.AGENT_NOTE, pack_asked(999, HOST_ORDERS.to_json(Start(order=put_in))))
+            await asyncio.to_thread(relay.inject, frame, "to_client")
             assert await asyncio.wait_for(desk.lost.get(), scaled(5)) is host
             again = await desk.host()  # by itself, and what is said now comes through
             assert again.pid == host.pid == shared[0].pid
             await again.start(order("member-1", note_end, path=str(tmp_path / "told"), name="member"))
             assert await text_of(tmp_path / "told") == "member\n"
-            await asyncio.to_thread(relay.inject, to_line({"event": "stopping"}), "to_server")
+            stopping = pack_frame(Kind.AGENT_NOTE, pack_asked(0, HOST_EVENTS.to_json(Stopping())))
+            await asyncio.to_thread(relay.inject, stopping, "to_server")
             assert await asyncio.wait_for(desk.lost.get(), scaled(5)) is again
             assert not again.is_stopping
-            assert "the connection from 127.0.0.1:" in caplog.text
+            assert "closing connection from 127.0.0.1:" in caplog.text
             assert "does not verify: on its way it was changed, put in, repeated" in caplog.text
             last = await desk.host()
             last.kill("member-1")
@@ -486,9 +498,10 @@ async def test_an_answer_that_is_put_in_on_the_way_is_not_believed() -> None:
     """As a piece of a pickled work, which a member on another host fetches so."""
     async with Desk(0) as desk:
         with Relay("127.0.0.1", desk.port) as relay:
-            desk.before_answer = lambda: relay.inject(to_line({"piece": "Y29kZQ=="}), "to_client")
+            answer = pack_frame(Kind.AGENT_NOTE, pack_answered(1, "answer", {"piece": "Y29kZQ=="}))
+            desk.before_answer = lambda: relay.inject(answer, "to_client")
             with pytest.raises(DeploymentError, match="cannot be trusted: record 0 does not verify"):
-                await asyncio.to_thread(ask, (relay.host, relay.port), TOKEN, {"ask": "file"})
+                await asyncio.to_thread(ask, (relay.host, relay.port), TOKEN, ReadFile(name="x", offset=0), FilePiece)
 
 
 async def test_no_order_carries_the_token_and_programs_have_it_all_the_same(desk: Desk, tmp_path: Path) -> None:
@@ -502,35 +515,38 @@ async def test_no_order_carries_the_token_and_programs_have_it_all_the_same(desk
 
 async def test_hosts_of_one_name_are_kept_apart(no_leaks: None) -> None:
     async with Desk(0) as desk:
-        first, _ = await pretend_host(desk, pid=1)
-        host = await desk.host()
-        second, answer = await pretend_host(desk, pid=2)
-        assert answer == {"refused": "there is a host 'there' already: process 1; use another --name"}
-        third, answer = await pretend_host(desk, pid=1, space="another container")
-        assert answer is not None
-        assert "process 1; use another" in answer["refused"]
-        assert (host.is_lost, desk.hosts.empty()) == (False, True)
-        again, _ = await pretend_host(desk, pid=1)  # it came back before its loss was seen
-        assert await asyncio.wait_for(desk.lost.get(), scaled(1)) is host
-        assert desk.reception.hosts == {"there": await desk.host()}
-        for writer in (first, second, third, again):
-            writer.close()
+        with BlockingLinks("test-hosts") as links:
+
+            async def come(pid: int, space: str = "") -> PretendedHost:
+                return await asyncio.to_thread(PretendedHost, desk, links, pid=pid, space=space)
+
+            await come(1)
+            host = await desk.host()
+            second = await come(2)
+            refused = await asyncio.to_thread(second.refusal)
+            assert refused == "there is a host 'there' already: process 1; use another --name"
+            third = await come(1, "another container")
+            assert "process 1; use another" in await asyncio.to_thread(third.refusal)
+            assert (host.is_lost, desk.hosts.empty()) == (False, True)
+            await come(1)  # it came back before its loss was seen
+            assert await asyncio.wait_for(desk.lost.get(), scaled(1)) is host
+            assert desk.reception.hosts == {"there": await desk.host()}
 
 
 async def test_command_gets_an_answer_or_says_why_not(no_leaks: None) -> None:
     async with Desk(0) as desk:
         at = ("127.0.0.1", desk.port)
-        answer = await asyncio.to_thread(ask, at, TOKEN, {"ask": "status", "long": "x" * 100_000})
-        assert answer["asked"]["long"] == "x" * 100_000
+        answer = await asyncio.to_thread(ask, at, TOKEN, LinesOfMembers(of="x" * 100_000), StatusTold)
+        assert answer.status["of"] == "x" * 100_000
         with pytest.raises(DeploymentError, match="no such stage"):
-            await asyncio.to_thread(ask, at, TOKEN, {"ask": "fail"})
+            await asyncio.to_thread(ask, at, TOKEN, ScaleStage(stage="a", replicas=1), StatusTold)
     with pytest.raises(DeploymentError, match=r"no controller can be reached at .*refused"):
-        ask(at, TOKEN, {"ask": "status"})
+        ask(at, TOKEN, StatusOf(), StatusTold)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         with pytest.raises(DeploymentError, match=r"did not answer within 0\.2 s"):
-            ask(deaf.getsockname(), TOKEN, {"ask": "status"}, timeout_s=0.2)
+            ask(deaf.getsockname(), TOKEN, StatusOf(), StatusTold, timeout_s=0.2)
 
 
 async def test_killed_host_process_takes_all_members_along_and_what_they_started(

@@ -25,6 +25,7 @@ from multiworld.serving import DeploymentError, Pipeline, Stage, StageFailedErro
 from multiworld.serving.control.history import EventRecord
 from multiworld.serving.control.status import ControllerStatus
 from multiworld.serving.hosts import Reception
+from multiworld.serving.hosts.questions import ControllerQuestion, EventsSince, EventsTold, StatusTold
 from multiworld.serving.page import ControllerSource, DeploymentSource, Recorder, serve_page
 from multiworld.testing import scaled
 from tests.unit.serving.page.test_page import event, failing, status_of
@@ -222,12 +223,12 @@ async def test_a_controller_elsewhere_is_asked_over_one_connection_and_found_aga
     told = FakeSource()
     num_asked = 0
 
-    async def answer(request: dict[str, Any]) -> dict[str, Any]:
+    async def answer(question: ControllerQuestion) -> StatusTold | EventsTold:
         nonlocal num_asked
         num_asked += 1
-        if request["ask"] == "status":
-            return {"ok": True, "status": to_json(await told.status())}
-        return {"ok": True, "events": [to_json(each) for each in await told.events(request["since"])]}
+        if isinstance(question, EventsSince):
+            return EventsTold(events=tuple(to_json(each) for each in await told.events(question.since)))
+        return StatusTold(status=to_json(await told.status()))
 
     def controller() -> Reception:
         return Reception("secret", on_host=lambda _: None, on_request=answer)

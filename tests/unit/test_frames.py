@@ -100,12 +100,14 @@ def test_the_rest_of_a_payload_can_be_dropped() -> None:
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_a_bad_header_is_refused_with_the_reason(header: bytes, reason: str, in_pieces: bool) -> None:
     parser = FrameParser(Target(0), max_meta_bytes=10)
-    if in_pieces:
-        parser.feed(memoryview(header[:5]))
-        parser.feed(memoryview(header[5:20]))
-        header = header[20:]
+    pieces = (header[:5], header[5:20], header[20:]) if in_pieces else (header,)
+
+    def feed() -> None:
+        for piece in pieces:
+            parser.feed(memoryview(piece))
+
     with pytest.raises(ProtocolError, match=reason):
-        parser.feed(memoryview(header))
+        feed()
 
 
 def test_a_bad_header_is_refused_before_its_meta_comes() -> None:

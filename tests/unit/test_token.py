@@ -13,6 +13,7 @@ from multiworld.cli.main import main
 from multiworld.elastic.job.options import JobOptions
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.serving.hosts import DeploymentFile, HostOptions, Reception, ask, find_deployment
+from multiworld.serving.hosts.questions import Done, StatusOf, StatusTold
 from multiworld.serving.pipeline import Cluster
 from multiworld.wire import token as token_module
 from multiworld.wire.token import check_token, warn_of_no_token, warn_of_weakness, weakness_is_told, weakness_of
@@ -28,8 +29,8 @@ def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MULTIWORLD_TOKEN", raising=False)
 
 
-async def _answer(request: object) -> dict[str, object]:
-    return {}
+async def _answer(question: object) -> Done:
+    return Done()
 
 
 EMPTY: dict[str, Callable[[], object]] = {
@@ -38,7 +39,7 @@ EMPTY: dict[str, Callable[[], object]] = {
     "job": lambda: JobOptions(entrypoint=ENTRY, token=""),
     "host": lambda: HostOptions(address=AT, token="", name="here"),
     "controller": lambda: Reception("", on_host=lambda _: None, on_request=_answer),
-    "command": lambda: ask(AT, "", {"ask": "status"}),
+    "command": lambda: ask(AT, "", StatusOf(), StatusTold),
 }
 
 

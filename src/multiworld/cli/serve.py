@@ -6,24 +6,26 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..command_parser import CommandParser
 from ..extras import SERVING, install_extra, missing_modules
+from ..process.messages import to_json
 from ..serving.errors import DeploymentError
+from ..serving.hosts import DeploymentRecord, ask, find_deployment, questions
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
 from ..world.liveness import DEFAULT_LEASE_S
 from .native_note import note_uncompiled
 from .serve_follow import LAST_LINES, show_events, show_logs
 
-if TYPE_CHECKING:
-    from ..serving.hosts import DeploymentRecord
-
 __all__ = ["command_parser", "main", "parsers"]
 
 END_POLL_S = 0.05
+Asked = tuple[questions.ControllerQuestion, type[questions.ControllerAnswer]]
+QuestionOf = Callable[[argparse.Namespace], Asked]
+"""Makes a question of a command's options, and says what answers it."""
 LONGEST_S = 366 * 86400.0  # that commands wait
 
 ABOUT = {
@@ -145,7 +147,6 @@ def _watch_parser() -> CommandParser:
 
 def _watch(arguments: Sequence[str]) -> int:
     options = _watch_parser().parse_args(arguments)
-    from ..serving.hosts import find_deployment
     from ..serving.view import watch
 
     try:
@@ -180,8 +181,8 @@ def _pair(text: str) -> tuple[str, int]:
 # ---- of one that is up
 
 
-def _verb_parser(verb: str) -> tuple[CommandParser, Callable[..., dict[str, Any]]]:
-    """Return it, and what makes a request of its options."""
+def _verb_parser(verb: str) -> tuple[CommandParser, QuestionOf | None]:
+    """Return it, and what makes a question of its options; None if it asks more than once."""
     parser = CommandParser(prog=f"multiworld serve {verb}", description=ABOUT[verb])
     parser.add_argument("--name", help="which deployment, if several run on this host")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
@@ -190,25 +191,22 @@ def _verb_parser(verb: str) -> tuple[CommandParser, Callable[..., dict[str, Any]
 
 
 def _asked(verb: str, arguments: Sequence[str]) -> int:
-    parser, request_of = _verb_parser(verb)
+    parser, question_of = _verb_parser(verb)
     options = parser.parse_args(arguments)
-    if verb in SHOWING:
+    if question_of is None:
         if options.last is not None and options.last < 0:
             parser.error(f"--last {options.last}: expected a number of {'lines' if verb == 'logs' else 'events'}")
         return SHOWING[verb](options)
-    from ..serving.hosts import ask, find_deployment
-
     try:
         record = find_deployment(options.name)
-        request = {"ask": verb, "timeout_s": options.timeout_s, **request_of(options)}
-        answer = ask(record.address, record.token, request, timeout_s=options.timeout_s + 5)
+        answer = ask(record.address, record.token, *question_of(options), timeout_s=options.timeout_s + 5)
         if verb == "stop":
             _await_end(record, options.timeout_s)
     except DeploymentError as error:
         print(f"multiworld serve {verb}: {error}", file=sys.stderr)
         return 1
-    answer.pop("ok", None)
-    print(json.dumps(answer.get("status", answer)) if options.json else _text(verb, answer))
+    told = answer.status if isinstance(answer, questions.StatusTold) else to_json(answer)
+    print(json.dumps(told) if options.json else _text(verb, told))
     return 0
 
 
@@ -221,13 +219,13 @@ def _await_end(record: DeploymentRecord, timeout_s: float) -> None:
         time.sleep(END_POLL_S)
 
 
-def _text(verb: str, answer: dict[str, Any]) -> str:
+def _text(verb: str, answer: Mapping[str, Any]) -> str:
     if verb == "status":
-        return _status_text(answer["status"])
+        return _status_text(answer)
     return "\n".join(f"{name}: {value}" for name, value in answer.items()) or "done"
 
 
-def _status_text(status: dict[str, Any]) -> str:
+def _status_text(status: Mapping[str, Any]) -> str:
     lines = [f"{status['name']}: " + ("ready" if status["ready"] else f"not ready: {status['missing']}")]
     rows = [("replica", "stage", "state", "pid", "host", "version", "queue", "done", "ms each", "cpu", "memory")]
     for member in (*status["gateways"], *status["replicas"]):
@@ -259,11 +257,11 @@ def _memory(member: dict[str, Any]) -> str:
     return "" if size_bytes is None else f"{size_bytes / 1e6:.0f} MB"
 
 
-def _no_arguments(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
-    return lambda _: {}
+def _status(parser: argparse.ArgumentParser) -> QuestionOf:
+    return lambda options: (questions.StatusOf(), questions.StatusTold)
 
 
-def _scale(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+def _scale(parser: argparse.ArgumentParser) -> QuestionOf:
     parser.add_argument("stage", metavar="STAGE")
     parser.add_argument("replicas", metavar="N", type=int)
     parser.add_argument("--no-wait", action="store_true", help="return at once")
@@ -272,55 +270,81 @@ def _scale(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
         action="store_true",
         help="have more than max_replicas of the stage, or than its hosts are of use for",
     )
-    names = ("stage", "replicas", "force")
-    return lambda options: {**{name: getattr(options, name) for name in names}, "wait": not options.no_wait}
+
+    def question_of(options: argparse.Namespace) -> Asked:
+        scale = questions.ScaleStage(
+            stage=options.stage,
+            replicas=options.replicas,
+            force=options.force,
+            wait=not options.no_wait,
+            timeout_s=options.timeout_s,
+        )
+        return scale, questions.Done
+
+    return question_of
 
 
-def _drain(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+def _drain(parser: argparse.ArgumentParser) -> QuestionOf:
     parser.add_argument("replica", metavar="REPLICA")
     parser.add_argument("--scale-down", action="store_true", help="have one replica less after it")
-    return lambda options: {"replica": options.replica, "scale_down": options.scale_down}
+
+    def question_of(options: argparse.Namespace) -> Asked:
+        drain = questions.DrainReplica(
+            replica=options.replica, scale_down=options.scale_down, timeout_s=options.timeout_s
+        )
+        return drain, questions.Done
+
+    return question_of
 
 
-def _update(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+def _update(parser: argparse.ArgumentParser) -> QuestionOf:
     parser.add_argument("stage", metavar="STAGE")
     parser.add_argument("weights", metavar="FILE", help="a state_dict, as torch.save wrote it")
     parser.add_argument("--parallel", action="store_true", help="start all new replicas at once")
     parser.add_argument("--settle-s", type=float, default=1.0, help="how long a new one must serve before an old ends")
 
-    def request(options: argparse.Namespace) -> dict[str, Any]:
+    def question_of(options: argparse.Namespace) -> Asked:
         from pathlib import Path
 
-        weights = str(Path(options.weights).resolve())
-        return {
-            "stage": options.stage,
-            "weights": weights,
-            "parallel": options.parallel,
-            "settle_s": options.settle_s,
-        }
+        update = questions.UpdateStage(
+            stage=options.stage,
+            weights=str(Path(options.weights).resolve()),
+            parallel=options.parallel,
+            settle_s=options.settle_s,
+            timeout_s=options.timeout_s,
+        )
+        return update, questions.Updated
 
-    return request
+    return question_of
 
 
-def _tune(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+def _tune(parser: argparse.ArgumentParser) -> QuestionOf:
     parser.add_argument("stage", metavar="STAGE")
     parser.add_argument("--batch-max-size", type=int)
     parser.add_argument("--batch-max-wait-s", type=float)
 
-    def request(options: argparse.Namespace) -> dict[str, Any]:
-        given = {name: getattr(options, name) for name in ("batch_max_size", "batch_max_wait_s")}
-        return {"stage": options.stage, **{name: value for name, value in given.items() if value is not None}}
+    def question_of(options: argparse.Namespace) -> Asked:
+        tune = questions.TuneStage(
+            stage=options.stage,
+            batch_max_size=options.batch_max_size,
+            batch_max_wait_s=options.batch_max_wait_s,
+        )
+        return tune, questions.Done
 
-    return request
+    return question_of
 
 
-def _events(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+def _stop(parser: argparse.ArgumentParser) -> QuestionOf:
+    return lambda options: (questions.StopAll(), questions.Done)
+
+
+def _events(parser: argparse.ArgumentParser) -> QuestionOf | None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
     parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N events that there are")
-    return lambda _: {}
+    return None
 
 
-def _logs(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
+def _logs(parser: argparse.ArgumentParser) -> QuestionOf | None:
     parser.add_argument(
         "of", nargs="?", metavar="REPLICA|STAGE", help="of this one only, such as add-1, or of all replicas of a stage"
     )
@@ -328,17 +352,17 @@ def _logs(parser: argparse.ArgumentParser) -> Callable[..., dict[str, Any]]:
     parser.add_argument(
         "-n", "--last", type=int, default=LAST_LINES, metavar="N", help=f"lines of each (default: {LAST_LINES})"
     )
-    return lambda _: {}
+    return None
 
 
 SHOWING: dict[str, Callable[[argparse.Namespace], int]] = {"events": show_events, "logs": show_logs}
-VERBS: dict[str, Callable[[argparse.ArgumentParser], Callable[..., Any]]] = {
-    "status": _no_arguments,
+VERBS: dict[str, Callable[[argparse.ArgumentParser], QuestionOf | None]] = {
+    "status": _status,
     "scale": _scale,
     "drain": _drain,
     "update": _update,
     "tune": _tune,
     "events": _events,
     "logs": _logs,
-    "stop": _no_arguments,
+    "stop": _stop,
 }

@@ -6,18 +6,23 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ..process.messages import Json
 from ..serving.errors import DeploymentError
+from ..serving.hosts import ControllerCalls, ControllerLostError, DeploymentRecord, ask, conversation, find_deployment
+from ..serving.hosts.questions import EventsSince, EventsTold, LinesOfMembers, MembersLines
+from ..serving.hosts.recent_lines import LinesTold
+from ..wire.backoff import BackOff
 from .cluster import told
 
 __all__ = ["LAST_LINES", "event_text", "show_events", "show_logs"]
 
 LAST_LINES = 10
 LOOK_S = 0.25
+LONGEST_LOOK_S = 2.0
 
-Ask = Callable[[Mapping[str, Any]], dict[str, Any]]
+Show = Callable[[ControllerCalls, argparse.Namespace], None]
 
 
 def show_events(options: argparse.Namespace) -> int:
@@ -27,23 +32,42 @@ def show_events(options: argparse.Namespace) -> int:
 
 def show_logs(options: argparse.Namespace) -> int:
     """Print the lines of members; 1 if the deployment cannot be asked, or goes away."""
-    return _told("logs", options, _logs)
+    return _told("logs", options, _Logs().show)
 
 
-def _told(verb: str, options: argparse.Namespace, work: Callable[[Ask, argparse.Namespace], None]) -> int:
-    from ..serving.hosts import conversation, find_deployment
-
+def _told(verb: str, options: argparse.Namespace, show: Show) -> int:
     def ask_and_show() -> None:
         record = find_deployment(options.name)
-        with conversation(record.address, record.token, options.timeout_s) as ask:
-            work(ask, options)
+        while True:
+            try:
+                with conversation(record.address, record.token, options.timeout_s) as calls:
+                    show(calls, options)
+                return
+            except ControllerLostError as error:
+                if not options.follow:
+                    raise
+                print(f"multiworld serve {verb}: {error}; the next one is waited for", file=sys.stderr)
+                record = _await_controller(record)
 
     return told(f"serve {verb}", ask_and_show, DeploymentError)
 
 
-def _events(ask: Ask, options: argparse.Namespace) -> None:
-    events = ask({"ask": "events"})["events"]
-    since = events[-1]["number"] if events else 0
+def _await_controller(before: DeploymentRecord) -> DeploymentRecord:
+    """Return when the deployment's next controller listens. Raises DeploymentError if the deployment has ended."""
+    back_off = BackOff(LOOK_S, LONGEST_LOOK_S)
+    while True:
+        record = find_deployment(before.name)
+        try:
+            ask(record.address, record.token, EventsSince(since=sys.maxsize), EventsTold, timeout_s=LONGEST_LOOK_S)
+        except DeploymentError:
+            time.sleep(back_off.next_s())
+        else:
+            return record
+
+
+def _events(calls: ControllerCalls, options: argparse.Namespace) -> None:
+    events = calls.ask(EventsSince(), EventsTold).events
+    since = _last_number(events, 0)
     if options.last is not None:
         events = events[len(events) - min(options.last, len(events)) :]
     if not options.follow:
@@ -55,13 +79,18 @@ def _events(ask: Ask, options: argparse.Namespace) -> None:
     while True:
         _show(json.dumps(event) if options.json else event_text(event) for event in events)
         time.sleep(LOOK_S)
-        events = ask({"ask": "events", "since": since})["events"]
-        since = max([since, *(event["number"] for event in events)])
+        events = calls.ask(EventsSince(since=since), EventsTold).events
+        since = _last_number(events, since)
 
 
-def event_text(event: Mapping[str, Any]) -> str:
+def _last_number(events: Sequence[Mapping[str, Json]], otherwise: int) -> int:
+    return max([otherwise, *(number for event in events if isinstance(number := event["number"], int))])
+
+
+def event_text(event: Mapping[str, Json]) -> str:
     """Return an event on one line."""
-    at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+    at_s = event["at"]
+    at = time.strftime("%H:%M:%S", time.localtime(at_s)) if isinstance(at_s, int | float) else str(at_s)
     shown = {
         name: round(value, 3) if isinstance(value, float) else value
         for name, value in event.items()
@@ -70,21 +99,29 @@ def event_text(event: Mapping[str, Any]) -> str:
     return f"{at}  {event['kind']}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
-def _logs(ask: Ask, options: argparse.Namespace) -> None:
-    since: dict[str, int] = {}
-    last: int | None = options.last
-    while True:
-        told = ask({"ask": "logs", "of": options.of or "", "since": since, "last": last})["members"]
-        for member, lines in told.items():
-            if lines["left_out"]:
-                count = lines["left_out"]
-                print(f"multiworld serve logs: {count} lines are left out: too many to follow", file=sys.stderr)
-            _show(json.dumps({"member": member, "line": line}) if options.json else line for line in lines["lines"])
-            since[member] = lines["number"]
-        if not options.follow:
-            return
-        last = None  # of those that come later, all
-        time.sleep(LOOK_S)
+class _Logs:
+    """``show`` again with the next controller: hosts keep the lines of their members, and how many there were."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+        self._has_shown = False
+
+    def show(self, calls: ControllerCalls, options: argparse.Namespace) -> None:
+        while True:
+            last = None if self._has_shown else options.last  # of those that come later, all
+            question = LinesOfMembers(of=options.of or "", since=self._since, last=last)
+            for member, lines in calls.ask(question, MembersLines).members.items():
+                self._show_member(member, lines, as_json=options.json)
+            self._has_shown = True
+            if not options.follow:
+                return
+            time.sleep(LOOK_S)
+
+    def _show_member(self, member: str, found: LinesTold, *, as_json: bool) -> None:
+        if found.left_out:
+            print(f"multiworld serve logs: {found.left_out} lines are left out: too many to follow", file=sys.stderr)
+        _show(json.dumps({"member": member, "line": line}) if as_json else line for line in found.lines)
+        self._since[member] = found.number
 
 
 def _show(lines: Iterable[str]) -> None:

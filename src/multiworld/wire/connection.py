@@ -496,6 +496,7 @@ def read_together(
 
 def _peer_name(sock: socket.socket) -> str:
     try:
-        return str(sock.getpeername() or "a process of this host")
+        peer = sock.getpeername()
+        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "a process of this host"
     except OSError:
         return "an unknown address"

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 MAGIC: Final = 0x574D  # "MW" on the wire
+MAGIC_BYTES: Final = MAGIC.to_bytes(2, "little")
 HEADER: Final = struct.Struct("<HBBIQqQ")
 HEADER_BYTES: Final = HEADER.size
 DIRECT_BYTES: Final = 16 * 1024  # a payload rest of this size is worth a read straight into its destination
@@ -202,6 +203,8 @@ class FrameParser:
             if header.payload_bytes:
                 return stop
         self._partial += data[position:end]
+        if not MAGIC_BYTES.startswith(self._partial[:2]):  # a short word of another protocol: no more may come
+            raise _no_frame(int.from_bytes(self._partial[:2], "little"))
         return end
 
     def _complete_partial(self, data: memoryview) -> int:
@@ -226,7 +229,7 @@ class FrameParser:
 
     def _check(self, fields: tuple[int, ...]) -> Header:
         if fields[0] != MAGIC:
-            raise ProtocolError(f"not a multiworld frame: it starts with {fields[0]:#06x} instead of {MAGIC:#06x}")
+            raise _no_frame(fields[0])
         header = tuple.__new__(Header, fields[1:])  # its own constructor takes twice as long
         if header.kind not in KINDS:
             raise ProtocolError(f"unknown frame kind {header.kind}")
@@ -263,6 +266,10 @@ class FrameParser:
         header, meta = self._header, self._meta
         self._header, self._target, self._meta = None, None, b""
         self.sink.end(header, meta)
+
+
+def _no_frame(start: int) -> ProtocolError:
+    return ProtocolError(f"not a multiworld frame: it starts with {start:#06x} instead of {MAGIC:#06x}")
 
 
 class CallbackSink:

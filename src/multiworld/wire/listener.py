@@ -55,8 +55,13 @@ class Listener:
         token: bytes,
         routes: dict[str, Route],
         key_of: Callable[[str], bytes] = lambda _: b"",
+        *,
+        say: Callable[..., None] = logger.warning,
     ) -> None:
-        """Bind and listen; raises OSError. ``host`` is an address (see ``addresses``), port 0 picks a free one."""
+        """Bind and listen; raises OSError. ``host`` is an address (see ``addresses``), port 0 picks a free one.
+
+        ``say`` logs what anybody can cause: failed handshakes, and connections that do not speak our protocol.
+        """
         self._loop, self._routes = loop, routes
         self.token, self.key_of = token, key_of
         self._sock = listen_at(host, port, BACKLOG)
@@ -67,8 +72,7 @@ class Listener:
         self._unproven: Admission[Pending] = Admission(where, _too_many, _read)
         self._closed = False
         self._say_refused = Seldom(logger.warning)
-        self.say_failed, self.say_garbage = Seldom(logger.warning), Seldom(logger.warning)
-        """About handshakes that failed, and connections that do not speak our protocol: anybody can cause these."""
+        self.say_failed, self.say_garbage = Seldom(say), Seldom(say)
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 
     def __repr__(self) -> str:

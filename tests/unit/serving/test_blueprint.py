@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 import torch
@@ -15,8 +14,11 @@ from multiworld.serving.blueprint import Blueprint, load_work
 from multiworld.serving.control.weights_store import WeightsStore
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.graph import Stage
+from multiworld.serving.hosts.questions import FilePiece, FilesFound, ListFiles, ReadFile
 from multiworld.serving.member import files
 from multiworld.serving.member.files import MemberFiles, fetch_file, list_files, read_piece
+
+A = TypeVar("A")
 
 
 def double(x: Tensor) -> Tensor:
@@ -91,11 +93,11 @@ def test_a_work_of_a_program_that_cannot_be_imported_is_refused_at_once(
 def arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Those of a member's program, on the controller's host; the controller answers at 10.0.0.1:7."""
 
-    def ask(address: object, token: str, request: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
+    def ask(address: object, token: str, question: object, answer: type[object], *, timeout_s: float) -> object:
         assert (address, token) == (("10.0.0.1", 7), "secret")
-        if request["ask"] == "files":
-            return {"files": list_files(folder)}
-        return {"piece": read_piece(folder, request["name"], request["offset"])}
+        if isinstance(question, ReadFile):
+            return FilePiece(piece=read_piece(folder, question.name, question.offset))
+        return FilesFound(files=list_files(folder))
 
     monkeypatch.setattr(files, "ask", ask)
     return {"folder": str(folder), "controller": ["10.0.0.1", 7], "token": "secret"}
@@ -129,8 +131,9 @@ async def test_another_host_fetches_what_a_member_needs_and_keeps_none_of_it(
 
 
 def test_a_file_that_becomes_shorter_is_not_waited_for(tmp_path: Path) -> None:
-    def ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"files": {"x": 9}} if request["ask"] == "files" else {"piece": ""}
+    def ask(question: ListFiles | ReadFile, answer: type[A]) -> A:
+        found = FilesFound(files={"x": 9}) if isinstance(question, ListFiles) else FilePiece(piece=b"")
+        return cast(A, found)
 
     with pytest.raises(DeploymentError, match="has become shorter"):
         fetch_file(tmp_path, "x", ask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import threading
@@ -17,6 +18,7 @@ from ...wire.frames import Header, Kind, pack_frame
 from ...wire.operation import Operation
 from ..messages import MAX_BYTES, MessageSet, from_json, to_json
 from .envelope import NOTE, Answered, Asked, pack_answered, pack_asked, unpack
+from .keep_alive import keep_alive
 
 __all__ = ["Call", "CallRefusedError", "ControlLink", "LinkLostError", "as_json", "on_event_loop"]
 
@@ -33,11 +35,16 @@ Deliver = Callable[[Callable[[], None]], object]
 
 
 class LinkLostError(MultiworldError):
-    """The link was lost (``reason``) before an answer came. What was asked for may have been done."""
+    """The link was lost (``reason``, ``errno``) before an answer came. What was asked for may have been done."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, reason: str, errno: int = 0) -> None:
+        super().__init__(reason, errno)
+        self.reason, self.errno = reason, errno
+
+    @property
+    def is_forged(self) -> bool:
+        """Whether somebody on the path wrote into the connection: a record did not verify."""
+        return self.errno == errno.EBADMSG
 
     def __str__(self) -> str:
         return f"the link was lost before an answer came: {self.reason}"
@@ -113,7 +120,7 @@ class ControlLink(Generic[Said, Heard]):
         hears: MessageSet[Heard] | None,
         *,
         on_message: Callable[[Heard, Call], None] = lambda message, call: None,
-        on_lost: Callable[[str], None] = lambda reason: None,
+        on_lost: Callable[[LinkLostError], None] = lambda error: None,
         deliver: Deliver | None = None,
         max_heard_bytes: int = MAX_META_BYTES,
     ) -> None:
@@ -128,7 +135,7 @@ class ControlLink(Generic[Said, Heard]):
         self._on_message, self._on_lost = on_message, on_lost
         self._deliver_elsewhere, self._max_heard_bytes = deliver, max_heard_bytes
         self._connection: Connection | None = None
-        self._reason: str | None = None  # why it is lost
+        self._lost: LinkLostError | None = None
         self._numbers = itertools.count(NOTE + 1)
         self._calls: dict[int, _Waiting[Any]] = {}
         self._num_unsent_bytes = 0
@@ -145,7 +152,7 @@ class ControlLink(Generic[Said, Heard]):
     @property
     def is_lost(self) -> bool:
         """Whether the connection has ended."""
-        return self._reason is not None
+        return self._lost is not None
 
     @property
     def owes(self) -> bool:
@@ -175,7 +182,7 @@ class ControlLink(Generic[Said, Heard]):
         waiting = self._calls[number] = _Waiting(answer, on_part)
         if not self.send(self._pack(number, message)):
             self._calls.pop(number, None)
-            waiting.operation.fail(LinkLostError(self._reason or "it is not connected"))
+            waiting.operation.fail(self._lost or LinkLostError("it is not connected"))
         return waiting.operation
 
     def finish(self, within_s: float = 1.0) -> None:
@@ -191,7 +198,7 @@ class ControlLink(Generic[Said, Heard]):
 
     def send(self, body: bytes) -> bool:
         """Of ``Call`` only."""
-        if self._connection is None or self._reason is not None or self._connection.closed:
+        if self._connection is None or self._connection.closed:
             return False
         with self._lock:
             self._num_unsent_bytes += len(body)
@@ -214,6 +221,8 @@ class ControlLink(Generic[Said, Heard]):
     def opened(self, connection: Connection) -> None:
         self._connection = connection
         connection.parser.max_meta_bytes = self._max_heard_bytes
+        if not connection.is_local:
+            keep_alive(connection.sock)
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         if header.payload_bytes or header.kind != Kind.AGENT_NOTE:
@@ -230,11 +239,11 @@ class ControlLink(Generic[Said, Heard]):
             self._deliver(partial(self._asked, self._hears, frame))
 
     def lost(self, reason: str) -> None:
-        self._reason = reason
+        self._lost = error = LinkLostError(reason, self.connection.lost_errno)
         if self._deliver_elsewhere is None:
-            self._end(reason)
+            self._end(error)
         else:
-            self._deliver_elsewhere(partial(self._end, reason))
+            self._deliver_elsewhere(partial(self._end, error))
 
     def _deliver(self, call: Callable[[], None]) -> None:
         """With the read side held."""
@@ -271,11 +280,11 @@ class ControlLink(Generic[Said, Heard]):
         else:
             waiting.take(answered.content)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, error: LinkLostError) -> None:
         while self._calls:
             _, waiting = self._calls.popitem()
-            waiting.operation.fail(LinkLostError(reason))
-        self._on_lost(reason)
+            waiting.operation.fail(LinkLostError(error.reason, error.errno))
+        self._on_lost(error)
 
 
 class _Waiting(Generic[A]):

@@ -66,7 +66,7 @@ class RedialedLink(Generic[Said, Heard]):
             return
         self.generation += 1
         link: ControlLink[Said, Heard] = ControlLink(
-            self._says, self._hears, on_message=self._on_message, on_lost=partial(self._lost, self.generation)
+            self._says, self._hears, on_message=self._on_message, on_lost=partial(self._down, self.generation)
         )
         fields: dict[str, Any] = {"purpose": self._purpose, "generation": self.generation}
         self._dialing = dial(self._loop, *self._address, fields, self._token.encode(), link, timeout_s=DIAL_S)
@@ -75,6 +75,13 @@ class RedialedLink(Generic[Said, Heard]):
     def tell(self, message: Said) -> bool:
         """Say something; dropped, and False, while there is no link."""
         return self.link is not None and self.link.tell(message)
+
+    def drop(self, error: MultiworldError) -> None:
+        """Give the present link up for that reason, and dial again."""
+        if self.link is not None:
+            link = self.link
+            self._down(self.generation, error)
+            link.abort()
 
     def close(self) -> None:
         """Dial no more, and close. Idempotent."""
@@ -95,9 +102,6 @@ class RedialedLink(Generic[Said, Heard]):
             self._on_up(link)
         elif isinstance(dialing.error, MultiworldError):  # else it was up for a moment, and its loss was told
             self._down(generation, dialing.error)
-
-    def _lost(self, generation: int, reason: str) -> None:
-        self._down(generation, LinkLostError(reason))
 
     def _down(self, generation: int, error: MultiworldError) -> None:
         if self._closed or generation != self.generation or self._redial is not None:

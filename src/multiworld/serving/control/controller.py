@@ -20,6 +20,7 @@ from ...process.messages import Json
 from ...world.manager import WorldManager
 from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..graph import GATEWAY
+from ..hosts.order import Order
 from ..hosts.orphans import end_orphans
 from ..hosts.recent_lines import LinesTold
 from ..hosts.reception import Reception
@@ -483,10 +484,10 @@ class Controller:
             if action.member not in self._fleet.members:
                 host.kill(action.member)
 
-    def _order(self, action: StartProcess, host: HostPort) -> dict[str, Any]:
+    def _order(self, action: StartProcess, host: HostPort) -> Order:
         spec = self.spec
         is_gateway = action.stage == GATEWAY
-        arguments = {
+        arguments: dict[str, Json] = {
             "member": action.member,
             "stage": action.stage,
             "folder": str(spec.folder),
@@ -496,15 +497,15 @@ class Controller:
             "host": host.address,
             "controller": list(self.address),
         }
-        return {
-            "member": action.member,
-            "program": spec.gateway_program if is_gateway else spec.replica_program,
-            "arguments": {**arguments, **(spec.gateway if is_gateway else {})},
-            "env": dict(spec.env),
-            "threads": spec.threads,
-            "keep": action.keep,
-            "takes_token": True,
-        }
+        return Order(
+            member=action.member,
+            program=spec.gateway_program if is_gateway else spec.replica_program,
+            arguments={**arguments, **(spec.gateway if is_gateway else {})},
+            env=dict(spec.env),
+            threads=spec.threads,
+            keep=action.keep,
+            takes_token=True,
+        )
 
     def _kill(self, action: KillProcess) -> None:
         host = self._hosts.get(action.host)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
+from ..hosts.order import Order
 from ..hosts.recent_lines import LinesTold
 from ..member.exit_status import Ending
 from .orders import MemberOrder
@@ -27,7 +28,7 @@ class HostPort(Protocol):
     on_stopping: Callable[[], None] | None
     on_lost: Callable[[], None] | None
 
-    async def start(self, order: Mapping[str, Any]) -> int:
+    async def start(self, order: Order) -> int:
         """Start a process and return its pid. Raises MultiworldError or OSError."""
 
     async def lines(self, member: str, *, since: int | None, last: int) -> LinesTold | None:

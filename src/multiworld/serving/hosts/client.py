@@ -1,111 +1,97 @@
-"""Ask a controller one question from any process: the command line's end. Blocking; imports no torch by itself."""
+"""Ask a controller from any process: the command line's end. Blocking; imports no torch by itself."""
 
 from __future__ import annotations
 
-import os
-import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+import errno
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
-from ...errors import HandshakeError, ProtocolError, RecordError
-from ...wire.addresses import family_of, show
-from ...wire.records import DIALER
+from ...errors import HandshakeError, MessageError
+from ...process.link import BlockingLinks, CallRefusedError, ControlLink, LinkLostError, wait_for
+from ...wire.addresses import show
+from ...wire.dialer import DialError
+from ...wire.token import check_token
 from ..errors import DeploymentError
-from .greeting import DialerGreeting
-from .spoken_lines import SpokenLines
+from .questions import CONTROLLER_QUESTIONS, ControllerQuestion
 
-__all__ = ["ask", "conversation"]
+__all__ = [
+    "PURPOSE",
+    "ControllerCalls",
+    "ControllerLostError",
+    "ask",
+    "conversation",
+    "explained",
+    "link_to_controller",
+]
 
-NONCE_BYTES = 16
-CHUNK_BYTES = 64 * 1024
-SOCKET_TYPE = socket.SOCK_STREAM | socket.SOCK_CLOEXEC
+PURPOSE = "client"
+
+A = TypeVar("A")
 
 
-def ask(address: tuple[str, int], token: str, request: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+class ControllerLostError(DeploymentError):
+    """The connection to a controller ended. If it was killed, another one listens at its address soon."""
+
+
+def link_to_controller() -> ControlLink[ControllerQuestion, None]:
+    """Return the asking end of a link, to be dialed."""
+    return ControlLink(CONTROLLER_QUESTIONS, None)
+
+
+class ControllerCalls:
+    """Questions to one controller, one after the other."""
+
+    def __init__(self, link: ControlLink[ControllerQuestion, None], where: str, timeout_s: float) -> None:
+        self._link, self._where, self._timeout_s = link, where, timeout_s
+
+    def ask(self, question: ControllerQuestion, answer: type[A]) -> A:
+        """Return the answer. Raises DeploymentError (ControllerLostError if the connection is over)."""
+        with explained(self._where, self._timeout_s):
+            return wait_for(self._link.ask(question, answer), self._timeout_s)
+
+
+def ask(
+    address: tuple[str, int], token: str, question: ControllerQuestion, answer: type[A], timeout_s: float = 30.0
+) -> A:
     """Return the controller's answer. Raises DeploymentError, which says why there is none, or what was refused."""
-    with conversation(address, token, timeout_s) as ask_it:
-        return ask_it(request)
+    with conversation(address, token, timeout_s) as calls:
+        return calls.ask(question, answer)
 
 
 @contextmanager
-def conversation(
-    address: tuple[str, int], token: str, timeout_s: float = 30.0
-) -> Iterator[Callable[[Mapping[str, Any]], dict[str, Any]]]:
-    """Dial a controller, and give what asks it again and again, for ``timeout_s`` each time. Raises DeploymentError."""
+def conversation(address: tuple[str, int], token: str, timeout_s: float = 30.0) -> Iterator[ControllerCalls]:
+    """Dial a controller, to ask it again and again, for ``timeout_s`` each time. Raises DeploymentError."""
+    check_token(token)
     where = show(*address)
-    greeting = DialerGreeting(token, "client", os.urandom(NONCE_BYTES))
-    with socket.socket(family_of(address[0]), SOCKET_TYPE) as sock:
-        exchange = _Exchange(sock, time.monotonic() + timeout_s)
-        with _explained(where, timeout_s):
-            exchange.connect(address)
-            proof = greeting.answer(exchange.ask(greeting.hello))
-            greeting.check_accepted(exchange.ask(proof))
-        exchange.authenticate(greeting.key)
-        has_asked = False
-
-        def ask_it(request: Mapping[str, Any]) -> dict[str, Any]:
-            nonlocal has_asked
-            if has_asked:
-                exchange.extend(time.monotonic() + timeout_s)
-            has_asked = True
-            with _explained(where, timeout_s):
-                answer = exchange.ask(request)
-            if "error" in answer:
-                raise DeploymentError(str(answer["error"]))
-            return answer
-
-        yield ask_it
+    with BlockingLinks("multiworld-client") as links:
+        with explained(where, timeout_s):
+            link = links.connect(*address, token, PURPOSE, link_to_controller(), timeout_s)
+        yield ControllerCalls(link, where, timeout_s)
 
 
 @contextmanager
-def _explained(where: str, timeout_s: float) -> Iterator[None]:
+def explained(where: str, timeout_s: float) -> Iterator[None]:
+    """Raise DeploymentError for what goes wrong between a command and the controller at ``where``."""
     try:
         yield
     except TimeoutError:
         raise DeploymentError(f"the controller at {where} did not answer within {timeout_s:g} s") from None
     except HandshakeError as error:
         raise DeploymentError(f"the handshake with the controller at {where} failed: {error}") from None
-    except RecordError as error:
-        raise DeploymentError(f"the answer of the controller at {where} cannot be trusted: {error}") from None
-    except ProtocolError as error:
-        raise DeploymentError(f"what listens at {where} is no controller: {error}") from None
-    except OSError as error:
-        raise DeploymentError(f"no controller can be reached at {where}: {error.strerror or error}") from None
-
-
-class _Exchange:
-    """Records over a socket, until a point in time. Raises TimeoutError after that."""
-
-    def __init__(self, sock: socket.socket, until: float) -> None:
-        self._sock, self._until = sock, until
-        self._lines = SpokenLines()
-
-    def connect(self, address: tuple[str, int]) -> None:
-        self._limit()
-        self._sock.connect(address)
-
-    def extend(self, until: float) -> None:
-        """Go on, until another point in time."""
-        self._until = until
-
-    def authenticate(self, key: bytes) -> None:
-        self._lines.authenticate(key, DIALER)
-
-    def ask(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        self._limit()
-        self._sock.sendall(self._lines.say(record))
-        while (answer := self._lines.next()) is None:
-            self._limit()
-            chunk = self._sock.recv(CHUNK_BYTES)
-            if not chunk:
-                raise ConnectionResetError("it closed the connection")
-            self._lines.feed(chunk)
-        return answer
-
-    def _limit(self) -> None:
-        left_s = self._until - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left_s)
+    except CallRefusedError as error:
+        raise DeploymentError(error.reason) from None
+    except MessageError as error:
+        raise DeploymentError(f"the controller at {where} is of another version: {error}") from None
+    except LinkLostError as error:
+        if error.is_forged:
+            raise DeploymentError(
+                f"the answer of the controller at {where} cannot be trusted: {error.reason}"
+            ) from None
+        raise ControllerLostError(f"the controller at {where} is gone: {error.reason}") from None
+    except DialError as error:
+        if error.errno == errno.ETIMEDOUT:
+            raise DeploymentError(f"the controller at {where} did not answer within {timeout_s:g} s") from None
+        if error.errno == errno.EPROTO:
+            raise DeploymentError(f"what listens at {where} is no controller: {error.reason}") from None
+        raise DeploymentError(f"no controller can be reached at {where}: {error.reason}") from None

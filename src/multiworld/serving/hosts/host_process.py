@@ -8,25 +8,40 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ...process.facts import process_space
+from ...process.link import Call
 from ...process.orphans import OrphanReaper, Reaping
 from ...process.spawn.worker_program import Inheritance
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import ProgressThread, Timer
+from ..errors import DeploymentError, HostExhaustedError
 from ..member.exit_status import Ending
 from .controller_link import ControllerLink
 from .host_log import logging_to
 from .members import Members
+from .messages import (
+    Exited,
+    Hello,
+    HostOrder,
+    Kill,
+    LinesFound,
+    LinesOf,
+    Restarted,
+    Signal,
+    Start,
+    Started,
+    Stop,
+    Stopping,
+)
 from .options import HostOptions
 from .order import FIRST, LAST, MIDDLE, Order
 from .output import Outputs
 from .owner_line import OwnerLine
+from .owner_messages import Ready
 from .signals import Signals
 
 __all__ = ["HostProcess"]
@@ -73,7 +88,7 @@ class HostProcess:
             on_outdated=self._outdated,
         )
         self._owner = (
-            None if owner is None else OwnerLine(self._loop, owner, on_order=self._obey, on_lost=self._owner_lost)
+            None if owner is None else OwnerLine(self._loop, owner, on_stop=self._stop, on_lost=self._owner_lost)
         )
         self._owner_pidfd = _PidWatch(self._loop, options.owner_pid, self._owner_lost) if options.owner_pid else None
         self._grace_s = options.grace_s
@@ -104,28 +119,19 @@ class HostProcess:
             self._start(order)
         self._link.dial()
         if self._owner is not None:
-            self._owner.say({"ready": True, "pid": os.getpid(), "warnings": self._warnings})
+            self._owner.say(Ready(pid=os.getpid(), warnings=tuple(self._warnings)))
 
-    def _obey(self, order: Mapping[str, Any]) -> None:
-        do = order.get("do")
-        if do == "start":
-            self._start_for(order)
-        elif do == "kill":
-            self._members.kill(order["member"])
-        elif do == "signal":
-            self._members.signal(order["member"], order["signum"])
-        elif do == "list":
-            self._link.send({"event": "members", "members": self._members.pids})
-        elif do == "lines":
-            self._tell_lines(order)
-        elif do == "stop":
-            self._stop(float(order.get("grace_s", self._options.grace_s)))
-        else:
-            logger.warning("an order that means nothing to this version: %r", do)
-
-    def _tell_lines(self, order: Mapping[str, Any]) -> None:
-        told = self._outputs.lines(order["member"], since=order["since"], last=order["last"])
-        self._link.send({"event": "lines", "id": order["id"], "told": None if told is None else told.to_json()})
+    def _obey(self, order: HostOrder, call: Call) -> None:
+        if isinstance(order, Start):
+            self._start_for(order.order, call)
+        elif isinstance(order, Kill):
+            self._members.kill(order.member)
+        elif isinstance(order, Signal):
+            self._members.signal(order.member, order.signum)
+        elif isinstance(order, LinesOf):
+            call.answer(LinesFound(told=self._outputs.lines(order.member, since=order.since, last=order.last)))
+        elif isinstance(order, Stop):
+            self._stop(order.grace_s)
 
     def _start(self, order: Order) -> None:
         """One of those that the host process starts by itself."""
@@ -137,45 +143,42 @@ class HostProcess:
 
         self._members.start(order, lambda pid: None, failed)
 
-    def _start_for(self, request: Mapping[str, Any]) -> None:
-        number, serial = request["id"], self._link.serial
-        failed = partial(self._failed, number, serial)
+    def _start_for(self, order: Order, call: Call) -> None:
+        def failed(error: Exception) -> None:
+            kind = HostExhaustedError if is_scarcity(error) else DeploymentError
+            call.refuse(str(error), kind.__name__)
+
+        def started(pid: int) -> None:
+            if not call.answer(Started(pid=pid)):  # who ordered it may have gone
+                self._restarted(order.member, pid)
+
         try:
-            order = Order.from_fields(request["order"]).with_token(self._options.token)
-            self._members.start(order, partial(self._started, order.member, number, serial), failed)
+            self._members.start(order.with_token(self._options.token), started, failed)
         except (TypeError, ValueError) as error:
             failed(error)
 
-    def _failed(self, number: int, serial: int, error: Exception) -> None:
-        if serial == self._link.serial:  # else whoever ordered it has forgotten this number
-            event = {"event": "failed", "id": number, "error": str(error), "scarce": is_scarcity(error)}
-            self._link.send(event)
-
-    def _started(self, member: str, number: int, serial: int, pid: int) -> None:
-        if serial == self._link.serial:
-            self._link.send({"event": "started", "id": number, "member": member, "pid": pid})
-        else:  # who ordered it may have gone
-            self._restarted(member, pid)
-
-    def _hello(self, seen_from: str) -> dict[str, Any]:
-        return {
-            "event": "hello",
-            "host": self._options.name,
-            "address": self._options.own_address or seen_from,
-            "pid": os.getpid(),
-            "capacity": len(os.sched_getaffinity(0)),
-            "members": self._members.pids,
-            "jobs": sorted(self._members.jobs),
-            "warnings": self._warnings,
-            "stopping": self._phase is not None,
-            "process_space": process_space(),
-        }
+    def _hello(self, seen_from: str) -> Hello:
+        return Hello(
+            host=self._options.name,
+            address=self._options.own_address or seen_from,
+            pid=os.getpid(),
+            capacity=len(os.sched_getaffinity(0)),
+            members=self._members.pids,
+            jobs=tuple(sorted(self._members.jobs)),
+            warnings=tuple(self._warnings),
+            stopping=self._phase is not None,
+            process_space=process_space(),
+        )
 
     def _restarted(self, member: str, pid: int) -> None:
-        self._link.send({"event": "started", "member": member, "pid": pid})
+        self._link.tell(Restarted(member=member, pid=pid))
 
     def _exited(self, member: str, pid: int, ending: Ending) -> None:
-        self._link.send({"event": "exited", "member": member, "pid": pid, **asdict(ending)})
+        executing = None if ending.executing is None else tuple(ending.executing)
+        last_lines = tuple(ending.last_lines)
+        self._link.tell(
+            Exited(member=member, pid=pid, returncode=ending.returncode, last_lines=last_lines, executing=executing)
+        )
         if self._phase is not None:
             self._end_next()
 
@@ -221,7 +224,7 @@ class HostProcess:
             self._grace_s, self._phase = grace_s, -1
             self._link.tells_absence = False
             self._members.end()
-            self._link.send({"event": "stopping"})  # else the controller would replace those that end now
+            self._link.tell(Stopping())  # else the controller would replace those that end now
             self._loop.call_soon(self._end_next)
 
     def _end_next(self) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from ...process.messages import message
 from ...wire.names import is_address
 from ...wire.token import check_token
 from .order import Order
@@ -14,6 +12,7 @@ from .order import Order
 __all__ = ["HostOptions"]
 
 
+@message("be a host")
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
     """``address``: where the controller listens. ``token``: what both prove; not empty. Raises ValueError.
@@ -46,18 +45,3 @@ class HostOptions:
             raise ValueError(f"--address {self.own_address}: expected a numeric address of this host, as 10.0.0.2")
         if not 0 <= self.grace_s <= 86400:
             raise ValueError(f"grace_s must lie between 0 and 86400 seconds, got {self.grace_s!r}")
-
-    def to_fields(self) -> dict[str, Any]:
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> HostOptions:
-        return cls(
-            **{
-                **fields,
-                "address": (str(fields["address"][0]), int(fields["address"][1])),
-                "preload": tuple(fields["preload"]),
-                "members": tuple(Order.from_fields(order) for order in fields["members"]),
-                "paths": tuple(fields["paths"]),
-            }
-        )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+
+from ...process.messages import Json
 
 __all__ = ["FIRST", "LAST", "MIDDLE", "Order"]
 
@@ -29,7 +30,7 @@ class Order:
 
     member: str
     program: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Json] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     keep: bool = False
@@ -52,14 +53,6 @@ class Order:
     def with_token(self, token: str) -> Order:
         """Return the order of a program that is given the token, if it takes one."""
         return replace(self, arguments={**self.arguments, "token": token}) if self.takes_token else self
-
-    def to_fields(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Order:
-        """Raises ValueError or TypeError for what ``to_fields`` did not make."""
-        return cls(**fields)
 
 
 def _phase_of(member: str) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from ...errors import ProtocolError
 from ...wire.progress import ProgressThread
 from .lines import LineSplitter, to_line
+from .messages import Stop
+from .owner_messages import OWNER_SAYS, TO_OWNER, Ready
 
 __all__ = ["OwnerLine"]
 
@@ -24,18 +25,18 @@ class OwnerLine:
         loop: ProgressThread,
         sock: socket.socket,
         *,
-        on_order: Callable[[dict[str, Any]], None],
+        on_stop: Callable[[float], None],
         on_lost: Callable[[], None],
     ) -> None:
-        self._loop, self._sock, self._on_order, self._on_lost = loop, sock, on_order, on_lost
-        self._splitter = LineSplitter()
+        self._loop, self._sock, self._on_stop, self._on_lost = loop, sock, on_stop, on_lost
+        self._splitter = LineSplitter(OWNER_SAYS)
         sock.setblocking(False)
         loop.register(sock.fileno(), select.EPOLLIN, self)
 
-    def say(self, record: Mapping[str, Any]) -> None:
-        """A few small records only: the owner's end takes them without being read."""
+    def say(self, ready: Ready) -> None:
+        """The owner's end takes it without being read."""
         try:
-            self._sock.send(to_line(record), socket.MSG_NOSIGNAL)
+            self._sock.send(to_line(TO_OWNER, ready), socket.MSG_NOSIGNAL)
         except OSError:
             self._loop.call_soon(self._lose)
 
@@ -50,12 +51,13 @@ class OwnerLine:
             self._lose()
             return
         try:
-            records = self._splitter.feed(chunk)
+            orders = self._splitter.feed(chunk)
         except ProtocolError:
             self._lose()
             return
-        for record in records:
-            self._on_order(record)
+        for order in orders:
+            if isinstance(order, Stop):
+                self._on_stop(order.grace_s)
 
     def on_failure(self, error: BaseException) -> None:
         self._lose()

@@ -28,6 +28,7 @@ from ...world.procfs import child_pids
 from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions
+from .owner_messages import OWNER_SAYS
 from .signals import Signals
 
 __all__ = ["main", "run_host"]
@@ -81,13 +82,15 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
 
 
 def _receive_options(owner: socket.socket) -> HostOptions:
-    splitter = LineSplitter()
+    splitter = LineSplitter(OWNER_SAYS)
     while True:
         chunk = owner.recv(CHUNK_BYTES)
         if not chunk:
             sys.exit(1)  # the owner died
-        for record in splitter.feed(chunk):
-            return HostOptions.from_fields(record)
+        for said in splitter.feed(chunk):
+            if not isinstance(said, HostOptions):
+                sys.exit(0)  # it is to stop before it has begun
+            return said
 
 
 def _prepare(preload: Iterable[str]) -> tuple[list[str], int | None]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 __all__ = ["LinesTold", "RecentLines"]
 
@@ -20,15 +18,6 @@ class LinesTold:
     lines: tuple[str, ...]
     number: int
     left_out: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> LinesTold:
-        """Raises KeyError, TypeError or ValueError for what ``to_json`` did not make."""
-        lines = tuple(map(str, fields["lines"]))
-        return cls(lines=lines, number=int(fields["number"]), left_out=int(fields["left_out"]))
 
 
 class RecentLines:

@@ -8,17 +8,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ...errors import ProtocolError
 from ...process.spawn.interpreter import start_interpreter
 from ..errors import DeploymentError
 from .lines import LineSplitter, to_line
+from .messages import Stop
 from .options import HostOptions
 from .order import Order
+from .owner_messages import OWNER_SAYS, TO_OWNER, Ready
 
 __all__ = ["HostHandle", "start_host"]
 
@@ -67,7 +68,7 @@ def start_host(
         raise
     handle = HostHandle(process, ours)
     with suppress(OSError):  # it died already, which ``wait_ready`` tells
-        ours.sendall(to_line(options.to_fields()))
+        ours.sendall(to_line(OWNER_SAYS, options))
     ours.setblocking(False)
     return handle
 
@@ -77,7 +78,7 @@ class HostHandle:
 
     def __init__(self, process: subprocess.Popen[bytes], line: socket.socket) -> None:
         self._process, self._line = process, line
-        self._splitter = LineSplitter()
+        self._splitter = LineSplitter(TO_OWNER)
 
     def __repr__(self) -> str:
         state = "running" if self.returncode is None else f"ended with {self.returncode}"
@@ -98,17 +99,17 @@ class HostHandle:
         Raises DeploymentError if it ended, or is not ready in time.
         """
         try:
-            record = await asyncio.wait_for(self._next(), timeout_s)
+            ready = await asyncio.wait_for(self._next(), timeout_s)
         except asyncio.TimeoutError:
             reason = f"the host process {self.pid} was not ready within {timeout_s:g} s"
             raise DeploymentError(reason) from None
         except (OSError, ProtocolError) as error:
             raise DeploymentError(f"the host process {self.pid} failed: {error}") from error
-        if record is None:
+        if ready is None:
             await self._wait(REAP_S)
             reason = f"the host process {self.pid} ended with {self.returncode} before it was ready; see its output"
             raise DeploymentError(reason)
-        return list(record["warnings"])
+        return list(ready.warnings)
 
     async def wait_ended(self) -> None:
         """Wait for its end, whyever that comes."""
@@ -127,7 +128,7 @@ class HostHandle:
         """End it and its members: gateways have ``grace_s`` to finish. Bounded; what does not end is killed."""
         if self.returncode is None and self._line.fileno() >= 0:
             with suppress(OSError):
-                self._line.send(to_line({"do": "stop", "grace_s": grace_s}), socket.MSG_NOSIGNAL)
+                self._line.send(to_line(OWNER_SAYS, Stop(grace_s=float(grace_s))), socket.MSG_NOSIGNAL)
             try:
                 await self._wait(grace_s + STOP_MARGIN_S)
             finally:
@@ -141,7 +142,7 @@ class HostHandle:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(REAP_S)
 
-    async def _next(self) -> Mapping[str, Any] | None:
+    async def _next(self) -> Ready | None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -150,8 +151,8 @@ class HostHandle:
                 return None
             if not chunk:
                 return None
-            for record in self._splitter.feed(chunk):
-                return record
+            for ready in self._splitter.feed(chunk):
+                return ready
 
     async def _wait(self, timeout_s: float) -> None:
         """Wait for its end, for so long at most."""

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ..blueprint import GRAPH_FILE, WORKS, Blueprint
 from ..errors import DeploymentError
 from ..hosts.client import ask
+from ..hosts.questions import FilePiece, FilesFound, ListFiles, ReadFile
 
 __all__ = ["MemberFiles", "fetch_file", "list_files", "read_piece"]
 
 PIECE_BYTES = 4 << 20
 FETCH_S = 60.0
+
+A = TypeVar("A")
+
+
+class AskForFiles(Protocol):
+    """Asks the controller. Raises DeploymentError."""
+
+    def __call__(self, question: ListFiles | ReadFile, answer: type[A], /) -> A: ...
 
 
 class MemberFiles:
@@ -54,9 +62,9 @@ class MemberFiles:
         if self.is_elsewhere:
             fetch_file(folder, f"{WORKS}/{stage}.pickle", self._ask)
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, question: ListFiles | ReadFile, answer: type[A]) -> A:
         host, port = self._arguments["controller"]
-        return ask((host, port), self._arguments["token"], request, timeout_s=FETCH_S)
+        return ask((host, port), self._arguments["token"], question, answer, timeout_s=FETCH_S)
 
 
 def list_files(folder: Path) -> dict[str, int]:
@@ -65,28 +73,28 @@ def list_files(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_size for path in paths}
 
 
-def read_piece(folder: Path, name: str, offset: int) -> str:
-    """Return up to 4 MiB of one of these files in base64. Raises ValueError for another file."""
+def read_piece(folder: Path, name: str, offset: int) -> bytes:
+    """Return up to 4 MiB of one of these files. Raises ValueError for another file."""
     if name not in list_files(folder):
         raise ValueError(f"{name!r} is no file of this deployment")
     with (folder / name).open("rb") as file:
         file.seek(offset)
-        return base64.b64encode(file.read(PIECE_BYTES)).decode()
+        return file.read(PIECE_BYTES)
 
 
-def fetch_file(folder: Path, name: str, ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+def fetch_file(folder: Path, name: str, ask: AskForFiles) -> None:
     """Write one file of a blueprint into a folder; a work that is only named has none. Blocks; ``ask``: the controller.
 
     Raises DeploymentError if it cannot be had.
     """
-    size_bytes = ask({"ask": "files"})["files"].get(name)
+    size_bytes = ask(ListFiles(), FilesFound).files.get(name)
     if size_bytes is None:
         return
     path = folder / name
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         while file.tell() < size_bytes:
-            piece = base64.b64decode(ask({"ask": "file", "name": name, "offset": file.tell()})["piece"])
+            piece = ask(ReadFile(name=name, offset=file.tell()), FilePiece).piece
             if not piece:
                 raise DeploymentError(f"{name} of the deployment has become shorter while it was fetched")
             file.write(piece)

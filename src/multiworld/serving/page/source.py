@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...process.messages import from_json
 from ..control.history import EventRecord
 from ..control.status import ControllerStatus
+from ..hosts.questions import (
+    EventsSince,
+    EventsTold,
+    LinesOfMembers,
+    MembersLines,
+    MetricsOf,
+    MetricsTold,
+    StatusOf,
+    StatusTold,
+)
 from .controller_client import ControllerClient
 
 if TYPE_CHECKING:
@@ -56,27 +66,21 @@ class ControllerSource:
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self._client = ControllerClient(address, token)
-        self._address, self._token = address, token
 
     async def status(self) -> ControllerStatus:
-        return from_json(ControllerStatus, (await self._client.ask({"ask": "status"})).get("status"))
+        return from_json(ControllerStatus, (await self._client.ask(StatusOf(), StatusTold)).status)
 
     async def events(self, since: int) -> list[EventRecord]:
-        answer = await self._client.ask({"ask": "events", "since": since})
-        return [from_json(EventRecord, event) for event in answer.get("events", ())]
+        told = await self._client.ask(EventsSince(since=since), EventsTold)
+        return [from_json(EventRecord, event) for event in told.events]
 
     async def lines(self, member: str, last: int) -> list[str]:
-        """Over a connection of its own: several readers may ask at once."""
-        client = ControllerClient(self._address, self._token)
-        try:
-            told = (await client.ask({"ask": "logs", "of": member, "last": last}))["members"]
-        finally:
-            client.close()
-        return list(told[member]["lines"]) if member in told else []
+        told = (await self._client.ask(LinesOfMembers(of=member, last=last), MembersLines)).members
+        return list(told[member].lines) if member in told else []
 
     async def gateway_metrics(self) -> Mapping[str, Any]:
         """Return ``{"gateways": …}``: what each told of its metrics."""
-        return await self._client.ask({"ask": "metrics"})
+        return {"gateways": (await self._client.ask(MetricsOf(), MetricsTold)).gateways}
 
     def close(self) -> None:
         """End the connection to the controller."""

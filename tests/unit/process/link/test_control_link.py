@@ -74,7 +74,7 @@ class Acceptor:
         self.generations: list[int] = []
         self.calls: list[Call] = []
         self.told: queue.SimpleQueue[Remark] = queue.SimpleQueue()
-        self.lost: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.lost: queue.SimpleQueue[LinkLostError] = queue.SimpleQueue()
         self.listener = Listener(loop, "127.0.0.1", port, TOKEN.encode(), {"test": self._admit})
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ def test_frames_of_another_protocol_end_the_link_alone(acceptor: Acceptor) -> No
     link, _ = connect(acceptor)
     other, _ = connect(acceptor)
     link.connection.send(pack_frame(Kind.AGENT_NOTE, b"garbage"))
-    assert "is not JSON" in acceptor.lost.get(timeout=5)
+    assert "is not JSON" in acceptor.lost.get(timeout=5).reason
     assert wait_blocking(other.ask(Count(to=1), Counted)).number == 1
     other.abort()
 

@@ -3,76 +3,74 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
+from multiworld.process.link import ControlLink
 from multiworld.serving.hosts import Reception, controller_link
 from multiworld.serving.hosts.controller_link import ControllerLink
-from multiworld.serving.hosts.greeting import AcceptorGreeting
-from multiworld.serving.hosts.spoken_lines import SpokenLines
+from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello, HostEvent, HostOrder, Refused
+from multiworld.serving.hosts.questions import Done
 from multiworld.testing import scaled
+from multiworld.wire.dialer import DialError
+from multiworld.wire.listener import Listener, Pending
 from multiworld.wire.progress import ProgressThread
-from multiworld.wire.records import ACCEPTOR
 
 TOKEN = "0123456789abcdef"
+HELLO = Hello(host="here", address="127.0.0.1", pid=1, capacity=1, members={})
 REASON = "there is a host 'here' already; use another --name"
 
 
-class Controller(socketserver.ThreadingTCPServer):
+class Controller:
     """Lets a host in as often as it is told to, each time until the hello; then it refuses, or is no more."""
 
-    daemon_threads = True
-
     def __init__(self, lets_in: int, then_ends: bool) -> None:
-        super().__init__(("127.0.0.1", 0), Visit)
         self.lets_in, self.then_ends = lets_in, then_ends
         self.num_refused = 0
+        self._loop = ProgressThread("test-controller")
+        self._listener = Listener(self._loop, "127.0.0.1", 0, TOKEN.encode(), {"host": self._admit})
+        self.port = self._listener.port
+        self._links: list[ControlLink[HostOrder, HostEvent]] = []
 
+    def close(self) -> None:
+        self._loop.call_soon(self._end)
+        self._loop.stop()
 
-class Visit(socketserver.StreamRequestHandler):
-    server: Controller
+    def _end(self) -> None:
+        self._listener.close()
+        for link in self._links:
+            link.abort()
 
-    def handle(self) -> None:
-        self._lines = SpokenLines()
-        greeting = AcceptorGreeting(TOKEN, self._next(), os.urandom(16))
-        self.wfile.write(self._lines.say(greeting.challenge))
-        self.wfile.write(self._lines.say(greeting.accept(self._next())))
-        self._lines.authenticate(greeting.key, ACCEPTOR)
-        assert self._next() == {"event": "hello"}
-        if self.server.lets_in:
-            self.server.lets_in -= 1
-            if self.server.then_ends:
-                self.server.socket.close()
+    def _admit(self, pending: Pending) -> None:
+        link: ControlLink[HostOrder, HostEvent] = ControlLink(
+            HOST_ORDERS, HOST_EVENTS, on_message=lambda event, _: self._greet(link, event)
+        )
+        self._links.append(link)
+        pending.accept(link)
+
+    def _greet(self, link: ControlLink[HostOrder, HostEvent], event: HostEvent) -> None:
+        assert event == HELLO
+        if self.lets_in:
+            self.lets_in -= 1
+            if self.then_ends:
+                self._listener.close()
         else:
-            self.server.num_refused += 1
-            self.wfile.write(self._lines.say({"refused": REASON}))
-
-    def _next(self) -> Any:
-        while (record := self._lines.next()) is None:
-            chunk = self.request.recv(65536)
-            if not chunk:
-                raise ConnectionError("the host is gone")
-            self._lines.feed(chunk)
-        return record
+            self.num_refused += 1
+            link.tell(Refused(reason=REASON))
+        link.finish()
 
 
 @contextmanager
 def controller(*, lets_in: int, then_ends: bool = False) -> Iterator[Controller]:
-    with Controller(lets_in, then_ends) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Controller(lets_in, then_ends)
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def refusals_until(
@@ -88,10 +86,10 @@ def refusals_until(
 
     link = ControllerLink(
         loop,
-        ("127.0.0.1", server.server_address[1]),
+        ("127.0.0.1", server.port),
         TOKEN,
-        hello=lambda _: {"event": "hello"},
-        on_order=lambda _: None,
+        hello=lambda _: HELLO,
+        on_order=lambda order, call: None,
         on_refused=give_up,
     )
 
@@ -116,8 +114,8 @@ def dial_for(port: int, seconds: float, beside: Callable[[ControllerLink], None]
         loop,
         ("127.0.0.1", port),
         TOKEN,
-        hello=lambda _: {"event": "hello"},
-        on_order=lambda _: None,
+        hello=lambda _: HELLO,
+        on_order=lambda order, call: None,
         on_refused=lambda _: None,
     )
     beside(link)
@@ -149,8 +147,8 @@ def test_a_controller_that_goes_is_told_of_when_it_has_been_away_for_a_while(
 ) -> None:
     monkeypatch.setattr(controller_link, "MISSED_S", 0.2)
     with controller(lets_in=1, then_ends=True) as server:
-        at = f"127.0.0.1:{server.server_address[1]}"
-        dial_for(server.server_address[1], 1.0)
+        at = f"127.0.0.1:{server.port}"
+        dial_for(server.port, 1.0)
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith(f"the controller at {at} is away: ")
 
@@ -175,7 +173,7 @@ def test_refusals_that_something_else_came_between_are_not_counted_together(
     monkeypatch: pytest.MonkeyPatch, no_leaks: None
 ) -> None:
     def lose(link: ControllerLink) -> None:
-        link._lose(OSError("nobody there"))  # as between each two
+        link._down(DialError("127.0.0.1", 1, "nobody there"))  # as between each two
 
     monkeypatch.setattr(controller_link, "REFUSED_S", 0.3)
     with controller(lets_in=0) as server:
@@ -192,8 +190,8 @@ def test_a_host_with_another_token_gives_up_at_once_and_says_so(no_leaks: None) 
         refused.append(reason)
         loop.stop()
 
-    async def answer(request: object) -> dict[str, object]:
-        return {}
+    async def answer(question: object) -> Done:
+        return Done()
 
     async def serve(ports: list[int], ready: threading.Event, ended: threading.Event) -> None:
         reception = Reception("another token of the tests", on_host=lambda _: None, on_request=answer)
@@ -211,8 +209,8 @@ def test_a_host_with_another_token_gives_up_at_once_and_says_so(no_leaks: None) 
             loop,
             ("127.0.0.1", ports[0]),
             TOKEN,
-            hello=lambda _: {"event": "hello"},
-            on_order=lambda _: None,
+            hello=lambda _: HELLO,
+            on_order=lambda order, call: None,
             on_refused=give_up,
         )
         link.dial()

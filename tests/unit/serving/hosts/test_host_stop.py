@@ -9,14 +9,18 @@ import os
 import pytest
 
 from multiworld.process.facts import process_space
+from multiworld.process.link import ControlLink
 from multiworld.serving.control.actions import HostLeft, ReplicaLeft, ReplicaLost, ReplicaStarted
 from multiworld.serving.control.members import MemberState
 from multiworld.serving.control.placement import HostInfo, place
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.hosts.host import Host
+from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello, Stopping
 from multiworld.serving.hosts.orphans import end_orphans
 from multiworld.serving.pipeline import _wait_complete
 from tests.unit.serving.simulated_fleet import SimulatedFleet, chain
+
+HELLO = Hello(host="h", address="127.0.0.1", pid=1, capacity=1, members={})
 
 
 def settled() -> SimulatedFleet:
@@ -147,11 +151,10 @@ def test_nothing_is_placed_on_a_host_that_is_leaving() -> None:
 
 def test_a_host_says_that_it_is_being_stopped() -> None:
     told = []
-    hello = {"host": "h", "address": "127.0.0.1", "pid": 1, "capacity": 1, "members": {}}
-    host = Host(hello, lambda _: None, lambda: None)
-    host.take({"event": "stopping"})
+    host = Host(HELLO, ControlLink(HOST_ORDERS, HOST_EVENTS))
+    host.take(Stopping())
     host.on_stopping = lambda: told.append(host.name)
-    host.take({"event": "stopping"})
+    host.take(Stopping())
     assert told == ["h"]
 
 
@@ -165,5 +168,6 @@ def test_who_cannot_be_looked_at_has_not_ended(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_host_says_where_its_process_ids_mean_something() -> None:
     assert process_space() == process_space() != ""
-    hello = {"host": "h", "address": "127.0.0.1", "pid": 1, "capacity": 1, "members": {}}
-    assert Host(hello, lambda _: None, lambda: None).process_space == ""  # it cannot tell: nothing of it is killed
+    assert (
+        Host(HELLO, ControlLink(HOST_ORDERS, HOST_EVENTS)).process_space == ""
+    )  # it cannot tell: nothing of it is killed

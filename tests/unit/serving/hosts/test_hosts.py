@@ -9,17 +9,18 @@ import os
 import resource
 import select
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from multiworld.errors import HandshakeError, ProtocolError, TokenError
+from multiworld.errors import MessageError, ProtocolError
+from multiworld.process.link import CallRefusedError, ControlLink, LinkLostError
 from multiworld.process.logs.console import open_consoles
 from multiworld.process.logs.lines import Labeller
 from multiworld.process.logs.lossy_console import LossyConsole
-from multiworld.serving.errors import DeploymentError
+from multiworld.serving.errors import DeploymentError, HostExhaustedError
 from multiworld.serving.hosts import (
     DeploymentFile,
     Host,
@@ -30,15 +31,26 @@ from multiworld.serving.hosts import (
     find_deployment,
     list_deployments,
 )
-from multiworld.serving.hosts.greeting import AcceptorGreeting, DialerGreeting, refusal_of
 from multiworld.serving.hosts.lines import LineSplitter, to_line
+from multiworld.serving.hosts.messages import (
+    HOST_ORDERS,
+    Exited,
+    Hello,
+    HostEvent,
+    HostOrder,
+    Restarted,
+    Start,
+    Started,
+)
+from multiworld.serving.hosts.owner_messages import OWNER_SAYS, TO_OWNER, Ready
 from multiworld.serving.hosts.signals import Signals
 from multiworld.serving.member.exit_status import Ending
+from multiworld.wire.operation import Operation
 from multiworld.wire.progress import ProgressThread
 from multiworld.world.restarts import Restarts
 
 AT = ("127.0.0.1", 4711)
-HELLO = {"event": "hello", "host": "h", "address": "10.0.0.1", "pid": 7, "capacity": 2, "members": {"a-1": 8}}
+HELLO = Hello(host="h", address="10.0.0.1", pid=7, capacity=2, members={"a-1": 8})
 
 
 @pytest.mark.parametrize(
@@ -54,12 +66,12 @@ HELLO = {"event": "hello", "host": "h", "address": "10.0.0.1", "pid": 7, "capaci
 )
 def test_order_that_means_nothing_is_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises((ValueError, TypeError), match=reason):
-        Order.from_fields(fields)
+        Order(**fields)
 
 
 def test_order_survives_the_way() -> None:
     order = Order(member="gateway-1", program="a.b:main", arguments={"x": [1, None]}, env={"A": "b"}, keep=True)
-    assert Order.from_fields(json.loads(json.dumps(order.to_fields()))) == order
+    assert HOST_ORDERS.decode(HOST_ORDERS.encode(Start(order=order))) == Start(order=order)
 
 
 def test_gateways_end_first_and_the_controller_last() -> None:
@@ -78,7 +90,7 @@ def test_options_survive_the_way() -> None:
         members=(Order(member="m", program="m:f"),),
         paths=("/",),
     )
-    assert HostOptions.from_fields(json.loads(json.dumps(options.to_fields()))) == options
+    assert OWNER_SAYS.decode(OWNER_SAYS.encode(options)) == options
 
 
 @pytest.mark.parametrize("changes", [{"name": ""}, {"address": ("h", 0)}, {"grace_s": -1.0}])
@@ -94,134 +106,108 @@ def test_first_restart_is_at_once_and_crash_loops_wait_up_to_5_s() -> None:
     assert [restarts.ended(9.9) for _ in range(2)] == [0.0, 0.1]
 
 
+READY = [Ready(pid=1, warnings=("x\ny",)), Ready(pid=2), Ready(pid=3, warnings=("ü", ""))]
+
+
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
 def test_lines_come_out_as_they_went_in(step: int) -> None:
-    records: list[dict[str, Any]] = [{"a": "x\ny"}, {}, {"b": ["ü", None, 1.5]}]
-    stream = b"".join(to_line(record) for record in records)
-    splitter = LineSplitter()
+    stream = b"".join(to_line(TO_OWNER, ready) for ready in READY)
+    splitter = LineSplitter(TO_OWNER)
     found = [one for at in range(0, len(stream), step) for one in splitter.feed(stream[at : at + step])]
-    assert found == records
+    assert found == READY
 
 
 @pytest.mark.parametrize("line", [b"GET / HTTP/1.1\n", b"[1]\n", b"\n", b"\xff\n", b"[" * 100_000 + b"\n"])
 def test_line_that_is_no_object_is_refused(line: bytes) -> None:
     with pytest.raises(ProtocolError):
-        LineSplitter().feed(line)
+        LineSplitter(TO_OWNER).feed(line)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_line_without_bound_is_refused(end: bytes) -> None:
-    splitter = LineSplitter(longest=100)
-    assert splitter.feed(b'{"a": 1}\n' * 100) == [{"a": 1}] * 100
+    splitter = LineSplitter(TO_OWNER, longest=100)
+    assert splitter.feed(to_line(TO_OWNER, Ready(pid=1)) * 100) == [Ready(pid=1)] * 100
     splitter.feed(b"x" * 60)
     with pytest.raises(ProtocolError, match="longer than 100"):
         splitter.feed(b"x" * 60 + end)
     with pytest.raises(ValueError, match="longer"):
-        to_line({"a": "x" * (16 * 1024 * 1024)})
+        to_line(TO_OWNER, Ready(pid=1, warnings=("x" * (16 * 1024 * 1024),)))
 
 
-def _greet(dialer: DialerGreeting, token: str, nonce: bytes = b"2" * 16) -> tuple[AcceptorGreeting, dict[str, Any]]:
-    acceptor = AcceptorGreeting(token, json.loads(json.dumps(dialer.hello)), nonce)
-    return acceptor, acceptor.accept(dialer.answer(acceptor.challenge))
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"do": "start", "order": {"member": "", "program": "m:f"}}, "'start' is refused: order: a member's name"),
+        ({"do": "start", "order": {"member": "a"}}, "'start' is refused: order"),
+        ({"do": "signal", "member": "a"}, "'signal' is refused: signum"),
+        ({"do": "dance"}, "'dance' is refused: do"),
+    ],
+)
+def test_an_order_that_does_not_decode_is_refused_with_its_kind_and_field(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(MessageError, match=reason):
+        HOST_ORDERS.from_json(fields)
 
 
-def test_both_ends_of_one_token_trust_each_other_and_share_a_key() -> None:
-    dialer = DialerGreeting("secret", "client", b"1" * 16)
-    acceptor, acceptance = _greet(dialer, "secret")
-    assert acceptor.purpose == "client"
-    dialer.check_accepted(acceptance)
-    assert dialer.key == acceptor.key
-    assert len(dialer.key) == 32
-    with pytest.raises(HandshakeError, match="not now"):
-        dialer.check_accepted({"refused": "not now"})
-    with pytest.raises(HandshakeError):
-        dialer.check_accepted({})
+class FakeLink:
+    """Keeps what a handle says, and answers as the test wants."""
+
+    def __init__(self) -> None:
+        self.told: list[HostOrder] = []
+        self.asked: list[tuple[HostOrder, Operation[Any]]] = []
+        self.is_aborted = False
+
+    def tell(self, order: HostOrder) -> bool:
+        if not self.is_aborted:
+            self.told.append(order)
+        return not self.is_aborted
+
+    def ask(self, order: HostOrder, answer: type[Any]) -> Operation[Any]:
+        self.asked.append((order, Operation()))
+        return self.asked[-1][1]
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
-def test_neither_end_of_two_tokens_trusts_the_other() -> None:
-    with pytest.raises(TokenError, match="tokens differ"):
-        _greet(DialerGreeting("secret", "host", b"1" * 16), "another")
-    dialer = DialerGreeting("secret", "host", b"1" * 16)
-    acceptor = AcceptorGreeting("another", dialer.hello, b"2" * 16)
-    overheard = AcceptorGreeting("secret", dialer.hello, b"3" * 16)  # of another connection
-    for proof in (dialer.answer(overheard.challenge), {"proof": "00" * 32}, {"proof": 1}, {}):
-        with pytest.raises(HandshakeError):
-            acceptor.accept(proof)
-
-
-def test_nothing_is_proved_to_a_dialer_that_has_not_proved_the_token() -> None:
-    """Else it could try tokens at home until one gives the same proof."""
-    acceptor = AcceptorGreeting("secret", DialerGreeting("guess", "client", b"1" * 16).hello, b"2" * 16)
-    assert acceptor.challenge == {"nonce": (b"2" * 16).hex()}
-
-
-@pytest.mark.parametrize("change", [{}, {"proof": "00" * 32}, {"proof": "reflected"}])
-def test_a_stranger_that_accepts_is_not_believed(change: dict[str, Any]) -> None:
-    dialer = DialerGreeting("secret", "host", b"1" * 16)
-    proof = dialer.answer({"nonce": "22" * 16})["proof"]
-    said = {"accepted": True, **change}
-    if said.get("proof") == "reflected":
-        said["proof"] = proof
-    with pytest.raises(HandshakeError):
-        dialer.check_accepted(said)
-
-
-def test_without_a_token_nobody_greets() -> None:
-    hello = DialerGreeting("secret", "host", b"1" * 16).hello
-    for begin in (lambda: DialerGreeting("", "host", b"1" * 16), lambda: AcceptorGreeting("", hello, b"2" * 16)):
-        with pytest.raises(ValueError, match="MULTIWORLD_TOKEN is not set"):
-            begin()
-
-
-@pytest.mark.parametrize("version", [1, 3, None])
-def test_another_version_of_the_greeting_is_refused_by_both_numbers(version: int | None) -> None:
-    """Of version 1, too, whose dialers read the same refusal."""
-    hello = {**DialerGreeting("secret", "host", b"1" * 16).hello, "multiworld": version}
-    with pytest.raises(HandshakeError, match=f"speaks version {version} .* version 2: install the same") as refused:
-        AcceptorGreeting("secret", hello, b"2" * 16)
-    assert refusal_of(refused.value) == {"refused": str(refused.value)}
-
-
-@pytest.mark.parametrize("changes", [{"purpose": "x"}, {"multiworld": 99}, {"nonce": "ab"}, {"nonce": None}])
-def test_hello_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
-    hello = DialerGreeting("secret", "host", b"1" * 16).hello
-    with pytest.raises(HandshakeError):
-        AcceptorGreeting("secret", {**hello, **changes}, b"2" * 16)
+def handle() -> tuple[Host, FakeLink]:
+    link = FakeLink()
+    return Host(HELLO, cast("ControlLink[HostOrder, HostEvent]", link)), link
 
 
 async def test_handle_tells_what_became_of_each_order() -> None:
-    sent: list[Mapping[str, Any]] = []
-    host = Host(HELLO, sent.append, lambda: None)
-    starts = [asyncio.ensure_future(host.start({"member": f"b-{n}", "program": "m:f"})) for n in (1, 2, 3)]
+    host, link = handle()
+    starts = [asyncio.ensure_future(host.start(Order(member=f"b-{n}", program="m:f"))) for n in (1, 2, 3)]
     await asyncio.sleep(0)
-    ids = [record["id"] for record in sent]
-    host.take({"event": "failed", "id": ids[1], "error": "no memory"})
-    host.take({"event": "started", "id": ids[0], "member": "b-1", "pid": 11})
+    answers = [answer for _, answer in link.asked]
+    answers[1].fail(CallRefusedError("no memory", "HostExhaustedError"))
+    answers[0].succeed(Started(pid=11))
     assert await starts[0] == 11
-    with pytest.raises(DeploymentError, match="host h: no memory"):
+    with pytest.raises(HostExhaustedError, match="host h: no memory"):
         await starts[1]
     assert host.members == {"a-1": 8, "b-1": 11}
     told: list[Any] = []
     host.on_exit = lambda *end: told.append(end)
     host.on_started = lambda *start: told.append(start)
     host.on_lost = lambda: told.append("lost")
-    ending = {"returncode": -9, "last_lines": ["x"], "executing": ["0a"]}
-    host.take({"event": "exited", "member": "a-1", "pid": 8, **ending})
-    host.take({"event": "started", "member": "a-1", "pid": 12})
+    host.take(Exited(member="a-1", pid=8, returncode=-9, last_lines=("x",), executing=("0a",)))
+    host.take(Restarted(member="a-1", pid=12))
+    answers[2].fail(LinkLostError("closed"))  # as the link does when it is lost
     host.lose()
     host.lose()
     assert told == [("a-1", Ending(-9, ["x"], ["0a"])), ("a-1", 12), "lost"]
     with pytest.raises(ConnectionError):
         await starts[2]
     host.kill("a-1")
-    assert len(sent) == 3  # nobody is there to be told
+    assert (len(link.asked), link.told) == (3, [])  # nobody is there to be told
     await host.stop()
 
 
 async def test_start_that_is_not_answered_ends_in_time() -> None:
-    host = Host(HELLO, lambda line: None, lambda: None)
+    host, link = handle()
     with pytest.raises(TimeoutError, match=r"host h did not start b-1 within 0\.01 s"):
-        await host.start({"member": "b-1", "program": "m:f"}, timeout_s=0.01)
+        await host.start(Order(member="b-1", program="m:f"), timeout_s=0.01)
+    link.asked[0][1].succeed(Started(pid=13))
+    assert host.members["b-1"] == 13, "it came late, and is known all the same"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multiworld.process.messages import from_json, to_json
 from multiworld.serving.hosts.recent_lines import KEPT_BYTES, LinesTold, RecentLines
 
 
@@ -28,4 +29,4 @@ def test_what_is_no_longer_kept_is_counted() -> None:
 
 def test_lines_travel_as_json() -> None:
     told = LinesTold(lines=("a", "b"), number=7, left_out=1)
-    assert LinesTold.from_json(told.to_json()) == told
+    assert from_json(LinesTold, to_json(told)) == told

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
 from multiworld.serving.hosts import Reception, ask
+from multiworld.serving.hosts.questions import ControllerQuestion, StatusOf, StatusTold
 from multiworld.testing import scaled
 from multiworld.wire.admission import MAX_UNPROVEN
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-async def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {"said": request["say"]}
+async def answer(question: ControllerQuestion) -> StatusTold:
+    return StatusTold(status={"asked": type(question).__name__})
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def is_hung_up(sock: socket.socket) -> bool:
 async def test_silent_strangers_lock_no_command_out(address: tuple[str, int]) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(socket.create_connection(address, scaled(5))) for _ in range(MAX_UNPROVEN + 20)]
-        assert await asyncio.to_thread(ask, address, "secret", {"say": "hello"}, scaled(5)) == {"said": "hello"}
+        told = await asyncio.to_thread(ask, address, "secret", StatusOf(), StatusTold, scaled(5))
+        assert told == StatusTold(status={"asked": "StatusOf"})
         for stranger in crowd[:20]:
             assert await asyncio.to_thread(is_hung_up, stranger)
 
