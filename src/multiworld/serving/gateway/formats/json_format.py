@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 import torch
@@ -52,7 +51,7 @@ async def encode(payload: Payload, writer: TensorWriter) -> tuple[list[Buffer], 
     return writer.dump(await as_object(payload, writer)), {}
 
 
-async def as_object(payload: Payload, writer: TensorWriter) -> dict[str, Any]:
+async def as_object(payload: Payload, writer: TensorWriter) -> Mapping[str, object]:
     """Return what JSON says of a payload."""
     if isinstance(payload, Tensor):
         entry = await _entry(payload, writer)
@@ -62,7 +61,7 @@ async def as_object(payload: Payload, writer: TensorWriter) -> dict[str, Any]:
     return {"outputs": [await _entry(tensor, writer) for tensor in payload]}
 
 
-async def load_object(body: bytearray | memoryview, budget: Budget) -> dict[str, Any]:
+async def load_object(body: bytearray | memoryview, budget: Budget) -> Mapping[str, object]:
     """Return the object that a body is; a Refusal for anything else."""
     try:
         value = await load(body, budget)
@@ -73,7 +72,7 @@ async def load_object(body: bytearray | memoryview, budget: Budget) -> dict[str,
     return value
 
 
-async def _dict(inputs: dict[str, Any], dtype: Any, budget: Budget) -> dict[str, Tensor]:
+async def _dict(inputs: Mapping[str, object], dtype: object, budget: Budget) -> dict[str, Tensor]:
     if not inputs:
         raise Refusal(400, "BadRequestError", '"inputs" is empty')
     check_count(len(inputs))
@@ -91,7 +90,7 @@ async def _dict(inputs: dict[str, Any], dtype: Any, budget: Budget) -> dict[str,
     }
 
 
-async def _tensor(entry: dict[str, Any], dtype: Any, name: str, budget: Budget) -> Tensor:
+async def _tensor(entry: Mapping[str, object], dtype: object, name: str, budget: Budget) -> Tensor:
     if "data" not in entry or not entry.keys() <= TENSOR_KEYS:
         raise Refusal(400, "BadRequestError", f"{name} must have data, and may have dtype and shape, and nothing else")
     dtype = entry.get("dtype", dtype)
@@ -99,9 +98,9 @@ async def _tensor(entry: dict[str, Any], dtype: Any, name: str, budget: Budget) 
     return await _read(entry["data"], chosen, entry.get("shape"), name, budget)
 
 
-async def _read(data: Any, dtype: torch.dtype | None, shape: Any, name: str, budget: Budget) -> Tensor:
+async def _read(data: object, dtype: torch.dtype | None, shape: object, name: str, budget: Budget) -> Tensor:
     return await budget.apart(num_bytes_read(data), from_json, data, dtype, shape, name=name)
 
 
-async def _entry(tensor: Tensor, writer: TensorWriter) -> dict[str, Any]:
+async def _entry(tensor: Tensor, writer: TensorWriter) -> dict[str, object]:
     return {"data": await writer.write(tensor), "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}

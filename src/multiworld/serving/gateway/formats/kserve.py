@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -85,11 +84,11 @@ async def answer_question(
     signature: Signature | None = None,
 ) -> tuple[list[Buffer], int]:
     """Return the pieces of the answer's body, and the length of its JSON part if binary tensors follow, else 0."""
-    outputs: list[dict[str, Any]] = []
+    outputs: list[Mapping[str, object]] = []
     pieces: list[Buffer] = []
     names = [] if signature is None else [spec.name for spec in signature.outputs]
     for name, tensor, is_binary in _outputs(question, named_tensors(payload, "output", names)):
-        entry: dict[str, Any] = {"name": name, "datatype": kserve_name(tensor.dtype), "shape": list(tensor.shape)}
+        entry: dict[str, object] = {"name": name, "datatype": kserve_name(tensor.dtype), "shape": list(tensor.shape)}
         if is_binary:
             data = await budget.apart(tensor.nbytes, as_bytes, tensor)
             budget.take(len(data))
@@ -98,20 +97,20 @@ async def answer_question(
         else:
             entry["data"] = await writer.write(tensor, is_flat=True)
         outputs.append(entry)
-    answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": outputs}
+    answer: dict[str, object] = {"model_name": model, "model_version": version, "outputs": outputs}
     if question.id is not None:
         answer["id"] = question.id
     header = writer.dump(answer)
     return [*header, *pieces], sum(map(len, header)) if pieces else 0
 
 
-def model_metadata(signature: Signature | None) -> dict[str, list[dict[str, Any]]]:
+def model_metadata(signature: Signature | None) -> Mapping[str, Sequence[Mapping[str, object]]]:
     """Return the inputs and outputs, as far as they are known and the protocol can name their types."""
     known = signature or Signature(takes=None)
     return {"inputs": _metadata(known.inputs), "outputs": _metadata(known.outputs)}
 
 
-def _metadata(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
+def _metadata(specs: tuple[TensorSpec, ...]) -> Sequence[Mapping[str, object]]:
     datatypes = [KSERVE_NAMES.get(DTYPES[spec.dtype]) if spec.dtype in DTYPES else None for spec in specs]
     if None in datatypes:
         return []
@@ -122,7 +121,7 @@ def _metadata(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
 
 
 async def _question(
-    request: dict[str, Any], body: bytearray, length: int, budget: Budget, signature: Signature
+    request: Mapping[str, object], body: bytearray, length: int, budget: Budget, signature: Signature
 ) -> Question:
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or not inputs or not all(isinstance(each, dict) for each in inputs):
@@ -162,7 +161,9 @@ def _outputs(question: Question, named: dict[str, Tensor]) -> list[tuple[str, Te
     return [(name, named[name], is_binary) for name, is_binary in question.wanted.items()]
 
 
-async def _input(entry: dict[str, Any], name: str, body: bytearray, at: int, budget: Budget) -> tuple[Tensor, int]:
+async def _input(
+    entry: Mapping[str, object], name: str, body: bytearray, at: int, budget: Budget
+) -> tuple[Tensor, int]:
     dtype, shape = kserve_dtype(entry.get("datatype")), checked_shape(entry.get("shape"))
     size = _parameters(entry, f"input {name!r:.80}", ("binary_data_size", "content_type")).get("binary_data_size")
     if size is None:
@@ -191,7 +192,7 @@ def _header_length(body: bytearray, headers: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _wanted(outputs: Any, is_binary: bool) -> dict[str, bool] | None:
+def _wanted(outputs: object, is_binary: bool) -> dict[str, bool] | None:
     if outputs is None or outputs == []:
         return None
     wanted: dict[str, bool] = {}
@@ -205,7 +206,7 @@ def _wanted(outputs: Any, is_binary: bool) -> dict[str, bool] | None:
     return wanted
 
 
-def _payload(kind: Any, named: dict[str, Tensor], signature: Signature) -> Payload:
+def _payload(kind: object, named: dict[str, Tensor], signature: Signature) -> Payload:
     """Return what the model is called with."""
     if kind is None or kind == "":
         kind = signature.takes or ("tensor" if len(named) == 1 else "dict")
@@ -248,7 +249,7 @@ def _listed(names: Collection[str]) -> str:
     return f"{', '.join(names):.400}"
 
 
-def _timeout_s(value: Any) -> float | None:
+def _timeout_s(value: object) -> float | None:
     """Return a time limit, which the protocol counts in microseconds."""
     if value in NOTHING and value is not False:
         return None
@@ -257,14 +258,14 @@ def _timeout_s(value: Any) -> float | None:
     return value / 1e6
 
 
-def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+def _flag(parameters: Mapping[str, object], name: str, *, default: bool) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
         raise _bad(f"parameters.{name} must be true or false, got {value!r:.40}")
     return value
 
 
-def _parameters(entry: dict[str, Any], what: str, served: Collection[str]) -> dict[str, Any]:
+def _parameters(entry: Mapping[str, object], what: str, served: Collection[str]) -> Mapping[str, object]:
     """Return those that are given, and not null; refused: those that are not served here."""
     parameters = entry.get("parameters") or {}
     if not isinstance(parameters, dict):

@@ -86,7 +86,7 @@ async def encode(payload: Payload, budget: Budget) -> tuple[list[Buffer], dict[s
         kind, named = "list", {str(index): tensor for index, tensor in enumerate(payload)}
     if METADATA in named:
         raise Refusal(406, "NotAcceptableError", f"safetensors cannot hold a tensor of the name {METADATA}")
-    header: dict[str, Any] = {METADATA: {KIND: kind}}
+    header: dict[str, Mapping[str, object]] = {METADATA: {KIND: kind}}
     pieces: list[Buffer] = []
     end = 0
     for name, tensor in sorted(named.items(), key=lambda item: -item[1].dtype.itemsize):  # so that each is aligned
