@@ -24,6 +24,7 @@ from multiworld.serving import (
     Tracing,
 )
 from multiworld.serving.control.actions import CanaryPassed
+from multiworld.serving.tracing.hops import Sent
 from multiworld.world.procfs import EXITED, process_start_time, process_state
 
 pytestmark = pytest.mark.process
@@ -64,8 +65,10 @@ async def traced_through_a_death(served: Deployment, exporter: Any) -> None:
     asking = asyncio.create_task(served.infer(torch.tensor([0.2]), report=report))
     await asyncio.sleep(0)  # it was sent in that turn
     (open_,) = served._front.requests.all_open()
-    holder = open_.item.extra["hops"][-1]["to"]
-    (busy,) = [replica for replica in served.replicas if replica["id"] == holder]
+    assert open_.item.context.hops is not None
+    sent = open_.item.context.hops.own[-1]
+    assert isinstance(sent, Sent)
+    (busy,) = [replica for replica in served.replicas if replica["id"] == sent.to]
     os.kill(busy["pid"], signal.SIGKILL)
     assert float(await asking) == pytest.approx(1.4)  # type: ignore[arg-type]
     assert report.versions == {"slow": (1,), "last": (1,)}

@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from ...errors import MultiworldError, WorldClosedError
@@ -15,7 +16,6 @@ from ...world.manager import WorldManager
 from ..errors import MemberLostError, ServingError
 from ..graph import GATEWAY, Graph
 from ..member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
-from ..tracing.hops import HOPS, sent
 from .custody import Custody, Loss, Refusal
 from .edge import Edge
 from .packets import Item, Kind, Note
@@ -318,8 +318,8 @@ class Node:
     def _route(self, item: Item, stage: str) -> bytes:
         if stage in self._merging:
             return item.id
-        key = item.extra.get("key") if item.extra else None
-        return key.encode() if isinstance(key, str) else b""
+        key = item.context.key
+        return b"" if key is None else key.encode()
 
     def _pump(self, stage: str) -> None:
         custody, items = self.custody[stage], self._items[stage]
@@ -330,8 +330,10 @@ class Node:
                 continue
             item.deaths = custody.marked(item.id)
             item.replayed = item.replayed or custody.was_replayed(item.id)
-            if item.kind != Kind.ERROR and item.extra and HOPS in item.extra and stage != GATEWAY:
-                item.extra = sent(item.extra, stage, peer, at=time.time(), attempt=item.attempt, holders=custody.peers)
+            hops = item.context.hops
+            if hops is not None and item.kind != Kind.ERROR and stage != GATEWAY:
+                hops = hops.with_sent(stage, peer, at=time.time(), attempt=item.attempt, holders=custody.peers)
+                item.context = replace(item.context, hops=hops)
             edge.post(item)
 
     # ---- what edges say

@@ -3,7 +3,7 @@
 A packet is some bytes, sent as a tensor ``[n]`` uint8, or as a list of tensors that begins with it:
 
     version, number of records
-    records of items: kind, flags, attempt, deaths, origin, id, time budget, sizes; description; extra
+    records of items: kind, flags, attempt, deaths, origin, id, time budget, sizes; description; context
     records of notes: kind, a number, ids
     the payloads of up to ``INLINE_BYTES``, each aligned; the tensors of larger ones follow the packet in the list
 
@@ -12,11 +12,10 @@ The time budget is what is left of the request's deadline when the packet leaves
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +25,10 @@ from ...channel.parcel import Parcel, Received
 from ...channel.tensors import Layout, describe, memory_of, parse_layout, payload_segments
 from ...errors import ProtocolError
 from ...wire.copying import ALIGNMENT
+from .context import EMPTY, RequestContext
+from .context import decode as decode_context
+from .context import encode as encode_context
+from .error_answer import ErrorAnswer
 from .payloads import Packed
 
 __all__ = ["INLINE_BYTES", "Item", "Kind", "Note", "as_tensors", "decode", "encode"]
@@ -35,7 +38,7 @@ INLINE_BYTES: Final = 64 << 10
 ID_BYTES: Final = 16
 HEAD: Final = struct.Struct("<BxxxI")
 RECORD: Final = struct.Struct("<BBHHHIIQd16s")
-"""Kind, flags, attempt, deaths, origin, description, extra, size, budget, id."""
+"""Kind, flags, attempt, deaths, origin, description, context, size, budget, id."""
 REPLAYED: Final = 1
 _PADDING: Final = bytes(ALIGNMENT)
 
@@ -105,12 +108,12 @@ class Item:
     """One request on one edge: where it belongs, what is known of it, and its payload.
 
     ``id``: 16 bytes. ``origin``: the number of the gateway that waits for the answer. ``attempt``: of that gateway.
-    ``deaths``: of replicas that held it. ``replayed``: some replica may have executed it before. ``extra``: JSON.
+    ``deaths``: of replicas that held it. ``replayed``: some replica may have executed it before.
     ``source``: the stage that it came from, as the receiver knows.
     """
 
     __slots__ = (
-        "attempt", "deadline", "deaths", "extra", "id", "kind", "meta", "offset", "origin", "packed", "packet",
+        "attempt", "context", "deadline", "deaths", "id", "kind", "meta", "offset", "origin", "packed", "packet",
         "replayed", "size_bytes", "source", "tensors",
     )  # fmt: skip
 
@@ -119,7 +122,7 @@ class Item:
         self.attempt = 1
         self.deaths = 0
         self.replayed = False
-        self.extra: dict[str, Any] = {}
+        self.context: RequestContext = EMPTY
         self.meta = b""
         self.size_bytes = 0
         self.tensors: list[Tensor] = []
@@ -153,24 +156,23 @@ class Item:
             self.size_bytes = sum(map(len, segments))
         return self
 
-    def carry_error(self, error: dict[str, Any]) -> Item:
+    def carry_error(self, error: ErrorAnswer) -> Item:
         """Make this an error, which goes to the gateway in the answer's place."""
         self.kind = Kind.ERROR
-        return self.carry(torch.frombuffer(bytearray(json.dumps(error).encode()), dtype=torch.uint8))
+        return self.carry(torch.frombuffer(bytearray(error.encode()), dtype=torch.uint8))
 
     @property
-    def error(self) -> dict[str, Any]:
+    def error(self) -> ErrorAnswer:
         """What an error carries."""
         payload = self.payload
         if not isinstance(payload, Tensor):
             raise ProtocolError("an error that is no text")
-        value: dict[str, Any] = json.loads(bytes(memory_of(payload)))
-        return value
+        return ErrorAnswer.decode(bytes(memory_of(payload)))
 
     def successor(self, kind: int = Kind.ITEM) -> Item:
         """Return what goes on in this one's place, still without a payload."""
         item = Item(kind, self.id, self.origin, self.deadline)
-        item.attempt, item.replayed, item.extra = self.attempt, self.replayed, self.extra
+        item.attempt, item.replayed, item.context = self.attempt, self.replayed, self.context
         return item
 
     def copy_payload(self, item: Item) -> Item:
@@ -189,8 +191,8 @@ def encode(items: Sequence[Item], notes: Sequence[Note] = (), *, now: float) -> 
     bodies: list[bytes | memoryview] = []
     large: list[Tensor] = []
     for item in items:
-        extra = json.dumps(item.extra).encode() if item.extra else b""
-        parts += (_record(item, len(extra), now), item.meta, extra)
+        context = b"" if item.context is EMPTY else encode_context(item.context)
+        parts += (_record(item, len(context), now), item.meta, context)
         if item.size_bytes > INLINE_BYTES:
             large += item.tensors
         else:
@@ -208,7 +210,7 @@ def as_tensors(packed: bytearray, large: list[Tensor]) -> Payload:
     return [first, *large] if large else first
 
 
-def _record(item: Item, extra_bytes: int, now: float) -> bytes:
+def _record(item: Item, context_bytes: int, now: float) -> bytes:
     return RECORD.pack(
         item.kind,
         REPLAYED if item.replayed else 0,
@@ -216,7 +218,7 @@ def _record(item: Item, extra_bytes: int, now: float) -> bytes:
         item.deaths,
         item.origin,
         len(item.meta),
-        extra_bytes,
+        context_bytes,
         item.size_bytes,
         item.deadline - now,
         item.id,
@@ -262,7 +264,7 @@ def _decode(packet: _Packet, large: list[Tensor], now: float) -> tuple[list[Item
     notes: list[Note] = []
     position, record_bytes = HEAD.size, RECORD.size
     for _ in range(num_records):
-        kind, flags, attempt, deaths, origin, meta, extra, size, budget, id_ = RECORD.unpack_from(memory, position)
+        kind, flags, attempt, deaths, origin, meta, context, size, budget, id_ = RECORD.unpack_from(memory, position)
         position += record_bytes
         if kind > Kind.ERROR:
             end = position + size * ID_BYTES
@@ -277,9 +279,9 @@ def _decode(packet: _Packet, large: list[Tensor], now: float) -> tuple[list[Item
         item.attempt, item.deaths, item.replayed, item.size_bytes = attempt, deaths, bool(flags & REPLAYED), size
         item.meta = bytes(memory[position : position + meta])
         position += meta
-        if extra:
-            item.extra = json.loads(bytes(memory[position : position + extra]))
-            position += extra
+        if context:
+            item.context = decode_context(bytes(memory[position : position + context]))
+            position += context
         items.append(item)
     packet.is_single = len(items) == 1
     _attach(items, packet, position + -position % ALIGNMENT, large)

@@ -20,8 +20,9 @@ from ..errors import (
     ServingError,
     StateLostError,
 )
+from ..flow.context import Versions
 from ..ingress.answers import Asked, Report
-from ..ingress.versions import Versions, joined
+from ..ingress.versions import joined
 from .cache import Step
 from .message import SEQUENCE_BYTES, pack
 from .turns import Turns

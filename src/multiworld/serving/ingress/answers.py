@@ -1,20 +1,12 @@
-"""What is asked and told besides payloads: how, errors in place of answers, and what is known of their way."""
+"""What is asked and told besides payloads: how a request is asked, and what is known of its way."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from .. import errors
-from ..errors import ServingError
-
-__all__ = ["DOUBTFUL", "Asked", "Report", "error_of", "fields_of"]
-
-DOUBTFUL = "doubtful"
-"""Marks an error that is not the last word: the request may still be answered by a replica that has it, too."""
-CLASSES: dict[str, type[ServingError]] = {name: getattr(errors, name) for name in errors.__all__}
-"""What a replica may answer with: the user's code may raise any of them."""
+__all__ = ["Asked", "Report"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,22 +38,3 @@ class Asked(TypedDict, total=False):
     timeout_s: float | None
     key: str | None
     report: Report | None
-
-
-def fields_of(error: ServingError) -> dict[str, Any]:
-    """Return what ``error_of`` reads, ready for JSON."""
-    return {"type": type(error).__name__, "args": list(error.args)}
-
-
-def error_of(fields: dict[str, Any]) -> ServingError:
-    """Return the error; one of a class that is not known here as a ServingError with its text."""
-    kind = CLASSES.get(str(fields.get("type")))
-    arguments = fields.get("args")
-    if kind is None or not isinstance(arguments, list):
-        return ServingError(f"an unknown error came back: {fields!r}")
-    try:
-        error = kind(*arguments)
-        str(error)  # the user's code may have made it, of anything
-    except (TypeError, ValueError):
-        return ServingError(f"a malformed error came back: {fields!r}")
-    return error

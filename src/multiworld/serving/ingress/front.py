@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from torch import Tensor
@@ -30,21 +31,23 @@ from ..errors import (
     ServingError,
     StageUnavailableError,
 )
+from ..flow.context import EMPTY, RequestContext, Versions
 from ..flow.custody import Refusal
 from ..flow.edge import Edge
+from ..flow.error_answer import ErrorAnswer
 from ..flow.node import Node, Place
 from ..flow.packets import Item, Kind
 from ..flow.payloads import digest_of
 from ..graph import GATEWAY, INPUT
 from ..member.failure import Failure
 from ..replica.results import sendable
-from ..tracing.hops import HOPS, merged
+from ..tracing.hops import Hops, merged
 from ..tracing.spans import Journey
 from ..tracing.tracer import Tracer
 from .admission import Admission
-from .answers import DOUBTFUL, Report, error_of
+from .answers import Report
 from .requests import Open, Requests
-from .versions import Versions, merged_weights, versions_of
+from .versions import merged_weights, versions_of
 
 __all__ = ["Front"]
 
@@ -177,9 +180,9 @@ class Front:
 
     def _versions(self, request: Open) -> Versions:
         """Return the versions of the weights that an answered request was executed with."""
-        if not request.extras:
+        if not request.contexts:
             return self._first_versions
-        parts = [(stage, request.extras.get(stage, {})) for stage in self._graph.outputs]
+        parts = [(stage, request.contexts.get(stage, EMPTY)) for stage in self._graph.outputs]
         return versions_of(self._graph, merged_weights(self._graph, parts))
 
     async def _wait_with_others(self, request: Open, timeout_s: float | None, *, is_first: bool) -> Payload | None:
@@ -237,7 +240,7 @@ class Front:
         deadline = math.inf if timeout_s is None else now + timeout_s
         item = Item(Kind.ITEM, id_, self.number, deadline).carry(_ready(payload))
         if key is not None:
-            item.extra = {"key": _checked_key(key)}
+            item.context = RequestContext(key=_checked_key(key))
         waited_s = max(self.node.custody[stage].waited_s(now) for stage in self._first)
         retry_after_s = self.requests.retry_after_s(item.size_bytes, now=now, waited_s=waited_s)
         if retry_after_s is not None:
@@ -251,7 +254,7 @@ class Front:
         if self.tracer is not None:
             request.trace = self.tracer.begin("" if report is None else report.traceparent)
             if request.trace is not None:
-                item.extra = {**item.extra, HOPS: []}
+                item.context = replace(item.context, hops=Hops())
         self.requests.open(request)
         return request
 
@@ -284,8 +287,8 @@ class Front:
             edge.mention(Kind.RELEASED, item.id, size_bytes=item.size_bytes)
             self.num_replayed += item.replayed
             request = self.requests.get(item.id)
-            if request is not None and item.extra and edge.stage not in request.parts:
-                request.extras[edge.stage] = item.extra
+            if request is not None and item.context is not EMPTY and edge.stage not in request.parts:
+                request.contexts[edge.stage] = item.context
             if request is None:
                 self.requests.num_repeated += 1
             elif item.kind == Kind.ERROR:
@@ -309,9 +312,9 @@ class Front:
             if not request.waiter.done():
                 request.waiter.set_result(answer)
 
-    def _failed(self, request: Open, fields: dict[str, Any]) -> None:
-        error = error_of(fields)
-        if not fields.get(DOUBTFUL):
+    def _failed(self, request: Open, answer: ErrorAnswer) -> None:
+        error = answer.error()
+        if not answer.doubtful:
             self._fail(request, error)
         elif request.id not in self._doubtful:
             self._doubtful[request.id] = (time.monotonic() + self.requests.patience_s, error)
@@ -340,6 +343,7 @@ class Front:
     def _finish_trace(self, request: Open, error: ServingError | None, kind: str = "") -> None:
         assert self.tracer is not None
         ended, took_s = time.time(), time.monotonic() - request.opened_at
+        contexts = (request.item.context, *request.contexts.values())
         journey = Journey(
             pipeline=self.pipeline,
             gateway=self.member,
@@ -347,7 +351,7 @@ class Front:
             opened=ended - took_s,
             ended=ended,
             attempts=request.attempt,
-            hops=merged([request.item.extra, *request.extras.values()]),
+            hops=merged([context.hops for context in contexts if context.hops is not None]).read(),
             error=type(error).__name__ if error is not None else kind,
             error_text="" if error is None else str(error),
             where=str(getattr(error, "where", "")),

@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from ..flow.context import RequestContext
 from ..flow.retry import MAX_ATTEMPTS
 from .admission import Admission
 from .patience import Patience
@@ -25,7 +26,7 @@ class Open:
     """A request without its answer. ``item``: its input as it is sent. ``waiter``: whoever waits for the answer."""
 
     __slots__ = (
-        "attempt", "chosen", "deadline", "digest", "extras", "id", "is_shared", "item", "label", "num_waiters",
+        "attempt", "chosen", "contexts", "deadline", "digest", "id", "is_shared", "item", "label", "num_waiters",
         "opened_at", "parts", "sent_at", "size_bytes", "trace", "waiter",
     )  # fmt: skip
 
@@ -48,7 +49,7 @@ class Open:
         """Whether several wait for its answer, or did."""
         self.parts: dict[str, Any] = {}
         """The answers of the output stages that have come so far."""
-        self.extras: dict[str, Any] = {}
+        self.contexts: dict[str, RequestContext] = {}
         """What was noted on them on their way, by stage; nothing on most."""
         self.trace: Any = None
         """What the tracer knows of it; None: it is not traced."""

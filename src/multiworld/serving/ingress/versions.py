@@ -5,47 +5,39 @@ A replica notes its version, unless it is the first: so requests of a deployment
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from ..flow.context import RequestContext, Versions
 from ..graph import INPUT, Graph
 
-__all__ = ["FIRST", "WEIGHTS", "Versions", "joined", "merged_weights", "shown", "versions_of", "with_version"]
+__all__ = ["FIRST", "joined", "merged_weights", "shown", "versions_of", "with_version"]
 
 FIRST = 1
 """The weights that a deployment begins with."""
-WEIGHTS = "weights"
-"""The name of the notes in an item's ``extra``."""
-
-Versions = Mapping[str, tuple[int, ...]]
-"""By stage. More than one: parts of the request were executed by replicas of different versions."""
-Extra = Mapping[str, Any]
-Noted = dict[str, list[int]]
 
 
-def with_version(weights: Mapping[str, list[int]], stage: str, version: int) -> Noted:
+def with_version(weights: Versions, stage: str, version: int) -> Versions:
     """Return the notes on a request that a replica of that version has executed."""
-    return {**weights, stage: [version]} if version != FIRST else dict(weights)
+    return {**weights, stage: (version,)} if version != FIRST else weights
 
 
-def merged_weights(graph: Graph, parts: Sequence[tuple[str, Extra]]) -> Noted:
+def merged_weights(graph: Graph, parts: Sequence[tuple[str, RequestContext]]) -> Versions:
     """Return the notes on a request whose parts come from these stages, or from INPUT.
 
     A stage that several parts went through, one of them noted and another not, was executed in the first version too.
     """
-    if not any(WEIGHTS in extra for _, extra in parts):
+    if not any(context.weights for _, context in parts):
         return {}
     found: dict[str, set[int]] = {}
-    for source, extra in parts:
-        noted = extra.get(WEIGHTS, {})
+    for source, context in parts:
         for stage in _passed(graph, source):
-            found.setdefault(stage, set()).update(noted.get(stage, (FIRST,)))
-    return {stage: sorted(numbers) for stage, numbers in found.items() if numbers != {FIRST}}
+            found.setdefault(stage, set()).update(context.weights.get(stage, (FIRST,)))
+    return {stage: tuple(sorted(numbers)) for stage, numbers in found.items() if numbers != {FIRST}}
 
 
-def versions_of(graph: Graph, noted: Mapping[str, Sequence[int]]) -> Versions:
+def versions_of(graph: Graph, noted: Versions) -> Versions:
     """Return the versions of all stages."""
-    return {stage: tuple(noted.get(stage, (FIRST,))) for stage in graph.order}
+    return {stage: noted.get(stage, (FIRST,)) for stage in graph.order}
 
 
 def joined(one: Versions, other: Versions) -> Versions:

@@ -22,15 +22,16 @@ from ..errors import (
     StageFailedError,
     StateLostError,
 )
+from ..flow.context import EMPTY, RequestContext
 from ..flow.custody import Refusal
 from ..flow.edge import Edge
+from ..flow.error_answer import ErrorAnswer
 from ..flow.node import Node, Place
 from ..flow.packets import Item, Kind
 from ..flow.payloads import Packed
 from ..graph import GATEWAY, INPUT, Batch
-from ..ingress.answers import DOUBTFUL, fields_of
-from ..ingress.versions import FIRST, WEIGHTS, merged_weights, with_version
-from ..tracing.hops import HOPS, executed, merged
+from ..ingress.versions import FIRST, merged_weights, with_version
+from ..tracing.hops import Executed, merged
 from .black_box import carried
 from .canary import CanaryKeeper
 from .executor import Executor, Job, Result, describe_error
@@ -257,8 +258,8 @@ class Replica:
                 request.inputs.clear()
                 return
             # One part that was sent once, hither, would show that no other replica can have had them all.
-            fields = fields_of(RequestLostError(self.stage.name, "an earlier one"))
-            error = item.successor().carry_error({**fields, DOUBTFUL: True})
+            lost = RequestLostError(self.stage.name, "an earlier one")
+            error = item.successor().carry_error(ErrorAnswer.of(lost, doubtful=True))
             if self._targets == (GATEWAY,):  # which waits for another answer itself
                 request.is_doubt = True
                 self._pass_on(request, error)
@@ -363,7 +364,7 @@ class Replica:
         except Exception as error:  # the user's result, or error, is another thing than it seemed
             logger.exception("what stage %s gave cannot be passed on", self.stage.name)
             failure = StageFailedError(self.stage.name, self.member, describe_error(error))
-            self._pass_on(request, job.inputs[0].successor().carry_error(fields_of(failure)))
+            self._pass_on(request, job.inputs[0].successor().carry_error(ErrorAnswer.of(failure)))
 
     def _pass_result(self, job: Job, request: _Open, result: Result) -> None:
         if isinstance(result, PayloadMismatchError):
@@ -373,8 +374,11 @@ class Replica:
                 if edge.is_prompt:
                     edge.say_soon(Kind.EXECUTED, job.id)
         first = job.inputs[0]
-        if first.extra or self.version != FIRST or (self._merges and any(part.extra for part in job.inputs)):
-            first.extra = self._noted(job, request, result)
+        is_noted = first.context is not EMPTY or (
+            self._merges and any(part.context is not EMPTY for part in job.inputs)
+        )
+        if is_noted or self.version != FIRST:
+            first.context = self._noted(job, request, result)
         if isinstance(result, ServingError):
             self._fail(request, first, result)
         elif isinstance(result, Exception):
@@ -389,25 +393,21 @@ class Replica:
             following.attempt = request.attempt
             self._pass_on(request, following.carry(result))
 
-    def _noted(self, job: Job, request: _Open, result: Result) -> dict[str, Any]:
+    def _noted(self, job: Job, request: _Open, result: Result) -> RequestContext:
         """Return what goes on with the result: the weights that it came through, and its hops if it is traced."""
-        extras = [part.extra for part in job.inputs]
-        extra = {name: value for part in extras for name, value in part.items()}
-        if len(extras) == 1:
-            weights = extra.get(WEIGHTS, {})
+        contexts = [part.context for part in job.inputs]
+        if len(contexts) == 1:
+            weights = contexts[0].weights
         else:
-            weights = merged_weights(self.node.place.graph, list(zip(self._sources, extras, strict=True)))
-        extra[WEIGHTS] = with_version(weights, self.stage.name, self.version)
-        if not extra[WEIGHTS]:
-            del extra[WEIGHTS]
-        if HOPS in extra:
-            extra[HOPS] = merged(extras)
+            weights = merged_weights(self.node.place.graph, list(zip(self._sources, contexts, strict=True)))
+        traced = [context.hops for context in contexts if context.hops is not None]
+        hops = None
+        if traced:
             took_s, batch = self.executor.last_call
             now = time.time()
-            extra = executed(
-                extra,
-                self.stage.name,
-                self.member,
+            executed = Executed(
+                by=self.member,
+                stage=self.stage.name,
                 arrived=now - (time.monotonic() - request.arrived_at),
                 began=now - took_s,
                 ended=now,
@@ -415,7 +415,9 @@ class Replica:
                 version=self.version,
                 error=describe_error(result)[:MAX_NOTED] if isinstance(result, Exception) else "",
             )
-        return extra
+            hops = merged(traced).with_hop(executed)
+        key = next((context.key for context in reversed(contexts) if context.key is not None), None)
+        return RequestContext(key=key, weights=with_version(weights, self.stage.name, self.version), hops=hops)
 
     def _fail(self, request: _Open, item: Item, error: ServingError) -> None:
         if isinstance(error, BadRequestError) and not error.stage:
@@ -424,10 +426,10 @@ class Replica:
         elif isinstance(error, StateLostError):
             error = StateLostError(self.stage.name, error.sequence)
         try:
-            failed = item.successor().carry_error(fields_of(error))
+            failed = item.successor().carry_error(ErrorAnswer.of(error))
         except (TypeError, ValueError):  # the user's code raised one of ours, with something in it that is no JSON
             error = StageFailedError(self.stage.name, self.member, describe_error(error))
-            failed = item.successor().carry_error(fields_of(error))
+            failed = item.successor().carry_error(ErrorAnswer.of(error))
         self._pass_on(request, failed)
 
     def _pass_on(self, request: _Open, item: Item) -> None:
@@ -449,7 +451,7 @@ class Replica:
 
     def refused(self, stage: str, item: Item, refusal: Refusal) -> None:
         error = PoisonedRequestError(stage, refusal.deaths) if refusal.deaths else RequestLostError(stage, refusal.peer)
-        failed = item.successor().carry_error(fields_of(error))
+        failed = item.successor().carry_error(ErrorAnswer.of(error))
         if item.id not in self._open:  # released long ago: this is the copy that was kept for such a case
             self._open[item.id] = request = _Open(item.attempt, time.monotonic())
             request.taken = True
@@ -546,7 +548,7 @@ class Replica:
 
 
 def _is_final(item: Item) -> bool:
-    return item.kind == Kind.ERROR and not item.error.get(DOUBTFUL)
+    return item.kind == Kind.ERROR and not item.error.doubtful
 
 
 def _input_from(stage: str) -> str:

@@ -1,69 +1,86 @@
 """Decide what is noted on a traced request on its way: who was sent it when, and who executed it how. Pure.
 
-The notes travel in the item's ``extra``, which is empty otherwise. That is shared with copies of the item, so each note
-makes a new one. Times are Unix times, of the host that notes them.
+Times are Unix times, of the host that notes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-__all__ = ["HOPS", "executed", "merged", "sent"]
+from ...errors import MessageError
+from ...process.messages import Json, from_json
 
-HOPS = "hops"
-"""The name of the notes in ``extra``; a request without it is not traced."""
+__all__ = ["Executed", "Hop", "Hops", "Sent", "merged"]
+
 MAX_HOPS = 256
 
-Extra = Mapping[str, Any]
 
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A replica of the stage was sent the request. ``attempt``: of the gateway.
 
-def sent(
-    extra: Extra, stage: str, peer: str, *, at: float, attempt: int, holders: Iterable[str] = ()
-) -> dict[str, Any]:
-    """Note that a stage's replica is sent the request. ``holders``: those of the stage that still live.
-
-    If it was sent to another one before, that one is lost, or suspect if it lives.
+    ``why``: it was sent to another one before, which is "lost", or "suspect" if it lives.
     """
-    former = [hop["to"] for hop in extra[HOPS] if hop.get("to") and hop["stage"] == stage and hop["attempt"] == attempt]
-    hop: dict[str, Any] = {"to": peer, "stage": stage, "at": at, "attempt": attempt}
-    if former:
-        hop["why"] = "suspect" if former[-1] in holders else "lost"
-    return _with(extra, hop)
+
+    to: str
+    stage: str
+    at: float
+    attempt: int
+    why: str = ""
 
 
-def executed(
-    extra: Extra,
-    stage: str,
-    replica: str,
-    *,
-    arrived: float,
-    began: float,
-    ended: float,
-    batch: int,
-    version: int,
-    error: str = "",
-) -> dict[str, Any]:
-    """Note that a replica has executed the request, together with others if ``batch`` is above 1."""
-    hop = {
-        "by": replica,
-        "stage": stage,
-        "arrived": arrived,
-        "began": began,
-        "ended": ended,
-        "batch": batch,
-        "version": version,
-    }
-    return _with(extra, {**hop, "error": error} if error else hop)
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """A replica has executed the request, together with others if ``batch`` is above 1."""
+
+    by: str
+    stage: str
+    arrived: float
+    began: float
+    ended: float
+    batch: int
+    version: int
+    error: str = ""
 
 
-def merged(extras: Sequence[Extra]) -> list[dict[str, Any]]:
+Hop = Sent | Executed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hops:
+    """The notes on one request. ``own``: of this process. ``received``: of others, as JSON.
+
+    Most processes only pass on what they received; it is read where the trace ends.
+    """
+
+    received: tuple[Json, ...] = ()
+    own: tuple[Hop, ...] = ()
+
+    def with_sent(self, stage: str, peer: str, *, at: float, attempt: int, holders: Iterable[str] = ()) -> Hops:
+        """Note that a stage's replica is sent the request. ``holders``: those of the stage that still live."""
+        former = [hop.to for hop in self.own if isinstance(hop, Sent) and (hop.stage, hop.attempt) == (stage, attempt)]
+        why = ("suspect" if former[-1] in holders else "lost") if former else ""
+        return self.with_hop(Sent(to=peer, stage=stage, at=at, attempt=attempt, why=why))
+
+    def with_hop(self, hop: Hop) -> Hops:
+        """Return these and one more; the oldest go where there are too many."""
+        return replace(self, received=self.received[-MAX_HOPS:], own=(*self.own[-MAX_HOPS:], hop))
+
+    def read(self) -> tuple[Hop, ...]:
+        """Return all, each once, but those that are none."""
+        hops: list[Hop] = []
+        for fields in self.received:
+            kind: type[Hop] = Sent if isinstance(fields, Mapping) and "to" in fields else Executed
+            with suppress(MessageError):
+                hops.append(from_json(kind, fields))
+        return tuple(dict.fromkeys((*hops, *self.own)))
+
+
+def merged(parts: Sequence[Hops]) -> Hops:
     """Return the notes of the parts of one request, each once: what came before they were parted is in all of them."""
-    hops: list[dict[str, Any]] = []
-    for extra in extras:
-        hops += [hop for hop in extra.get(HOPS, ()) if hop not in hops]
-    return hops
-
-
-def _with(extra: Extra, hop: dict[str, Any]) -> dict[str, Any]:
-    return {**extra, HOPS: [*extra[HOPS][-MAX_HOPS:], hop]}
+    received: list[Json] = []
+    for hops in parts:
+        received += [fields for fields in hops.received if fields not in received]
+    return Hops(received=tuple(received), own=tuple(dict.fromkeys(hop for hops in parts for hop in hops.own)))

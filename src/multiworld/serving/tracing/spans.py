@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from .hops import Executed, Hop, Sent
 
 __all__ = ["Event", "Journey", "Span", "spans_of"]
 
@@ -27,7 +28,7 @@ class Journey:
     opened: float
     ended: float
     attempts: int
-    hops: Sequence[Mapping[str, Any]] = ()
+    hops: tuple[Hop, ...] = ()
     error: str = ""
     error_text: str = ""
     where: str = ""
@@ -70,82 +71,82 @@ def spans_of(journey: Journey) -> tuple[Span, list[Span]]:
         began=journey.opened,
         ended=journey.ended,
         attributes=attributes,
-        events=[_replay(hop) for hop in sends if hop.get("why")],
+        events=[_replay(hop) for hop in sends if hop.why],
         error=journey.error_text or journey.error,
     )
-    done = [hop for hop in journey.hops if hop.get("by")]
+    done = [hop for hop in journey.hops if isinstance(hop, Executed)]
     numbers: dict[str, int] = {}
     below = []
     for index, hop in enumerate(sends):
-        number = numbers[hop["stage"]] = numbers.get(hop["stage"], 0) + 1
-        result = next((each for each in done if each["by"] == hop["to"]), None)
+        number = numbers[hop.stage] = numbers.get(hop.stage, 0) + 1
+        result = next((each for each in done if each.by == hop.to), None)
         if result is not None:
             done.remove(result)
-        following = next((each for each in sends[index + 1 :] if each["stage"] == hop["stage"]), None)
+        following = next((each for each in sends[index + 1 :] if each.stage == hop.stage), None)
         below.append(_attempt(journey, hop, result, number, following))
     return root, below
 
 
-def _sends(journey: Journey) -> list[Mapping[str, Any]]:
+def _sends(journey: Journey) -> list[Sent]:
     """Return to whom it was sent, in order; the parts that a stage joins are one."""
-    first: dict[tuple[str, str, int], Mapping[str, Any]] = {}
-    for hop in sorted((hop for hop in journey.hops if hop.get("to")), key=lambda hop: float(hop["at"])):
-        first.setdefault((hop["stage"], hop["to"], hop["attempt"]), hop)
+    first: dict[tuple[str, str, int], Sent] = {}
+    for hop in sorted((hop for hop in journey.hops if isinstance(hop, Sent)), key=lambda hop: hop.at):
+        first.setdefault((hop.stage, hop.to, hop.attempt), hop)
     return list(first.values())
 
 
 def _attempt(
     journey: Journey,
-    hop: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
+    hop: Sent,
+    result: Executed | None,
     number: int,
-    following: Mapping[str, Any] | None,
+    following: Sent | None,
 ) -> Span:
     attributes: dict[str, Attribute] = {
-        "multiworld.stage": hop["stage"],
-        "multiworld.replica": hop["to"],
+        "multiworld.stage": hop.stage,
+        "multiworld.replica": hop.to,
         "multiworld.attempt": number,
-        "multiworld.gateway_attempt": hop["attempt"],
+        "multiworld.gateway_attempt": hop.attempt,
     }
-    events = [_replay(hop)] if hop.get("why") else []
+    events = [_replay(hop)] if hop.why else []
     if number == 1:
-        attributes["multiworld.wait_s"] = _waited_s(journey, hop["at"])
+        attributes["multiworld.wait_s"] = _waited_s(journey, hop.at)
     if result is None:
-        why = "" if following is None else following.get("why", "")
+        why = "" if following is None else following.why
         if why == "suspect" and following is not None:
-            events.append(Event("suspect", following["at"]))
+            events.append(Event("suspect", following.at))
         return Span(
-            name=hop["stage"],
-            began=hop["at"],
-            ended=journey.ended if following is None else following["at"],
+            name=hop.stage,
+            began=hop.at,
+            ended=journey.ended if following is None else following.at,
             attributes=attributes,
             events=events,
             error={"lost": LOST, "suspect": ""}.get(why, NO_RESULT),
         )
     attributes |= {
-        "multiworld.transfer_s": max(0.0, result["arrived"] - hop["at"]),
-        "multiworld.queue_s": max(0.0, result["began"] - result["arrived"]),
-        "multiworld.compute_s": max(0.0, result["ended"] - result["began"]),
-        "multiworld.batch": result["batch"],
-        "multiworld.weights": result["version"],
+        "multiworld.transfer_s": max(0.0, result.arrived - hop.at),
+        "multiworld.queue_s": max(0.0, result.began - result.arrived),
+        "multiworld.compute_s": max(0.0, result.ended - result.began),
+        "multiworld.batch": result.batch,
+        "multiworld.weights": result.version,
     }
-    events += [Event("arrived", result["arrived"]), Event("executed", result["began"])]
+    events += [Event("arrived", result.arrived), Event("executed", result.began)]
     return Span(
-        name=hop["stage"],
-        began=hop["at"],
-        ended=max(result["ended"], hop["at"]),
+        name=hop.stage,
+        began=hop.at,
+        ended=max(result.ended, hop.at),
         attributes=attributes,
         events=events,
-        error=result.get("error", ""),
+        error=result.error,
     )
 
 
-def _replay(hop: Mapping[str, Any]) -> Event:
-    attributes = {"multiworld.stage": hop["stage"], "multiworld.replica": hop["to"], "multiworld.why": hop["why"]}
-    return Event("replayed", hop["at"], attributes)
+def _replay(hop: Sent) -> Event:
+    attributes = {"multiworld.stage": hop.stage, "multiworld.replica": hop.to, "multiworld.why": hop.why}
+    return Event("replayed", hop.at, attributes)
 
 
 def _waited_s(journey: Journey, at: float) -> float:
     """How long the sender had it before a replica had room: since the entry, or since the last result before it."""
-    ends = [float(hop["ended"]) for hop in journey.hops if hop.get("by") and hop["ended"] <= at]
+    ends = [hop.ended for hop in journey.hops if isinstance(hop, Executed) and hop.ended <= at]
     return max(0.0, at - max([journey.opened, *ends]))

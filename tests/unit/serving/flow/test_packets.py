@@ -11,6 +11,9 @@ import torch
 from multiworld.channel.parcel import Parcel, Received
 from multiworld.channel.tensors import DTYPES
 from multiworld.errors import ProtocolError
+from multiworld.serving.errors import StageFailedError
+from multiworld.serving.flow.context import RequestContext
+from multiworld.serving.flow.error_answer import ErrorAnswer
 from multiworld.serving.flow.packets import INLINE_BYTES, Item, Kind, Note, as_tensors, decode, encode
 from multiworld.wire.copying import ALIGNMENT, address_of, aligned_memory
 
@@ -52,9 +55,9 @@ def test_small_and_large_payloads_keep_their_order_and_owners() -> None:
 
 def test_what_is_known_of_an_item_travels_with_it_and_its_deadline_is_by_the_receivers_clock() -> None:
     sent = item(7, torch.ones(2), deadline=105.0)
-    sent.attempt, sent.deaths, sent.replayed, sent.extra = 2, 1, True, {"key": "ä"}
+    sent.attempt, sent.deaths, sent.replayed, sent.context = 2, 1, True, RequestContext(key="ä")
     ((got,), _) = decode(carried([sent], now=100.0), now=9000.0)
-    assert (got.origin, got.attempt, got.deaths, got.replayed, got.extra) == (3, 2, 1, True, {"key": "ä"})
+    assert (got.origin, got.attempt, got.deaths, got.replayed, got.context) == (3, 2, 1, True, sent.context)
     assert got.deadline == 9005.0
     after = got.successor()
     assert (after.id, after.origin, after.attempt, after.deadline, after.deaths) == (got.id, 3, 2, 9005.0, 0)
@@ -79,10 +82,10 @@ def test_notes_come_with_items_or_alone() -> None:
 
 
 def test_errors_travel_in_an_answers_place() -> None:
-    failed = item(1, torch.ones(1)).successor().carry_error({"type": "StageFailedError", "args": ["a", "b", "c"]})
+    failed = item(1, torch.ones(1)).successor().carry_error(ErrorAnswer.of(StageFailedError("a", "b", "c")))
     ((got,), _) = decode(carried([failed]), now=0.0)
     assert got.kind == Kind.ERROR
-    assert got.error["args"] == ["a", "b", "c"]
+    assert got.error.args == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from multiworld.serving.flow.context import EMPTY, RequestContext
 from multiworld.serving.graph import INPUT, Graph, Stage
 from multiworld.serving.ingress.answers import Report
-from multiworld.serving.ingress.versions import WEIGHTS, merged_weights, shown, versions_of, with_version
+from multiworld.serving.ingress.versions import merged_weights, shown, versions_of, with_version
 from tests.unit.serving.wires import Plant
 
 
@@ -28,20 +29,20 @@ RHOMBUS = [
 
 def test_the_first_version_is_not_noted() -> None:
     assert with_version({}, "a", 1) == {}
-    assert with_version({"a": [2]}, "b", 3) == {"a": [2], "b": [3]}
+    assert with_version({"a": (2,)}, "b", 3) == {"a": (2,), "b": (3,)}
 
 
 def test_a_stage_that_parts_passed_in_two_versions_shows_both() -> None:
     graph = Graph(RHOMBUS)
-    noted = merged_weights(graph, [("l", {WEIGHTS: {"a": [2]}}), ("r", {})])
-    assert noted == {"a": [1, 2]}
+    noted = merged_weights(graph, [("l", RequestContext(weights={"a": (2,)})), ("r", EMPTY)])
+    assert noted == {"a": (1, 2)}
     assert shown(versions_of(graph, noted)) == "a=1+2,l=1,r=1,m=1"
 
 
 def test_parts_that_never_passed_a_stage_say_nothing_of_it() -> None:
     graph = Graph([Stage("a", twice), Stage("m", plus, inputs=("a", "input"))])
-    assert merged_weights(graph, [("a", {WEIGHTS: {"a": [3]}}), (INPUT, {})]) == {"a": [3]}
-    assert merged_weights(graph, [("a", {}), (INPUT, {})]) == {}
+    assert merged_weights(graph, [("a", RequestContext(weights={"a": (3,)})), (INPUT, EMPTY)]) == {"a": (3,)}
+    assert merged_weights(graph, [("a", EMPTY), (INPUT, EMPTY)]) == {}
 
 
 async def test_an_answer_tells_the_versions_that_executed_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -11,14 +12,16 @@ from typing import Any
 import pytest
 import torch
 
+from multiworld.errors import MessageError
 from multiworld.serving.errors import DeploymentError, StageFailedError
+from multiworld.serving.flow.context import RequestContext, decode, encode
 from multiworld.serving.gateway_program import main as run_gateway
 from multiworld.serving.graph import Stage
 from multiworld.serving.launch import _tracing
 from multiworld.serving.member.exit_status import IN_VAIN, starts_again
 from multiworld.serving.tracing import Tracing
 from multiworld.serving.tracing.choice import ENDPOINT_VARIABLE, chosen_tracing
-from multiworld.serving.tracing.hops import HOPS, executed, merged, sent
+from multiworld.serving.tracing.hops import Executed, Hop, Hops, Sent, merged
 from multiworld.serving.tracing.spans import Journey, spans_of
 from multiworld.serving.tracing.traceparent import Parent, is_traced, parse_traceparent
 from tests.unit.serving.wires import Plant
@@ -26,7 +29,24 @@ from tests.unit.serving.wires import Plant
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def journey(hops: list[dict[str, Any]], **others: Any) -> Journey:
+def test_hops_of_others_are_read_once_and_what_is_none_is_left_out() -> None:
+    own = Hops().with_sent("a", "a-1", at=1.0, attempt=1)
+    context = RequestContext(key="k", weights={"a": (2,)}, hops=own)
+    got = decode(encode(context))
+    assert (got.key, got.weights) == (context.key, context.weights)
+    assert got.hops is not None
+    assert got.hops.read() == own.read() == merged([own, got.hops]).read()
+    assert json.loads(encode(got)) == json.loads(encode(context))
+    assert Hops(received=({"to": 1}, None, "x", {"by": "a-1"})).read() == ()
+
+
+@pytest.mark.parametrize("told", [b"[]", b'{"key": 1}', b'{"weights": {"a": [1, "x"]}}', b'{"hops": {}}'])
+def test_a_context_that_does_not_decode_is_refused(told: bytes) -> None:
+    with pytest.raises(MessageError):
+        decode(told)
+
+
+def journey(hops: tuple[Hop, ...], **others: Any) -> Journey:
     fields = {"pipeline": "calc", "gateway": "gateway-1", "request_id": "r", "opened": 10.0, "ended": 20.0}
     return Journey(attempts=1, hops=hops, **{**fields, **others})
 
@@ -49,21 +69,22 @@ def test_a_caller_that_traces_decides_and_else_the_ratio() -> None:
 
 
 def test_a_request_that_was_sent_again_says_why() -> None:
-    extra = sent({HOPS: [], "key": "k"}, "a", "a-1", at=1.0, attempt=1)
-    again = sent(extra, "a", "a-2", at=2.0, attempt=1, holders=["a-2"])
-    third = sent(again, "a", "a-3", at=3.0, attempt=1, holders=["a-2", "a-3"])
-    assert [hop.get("why") for hop in third[HOPS]] == [None, "lost", "suspect"]
-    assert len(extra[HOPS]) == 1
-    assert third["key"] == "k"
+    extra = Hops().with_sent("a", "a-1", at=1.0, attempt=1)
+    again = extra.with_sent("a", "a-2", at=2.0, attempt=1, holders=["a-2"])
+    third = again.with_sent("a", "a-3", at=3.0, attempt=1, holders=["a-2", "a-3"])
+    assert [hop.why for hop in third.read() if isinstance(hop, Sent)] == ["", "lost", "suspect"]
+    assert len(extra.own) == 1
 
 
 def test_spans_of_a_replayed_request() -> None:
-    extra = sent({HOPS: []}, "a", "a-1", at=11.0, attempt=1)
-    extra = sent(extra, "a", "a-2", at=13.0, attempt=1)
-    extra = executed(extra, "a", "a-2", arrived=13.5, began=14.0, ended=16.0, batch=3, version=2)
-    extra = sent(extra, "b", "b-1", at=16.25, attempt=1)
-    extra = executed(extra, "b", "b-1", arrived=16.5, began=16.5, ended=17.0, batch=1, version=1, error="E: no")
-    root, (lost, second, third) = spans_of(journey(extra[HOPS], error="StageFailedError", error_text="it failed"))
+    extra = Hops().with_sent("a", "a-1", at=11.0, attempt=1)
+    extra = extra.with_sent("a", "a-2", at=13.0, attempt=1)
+    extra = extra.with_hop(Executed(by="a-2", stage="a", arrived=13.5, began=14.0, ended=16.0, batch=3, version=2))
+    extra = extra.with_sent("b", "b-1", at=16.25, attempt=1)
+    extra = extra.with_hop(
+        Executed(by="b-1", stage="b", arrived=16.5, began=16.5, ended=17.0, batch=1, version=1, error="E: no")
+    )
+    root, (lost, second, third) = spans_of(journey(extra.read(), error="StageFailedError", error_text="it failed"))
     assert (root.began, root.ended, root.error) == (10.0, 20.0, "it failed")
     assert [event.name for event in root.events] == ["replayed"]
     assert (lost.name, lost.began, lost.ended) == ("a", 11.0, 13.0)
@@ -86,17 +107,17 @@ def test_spans_of_a_replayed_request() -> None:
 
 
 def test_a_suspect_that_another_overtook_is_no_error_and_one_without_a_result_is() -> None:
-    extra = sent({HOPS: []}, "a", "a-1", at=11.0, attempt=1)
-    extra = sent(extra, "a", "a-2", at=13.0, attempt=1, holders=["a-1", "a-2"])
-    _, (slow, silent) = spans_of(journey(extra[HOPS]))
+    extra = Hops().with_sent("a", "a-1", at=11.0, attempt=1)
+    extra = extra.with_sent("a", "a-2", at=13.0, attempt=1, holders=["a-1", "a-2"])
+    _, (slow, silent) = spans_of(journey(extra.read()))
     assert (slow.error, [event.name for event in slow.events]) == ("", ["suspect"])
     assert (silent.error, silent.ended) == ("no result came from it", 20.0)
 
 
 def test_parts_that_were_joined_have_each_hop_once() -> None:
-    extra = sent({HOPS: []}, "a", "a-1", at=1.0, attempt=1)
-    left, right = sent(extra, "b", "b-1", at=2.0, attempt=1), sent(extra, "c", "c-1", at=2.0, attempt=1)
-    assert [hop["to"] for hop in merged([left, right, {}])] == ["a-1", "b-1", "c-1"]
+    extra = Hops().with_sent("a", "a-1", at=1.0, attempt=1)
+    left, right = extra.with_sent("b", "b-1", at=2.0, attempt=1), extra.with_sent("c", "c-1", at=2.0, attempt=1)
+    assert [hop.to for hop in merged([left, right, Hops()]).read() if isinstance(hop, Sent)] == ["a-1", "b-1", "c-1"]
 
 
 @pytest.mark.parametrize(
