@@ -31,6 +31,7 @@ __all__ = [
     "PeerStoppedError",
     "PeerUnreachableError",
     "ProtocolError",
+    "ReasonError",
     "RecordError",
     "RequestCancelledError",
     "StaleGenerationError",
@@ -78,6 +79,17 @@ def again(error: Error) -> Error:
     if error.__cause__ is not None:
         copy.__cause__ = error.__cause__
     return copy
+
+
+class ReasonError(MultiworldError):
+    """The root of errors with one field, ``reason``, which is their message."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class WorldBrokenError(MultiworldError):
@@ -297,15 +309,8 @@ class StoreError(MultiworldError):
         return f"store {self.url}: {self.reason}"
 
 
-class ProtocolError(MultiworldError):
+class ProtocolError(ReasonError):
     """Bytes on a connection that are not ours, or not of this version; the connection is closed, nothing else."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class MessageError(ProtocolError):

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from ..errors import MultiworldError
+from ..errors import ReasonError
 
 __all__ = ["PayloadMismatchError"]
 
 
-class PayloadMismatchError(MultiworldError):
+class PayloadMismatchError(ReasonError):
     """A payload does not fit the example for which the model was cut. Field: ``reason``, a sentence."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason

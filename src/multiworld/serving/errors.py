@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..errors import MultiworldError, WorldBrokenError
+from ..errors import MultiworldError, ReasonError, WorldBrokenError
 
 __all__ = [
     "BadRequestError",
@@ -34,15 +34,8 @@ class ServingError(MultiworldError):
     http_status: ClassVar[int] = 500
 
 
-class DeploymentError(ServingError):
+class DeploymentError(ServingError, ReasonError):
     """A pipeline could not be brought up, or changed. Field: ``reason``, a sentence."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class HostExhaustedError(DeploymentError):

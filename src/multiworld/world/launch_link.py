@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..errors import HandshakeError, MultiworldError, ProtocolError
+from ..errors import HandshakeError, ProtocolError, ReasonError
 from ..wire.connection import Connection
 from ..wire.dialer import DialError, dial
 from ..wire.frames import Header, Kind, pack_frame
@@ -32,12 +32,8 @@ PROGRESS_S = 0.2  # how often the heartbeats of a program are passed on
 MAX_UNSENT = 1024  # news, before the connection stands
 
 
-class AgentLostError(MultiworldError):
+class AgentLostError(ReasonError):
     """The agent that launched this process cannot be reached (``reason``), and will not be again."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"the agent that launched this process is gone ({self.reason}); the launcher ends this process"

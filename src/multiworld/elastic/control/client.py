@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from ...errors import MessageError, MultiworldError
+from ...errors import MessageError, MultiworldError, ReasonError
 from ...process.link import BlockingLinks, CallRefusedError, ControlLink, LinkLostError, wait_for
 from .messages import QUESTIONS, Lines, LogsOf, Question
 from .names import find_names, short_job
@@ -24,15 +24,8 @@ SOCKETS = Path("/proc/net/unix")
 A = TypeVar("A")
 
 
-class ControlError(MultiworldError):
+class ControlError(ReasonError):
     """The job could not be asked, or refused what was asked for (``reason``)."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class Conversation:
