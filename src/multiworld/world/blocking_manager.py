@@ -8,6 +8,7 @@ import torch
 
 from ..wire.operation import Operation
 from ..wire.waiting import wait_blocking
+from .join_request import JoinRequest, check_request
 from .world import World
 
 __all__ = ["BlockingManager"]
@@ -16,17 +17,7 @@ __all__ = ["BlockingManager"]
 class JoinStarter(Protocol):
     """What starts joins: the manager."""
 
-    def start_join(
-        self,
-        name: str,
-        rank: int | None,
-        world_size: int | None,
-        store: str | None,
-        backend: str,
-        timeout_s: float,
-        device: torch.device | str | None,
-        serve_store: bool,
-    ) -> Operation[World]: ...
+    def start_join(self, request: JoinRequest) -> Operation[World]: ...
 
     def start_rejoin(self, name: str, timeout_s: float) -> Operation[World]: ...
 
@@ -48,9 +39,8 @@ class BlockingManager:
         device: torch.device | str | None = None,
         serve_store: bool = False,
     ) -> World:
-        return wait_blocking(
-            self._manager.start_join(name, rank, world_size, store, backend, timeout_s, device, serve_store)
-        )
+        request = check_request(name, rank, world_size, store, backend, timeout_s, device, serve_store)
+        return wait_blocking(self._manager.start_join(request))
 
     def rejoin(self, name: str, timeout_s: float = 30.0) -> World:
         return wait_blocking(self._manager.start_rejoin(name, timeout_s))

@@ -37,6 +37,15 @@ class JoinRequest:
     def follows_membership(self) -> bool:
         return self.rank is None or self.world_size is None
 
+    def check_complete(self) -> None:
+        """Raise TypeError for what the caller left out: outside of the launcher nobody else gives it."""
+        given = {"rank": self.rank, "world_size": self.world_size, "store": self.store_url}
+        if missing := [name for name, value in given.items() if value is None]:
+            raise TypeError(
+                f"join() needs {' and '.join(missing)}: only a process that `multiworld run` started may leave out "
+                "rank, world_size and store"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinTarget:
@@ -82,13 +91,10 @@ def check_request(
     timeout_s: float,
     device: torch.device | str | None,
     serve_store: bool,
-    is_launched: bool = False,
 ) -> JoinRequest:
     """Return the request; raises ValueError or TypeError for what can be seen to be wrong here."""
     if not isinstance(name, str) or not name or "/" in name or len(name) > 200:
         raise ValueError(f"name={name!r}: expected a world's name, 1 to 200 characters without '/'")
-    if not is_launched:
-        _check_complete(rank=rank, world_size=world_size, store=store)
     for label, value in (("rank", rank), ("world_size", world_size)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise TypeError(f"{label} must be an int, got {value!r}")
@@ -110,16 +116,6 @@ def check_request(
         timeout_s=timeout_s,
         serve_store=serve_store,
     )
-
-
-def _check_complete(**arguments: object) -> None:
-    """Outside of the launcher nobody else gives what the caller leaves out."""
-    missing = [name for name, value in arguments.items() if value is None]
-    if missing:
-        raise TypeError(
-            f"join() needs {' and '.join(missing)}: only a process that `multiworld run` started may leave out rank, "
-            "world_size and store"
-        )
 
 
 def _check_store(store: str | None, serve_store: bool) -> None:

@@ -33,7 +33,7 @@ from ..wire.waiting import pause, run_in_thread, wait_async, wait_blocking, wait
 from ..wire.worker import Worker
 from .blocking_manager import BlockingManager
 from .detector import Detector
-from .join_request import check_request
+from .join_request import JoinRequest, check_request
 from .joining import Joining
 from .launch_news import left_news, news_of
 from .launched import MAX_JOB_NAME, launched, token_of_environment
@@ -204,9 +204,8 @@ class WorldManager:
         ``gloo``, ``mpi``, ``nccl`` or an installed one. Fails with JoinTimeoutError, JoinMismatchError or
         JoinRefusedError within ``timeout_s``, and leaves nothing behind.
         """
-        return await self._joined(
-            self.start_join(name, rank, world_size, store, backend, timeout_s, device, serve_store)
-        )
+        request = check_request(name, rank, world_size, store, backend, timeout_s, device, serve_store)
+        return await self._joined(self.start_join(request))
 
     async def rejoin(self, name: str, timeout_s: float = 30.0) -> World:
         """Form the next generation of a world with the same rank, size and store; the present one is closed.
@@ -257,21 +256,11 @@ class WorldManager:
         if self._closed is not None:
             raise RuntimeError("this WorldManager is closed; make a new one")
 
-    def start_join(
-        self,
-        name: str,
-        rank: int | None,
-        world_size: int | None,
-        store: str | None,
-        backend: str,
-        timeout_s: float,
-        device: torch.device | str | None,
-        serve_store: bool,
-    ) -> Operation[World]:
+    def start_join(self, request: JoinRequest) -> Operation[World]:
         self._check_open()
-        is_launched = self._launcher is not None
-        request = check_request(name, rank, world_size, store, backend, timeout_s, device, serve_store, is_launched)
-        return self._joins.start(request, find_channel(backend, request.device))
+        if self._launcher is None:
+            request.check_complete()
+        return self._joins.start(request, find_channel(request.backend, request.device))
 
     def start_beside(self, world: World, name: str, rank: int, world_size: int, timeout_s: float) -> Operation[World]:
         self._check_open()
