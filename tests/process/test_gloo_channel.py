@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import Store
 
 import multiworld as mw
 from multiworld.channel import gloo, gloo_group, registry
-from multiworld.channel.gloo_device import acquire_device
+from multiworld.channel.gloo_group import acquire_device
 from multiworld.testing import scaled, wait_until
 from tests.bounds import CANCEL_S
 

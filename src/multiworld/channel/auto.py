@@ -1,18 +1,20 @@
-"""The default channel for CPU tensors: shared memory between the ranks of one host, TCP between hosts."""
+"""The default channel for CPU tensors, and the same where others could change what a network carries: authenticated."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from .base import ChannelContext, ChannelSupport
-from .host_channel import HostChannel
-from .shm import ShmChannel
+from .shm import HostChannel, ShmChannel
 
-__all__ = ["AutoChannel"]
+__all__ = ["AuthenticatedChannel", "AutoChannel"]
 
 
 class AutoChannel(HostChannel):
-    """Chooses for each pair of ranks, when they connect. A pair that cannot share memory after all uses TCP."""
+    """Shared memory between the ranks of one host, TCP between hosts: each pair chooses when it connects.
+
+    A pair that cannot share memory after all uses TCP.
+    """
 
     name: ClassVar[str] = "auto"
     device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
@@ -25,3 +27,10 @@ class AutoChannel(HostChannel):
         shm = ShmChannel.support()
         reason = "shared memory on one host, tcp between hosts" if shm.works else f"by tcp alone: {shm.reason}"
         return ChannelSupport(cls.name, True, reason)
+
+
+class AuthenticatedChannel(AutoChannel):
+    """Between hosts tensors go in records that verify (``wire.records``); on one host the kernel keeps others out."""
+
+    name: ClassVar[str] = "authenticated"
+    authenticates: ClassVar[bool] = True

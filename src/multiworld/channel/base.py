@@ -18,7 +18,7 @@ from ..wire.progress import ProgressThread
 from ..wire.sink import ConnectionSink
 from ..wire.spinning import QuickWaits
 from .parcel import Received
-from .payload import Payload
+from .tensors import Payload
 from .torch_errors import derive_from_torch
 
 __all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]

@@ -14,12 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .gloo_device import acquire_device, release_device
 from .gloo_introduction import come_as, read_introduction
 from .gloo_mover import FOREVER, NUM_TAGS, GlooMover
 from .mesh_store import MeshStore
 
-__all__ = ["GlooGroup", "reap_all"]
+__all__ = ["GlooGroup", "acquire_device", "reap_all", "release_device"]
 
 logger = logging.getLogger(__name__)
 
@@ -215,3 +214,27 @@ def reap_all(groups: Sequence[GlooGroup]) -> None:
 
 def _remaining_s(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
+
+
+_devices_lock = threading.Lock()
+_devices: dict[str, tuple[Any, int]] = {}  # by address: the device, and how many groups are on it
+
+
+def acquire_device(host: str) -> Any:
+    """Return Gloo's network device of a numeric local address, which all groups of this process share.
+
+    It is a thread and four descriptors, until all have released it.
+    """
+    with _devices_lock:
+        device, num_groups = _devices.get(host, (None, 0))
+        if device is None:
+            device = dist.ProcessGroupGloo.create_device(hostname=host)
+        _devices[host] = device, num_groups + 1
+    return device
+
+
+def release_device(host: str) -> None:
+    with _devices_lock:
+        device, num_groups = _devices.pop(host)
+        if num_groups > 1:
+            _devices[host] = device, num_groups - 1

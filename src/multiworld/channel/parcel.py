@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..wire.copying import aligned_memory
-from .payload import Payload
-from .tensors import Layout
+from .tensors import Layout, Payload
 
 __all__ = ["MAX_BYTES", "Content", "Habit", "Parcel", "Received"]
 

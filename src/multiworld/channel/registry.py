@@ -9,8 +9,7 @@ from importlib.metadata import entry_points
 
 import torch
 
-from .authenticated import AuthenticatedChannel
-from .auto import AutoChannel
+from .auto import AuthenticatedChannel, AutoChannel
 from .base import ChannelSupport, DataChannel
 from .gloo import GlooChannel
 from .mpi import MpiChannel

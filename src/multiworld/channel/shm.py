@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from ..wire.shared_region import SharedRegion
 from .base import ChannelContext, ChannelSupport
-from .host_channel import HostChannel
+from .host_memory import HostMemory
 from .lane import WINDOW_BYTES
+from .mesh import StreamMesh
+from .shared_area import SharedArea
+from .shared_stream import SharedStream
+from .stream import MessageStream
+from .stream_owner import StreamOwner
+from .streamed import StreamChannel
 
-__all__ = ["BUFFER_BYTES", "ShmChannel"]
+__all__ = ["BUFFER_BYTES", "HostChannel", "ShmChannel"]
 
 BUFFER_BYTES = WINDOW_BYTES
 """What each process of a pair that exchanges large tensors holds for what it sends."""
+
+
+class HostChannel(StreamChannel):
+    """Shares memory with those ranks that run on this host.
+
+    ``local`` says which ranks are reached over a Unix socket; with ``or_else_tcp``, over TCP if that fails.
+    """
+
+    def __init__(self, context: ChannelContext, *, local: Callable[[int], bool], or_else_tcp: bool = False) -> None:
+        memory = HostMemory(context.world, context.rank, context.world_size)
+
+        def make_stream(owner: StreamOwner, rank: int) -> MessageStream:
+            return SharedStream(owner, rank, memory)
+
+        mesh = StreamMesh(context, make_stream, local=local, or_else_tcp=or_else_tcp)
+        super().__init__(context, mesh, SharedArea(context.loop, memory))
 
 
 class ShmChannel(HostChannel):

@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 import struct
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
 from ..wire.copying import ALIGNMENT, memory_at
-from .payload import Payload
 
 __all__ = [
     "Layout",
+    "Payload",
     "as_bytes",
     "describe",
     "describe_bytes",
@@ -29,6 +29,9 @@ __all__ = [
     "payload_segments",
     "segments_of",
 ]
+
+Payload: TypeAlias = Tensor | list[Tensor] | dict[str, Tensor]
+"""What one message may hold."""
 
 DTYPES: tuple[torch.dtype, ...] = (
     torch.float32,

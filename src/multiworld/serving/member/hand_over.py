@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ...channel.authenticated import AuthenticatedChannel
+from ...channel.auto import AuthenticatedChannel
 from ...model.weights import recv_weights, send_weights
 from ...world.manager import WorldManager
 from ...world.world import World
