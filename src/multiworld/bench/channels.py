@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from . import group, memory, pair, training, veth
 from .alternation import ASYNCIO, BLOCKING, lane_names
 from .bounds import Bound
-from .options import Options
+from .options import Options, Size
 from .report import Line
-from .sizes import Size
 from .team import Team
 
 __all__ = ["ABOUT", "BACKENDS", "measure"]

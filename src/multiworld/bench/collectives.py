@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from . import group
 from .alternation import ASYNCIO
-from .options import Options
+from .options import Options, Size
 from .report import Line
-from .sizes import Size
 from .team import Team
 
 __all__ = ["ABOUT", "BACKENDS", "measure"]

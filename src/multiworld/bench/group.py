@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from .alternation import alternate
 from .bounds import Bound
-from .options import Options
+from .options import Options, Size
 from .report import Line
 from .samples import Pairs
-from .sizes import Size
 from .team import Team
 
 __all__ = ["MEMBER", "collective"]

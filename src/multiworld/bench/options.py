@@ -1,10 +1,10 @@
-"""How thoroughly to measure."""
+"""How thoroughly to measure, and with messages of which sizes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Options"]
+__all__ = ["Options", "Size"]
 
 PAIRS_PER_ROUND = 3  # the speed of a shared machine changes within a second: short slices, and many of them
 
@@ -31,3 +31,16 @@ class Options:
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name}={value}: expected at least 1")
+
+
+@dataclass(frozen=True)
+class Size:
+    """``count`` messages make a slice long enough to time (0.05 s) but short enough to pair."""
+
+    label: str
+    size_bytes: int
+    count: int
+    quick_count: int
+
+    def count_for(self, options: Options) -> int:
+        return self.quick_count if options.quick else self.count

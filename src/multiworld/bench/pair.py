@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from .alternation import RAW, alternate
 from .bounds import Bound
-from .options import Options
+from .options import Options, Size
 from .report import Line
 from .samples import Pairs, median
-from .sizes import Size
 from .team import Team
 
 __all__ = ["MEMBER", "Bounds", "memcpy_share", "round_trips", "throughput"]

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from ..testing import Network, hosts_available
 from . import pair
 from .alternation import lane_names
-from .options import Options
+from .options import Options, Size
 from .report import Line
-from .sizes import Size
 from .team import Team
 
 __all__ = ["messages"]
