@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
-from ..elastic.control.messages import Here, WhoIsHere
-from ..wire.names import is_address
+from ..elastic.control.messages import Done, Drain, Here, Kill, Scale, WhoIsHere
+from ..process.messages import to_json
+from ..wire.names import addresses_of, is_address
 from ..wire.token import weakness_of
 from ..world.launched import token_of_environment
 
-__all__ = ["cluster_parser", "conversation", "job_of", "name_job", "session", "told"]
+__all__ = ["carry_out", "cluster_parser", "conversation", "job_of", "name_job", "session", "told"]
 
 EPILOG = """\
 Without --endpoint an agent of this host is asked: of the only job there is, or of that with --job. Any agent answers.
@@ -65,6 +66,25 @@ def name_job(options: argparse.Namespace, talk: Conversation) -> None:
         print(f"job {job_of(talk)}", file=sys.stderr, flush=True)
 
 
+def carry_out(
+    command: str,
+    options: argparse.Namespace,
+    order: Drain | Kill | Scale,
+    then: Callable[[Conversation, Done], None] | None = None,
+) -> int:
+    """Have the job do something, then print what it says of that; return the command's exit status."""
+
+    def work() -> None:
+        with conversation(options) as talk:
+            job = job_of(talk)
+            answer = talk.ask(order, Done)
+            if then is not None:
+                then(talk, answer)
+        print(json.dumps(to_json(answer)) if options.json else f"job {job}: {answer.text}")
+
+    return told(command, work)
+
+
 @contextmanager
 def conversation(options: argparse.Namespace) -> Iterator[Conversation]:
     """Open a conversation with an agent of the job that the options mean. Raises ControlError."""
@@ -103,8 +123,6 @@ def _resolve(host: str) -> str:
     if is_address(host):
         return host
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # the second of what is no name at all
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ControlError(f"the name {host} cannot be resolved: {reason}") from error
-    return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
+        return addresses_of(host)[0]
+    except OSError as error:
+        raise ControlError(f"the name {host} cannot be resolved: {error.strerror}") from error

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import queue
 from collections.abc import Sequence
 from contextlib import suppress
 
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation
-from ..elastic.control.messages import Done, Drain, Events, EventsOf, Here, StatusOf, WhoIsHere
+from ..elastic.control.messages import Drain, Events, EventsOf, Here, StatusOf, WhoIsHere
 from ..elastic.control.questions import ENDING
 from ..elastic.job.status import JobStatus
-from ..process.messages import to_json
-from .cluster import cluster_parser, conversation, job_of, told
+from .cluster import carry_out, cluster_parser
 
 __all__ = ["command_parser", "main"]
 
@@ -22,18 +20,9 @@ LOOK_S = 0.5  # also when nothing is told: its coordinator may have been lost
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Drain a host: 0, or 1 if the job refuses or cannot be asked."""
-    parser = command_parser()
-    options = parser.parse_args(arguments)
-
-    def work() -> None:
-        with conversation(options) as talk:
-            job = job_of(talk)
-            answer = talk.ask(Drain(agent=options.host), Done)
-            if options.wait:
-                _wait(talk, answer.agent)
-        print(json.dumps(to_json(answer)) if options.json else f"job {job}: {answer.text}")
-
-    return told("drain", work)
+    options = command_parser().parse_args(arguments)
+    then = (lambda talk, answer: _wait(talk, answer.agent)) if options.wait else None
+    return carry_out("drain", options, Drain(agent=options.host), then)
 
 
 def command_parser() -> CommandParser:

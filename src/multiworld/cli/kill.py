@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from ..command_parser import CommandParser
-from ..elastic.control.messages import Done, Kill
-from ..process.messages import to_json
-from .cluster import cluster_parser, conversation, job_of, told
+from ..elastic.control.messages import Kill
+from .cluster import carry_out, cluster_parser
 
 __all__ = ["command_parser", "main"]
 
@@ -19,14 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if (options.rank is None) == (options.agent is None):
         parser.error("expected a RANK, or --agent INDEX")
-
-    def work() -> None:
-        with conversation(options) as talk:
-            job = job_of(talk)
-            answer = talk.ask(Kill(rank=options.rank, agent=options.agent), Done)
-        print(json.dumps(to_json(answer)) if options.json else f"job {job}: {answer.text}")
-
-    return told("kill", work)
+    return carry_out("kill", options, Kill(rank=options.rank, agent=options.agent))
 
 
 def command_parser() -> CommandParser:

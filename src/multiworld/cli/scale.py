@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from ..command_parser import CommandParser
-from ..elastic.control.messages import Done, Scale
-from ..process.messages import to_json
-from .cluster import cluster_parser, conversation, job_of, told
+from ..elastic.control.messages import Scale
+from .cluster import carry_out, cluster_parser
 
 __all__ = ["command_parser", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Scale: 0, or 1 if the job refuses or cannot be asked."""
-    parser = command_parser()
-    options = parser.parse_args(arguments)
-
-    def work() -> None:
-        with conversation(options) as talk:
-            job = job_of(talk)
-            answer = talk.ask(Scale(nodes=options.nodes), Done)
-        print(json.dumps(to_json(answer)) if options.json else f"job {job}: {answer.text}")
-
-    return told("scale", work)
+    options = command_parser().parse_args(arguments)
+    return carry_out("scale", options, Scale(nodes=options.nodes))
 
 
 def command_parser() -> CommandParser:

@@ -6,7 +6,7 @@ import getpass
 import socket
 
 from ...wire.addresses import can_listen_at
-from ...wire.names import is_address
+from ...wire.names import addresses_of, is_address
 
 __all__ = ["is_this_host"]
 
@@ -24,10 +24,10 @@ def is_this_host(name: str) -> bool:
     if is_address(host):
         return can_listen_at(host)
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
+        found = addresses_of(host)
+    except OSError:
         return False
-    return bool(found) and all(can_listen_at(str(each[4][0])) for each in found)
+    return bool(found) and all(map(can_listen_at, found))
 
 
 def _user() -> str:

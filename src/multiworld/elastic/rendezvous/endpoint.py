@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...observe.sites import is_loopback
 from ...wire.addresses import can_listen_at, family_of
-from ...wire.names import is_address
+from ...wire.names import addresses_of, is_address
 
 __all__ = ["STATIC_PORT", "Endpoint", "find_endpoints", "local_address", "split_endpoint"]
 
@@ -109,8 +109,6 @@ def _outward_address() -> str | None:
 
 def _resolve(host: str, option: str) -> str:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name can be like that
-        reason = error.strerror if isinstance(error, OSError) else "that is no name"
-        raise ValueError(f"{option} {host}: the name cannot be resolved: {reason}") from error
-    return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
+        return addresses_of(host)[0]
+    except OSError as error:
+        raise ValueError(f"{option} {host}: the name cannot be resolved: {error.strerror}") from error
