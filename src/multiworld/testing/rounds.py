@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from .plays import PLAYS, Part
 from .tasks import together
 
 if TYPE_CHECKING:
@@ -36,35 +36,31 @@ def contribution(number: int, rank: int, part: int = 0) -> float:
     return float((number % MODULUS) * 64 + rank * 8 + part)
 
 
-@dataclass(frozen=True)
-class _Round:
-    """One operation: its number and the number of elements of every tensor in it."""
+class _Round(Part):
+    """One operation: its kind, its number and the number of elements of every tensor in it."""
 
-    world: World
-    number: int
-    numel: int
+    def __init__(self, world: World, kind: str, number: int, numel: int) -> None:
+        self.world, self.root = world, number % world.world_size
+        self.kind, self.at, self._numel = kind, number, numel
 
-    def contribution(self, rank: int, part: int = 0) -> float:
-        return contribution(self.number, rank, part)
+    def moved(self, rank: int, part: int = 0, more: int = 0) -> Tensor:
+        return torch.full((self._numel + more,), contribution(self.at, rank, part))
 
-    def mine(self, part: int = 0) -> Tensor:
-        return torch.full((self.numel,), self.contribution(self.world.rank, part))
+    def number(self, rank: int, part: int = 0) -> Tensor:
+        return self.moved(rank, part)
 
-    def blank(self) -> Tensor:
-        return torch.full((self.numel,), -1.0)
+    def blank(self, more: int = 0) -> Tensor:
+        return torch.full((self._numel + more,), -1.0)
 
-    @property
-    def root(self) -> int:
-        return self.number % self.world.world_size
+    def check(self, found: Tensor, expected: Tensor, of: str = "") -> None:
+        if not torch.equal(found, expected):
+            low, high = found.min().item(), found.max().item()
+            values = f"values from {low:g} to {high:g}"
+            raise WrongResultError(f"{self.kind}{of}", self.at, expected[0].item(), values)
 
-    @property
-    def ranks(self) -> range:
-        return range(self.world.world_size)
-
-    def check(self, kind: str, tensor: Tensor, expected: float) -> None:
-        low, high = tensor.min().item(), tensor.max().item()
-        if low != expected or high != expected:
-            raise WrongResultError(kind, self.number, expected, f"values from {low:g} to {high:g}")
+    def check_reduced(self, found: Tensor, part: int = 0) -> None:
+        total = sum(contribution(self.at, rank, part) for rank in self.ranks)
+        self.check(found, torch.full_like(found, total))
 
 
 async def play_round(world: World, kind: str, number: int, numel: int = 1024) -> None:
@@ -74,101 +70,38 @@ async def play_round(world: World, kind: str, number: int, numel: int = 1024) ->
     operation raises. Exact for up to 8 ranks.
     """
     play = KINDS.get(kind) or EXCHANGES[kind]
-    await play(_Round(world, number, numel))
+    await play(_Round(world, kind, number, numel))
 
 
 async def _send(round_: _Round) -> None:
     """Everyone sends to the next rank and receives from the one before."""
-    world, previous = round_.world, (round_.world.rank - 1) % round_.world.world_size
+    world, previous = round_.world, (round_.rank - 1) % len(round_.ranks)
     tensor = round_.blank()
     await together(
-        world.send(round_.mine(), (world.rank + 1) % world.world_size, tag=round_.number),
-        world.recv(tensor, previous, tag=round_.number),
+        world.send(round_.moved(round_.rank), (round_.rank + 1) % len(round_.ranks), tag=round_.at),
+        world.recv(tensor, previous, tag=round_.at),
     )
-    round_.check("recv", tensor, round_.contribution(previous))
+    round_.check(tensor, round_.moved(previous))
 
 
 async def _send_tensors(round_: _Round) -> None:
     """As ``_send``, with two tensors and a receiver that knows nothing of them."""
-    world, previous = round_.world, (round_.world.rank - 1) % round_.world.world_size
-    payload = {"a": round_.mine(), "b": round_.mine(1)}
+    world, previous = round_.world, (round_.rank - 1) % len(round_.ranks)
+    payload = {"a": round_.moved(round_.rank), "b": round_.moved(round_.rank, 1)}
     _, received = await together(
-        world.send_tensors(payload, (world.rank + 1) % world.world_size, tag=round_.number),
-        world.recv_tensors(previous, tag=round_.number),
+        world.send_tensors(payload, (round_.rank + 1) % len(round_.ranks), tag=round_.at),
+        world.recv_tensors(previous, tag=round_.at),
     )
     for part, name in enumerate(payload):
-        round_.check("recv_tensors", received[name], round_.contribution(previous, part))
+        round_.check(received[name], round_.moved(previous, part), f", tensor {name}")
 
 
 async def _barrier(round_: _Round) -> None:
     await round_.world.barrier()
 
 
-async def _broadcast(round_: _Round) -> None:
-    tensor = round_.mine() if round_.world.rank == round_.root else round_.blank()
-    await round_.world.broadcast(tensor, round_.root)
-    round_.check("broadcast", tensor, round_.contribution(round_.root))
-
-
-async def _all_reduce(round_: _Round) -> None:
-    tensor = round_.mine()
-    await round_.world.all_reduce(tensor)
-    round_.check("all_reduce", tensor, sum(map(round_.contribution, round_.ranks)))
-
-
-async def _reduce(round_: _Round) -> None:
-    tensor = round_.mine()
-    await round_.world.reduce(tensor, round_.root)
-    if round_.world.rank == round_.root:
-        round_.check("reduce", tensor, sum(map(round_.contribution, round_.ranks)))
-
-
-async def _all_gather(round_: _Round) -> None:
-    tensors = [round_.blank() for _ in round_.ranks]
-    await round_.world.all_gather(tensors, round_.mine())
-    for rank, tensor in enumerate(tensors):
-        round_.check("all_gather", tensor, round_.contribution(rank))
-
-
-async def _gather(round_: _Round) -> None:
-    tensors = [round_.blank() for _ in round_.ranks] if round_.world.rank == round_.root else None
-    await round_.world.gather(round_.mine(), tensors, round_.root)
-    for rank, tensor in enumerate(tensors or ()):
-        round_.check("gather", tensor, round_.contribution(rank))
-
-
-async def _scatter(round_: _Round) -> None:
-    tensors = [round_.mine(rank) for rank in round_.ranks] if round_.world.rank == round_.root else None
-    tensor = round_.blank()
-    await round_.world.scatter(tensor, tensors, round_.root)
-    round_.check("scatter", tensor, round_.contribution(round_.root, round_.world.rank))
-
-
-async def _reduce_scatter(round_: _Round) -> None:
-    output = round_.blank()
-    await round_.world.reduce_scatter(output, [round_.mine(rank) for rank in round_.ranks])
-    expected = sum(round_.contribution(rank, round_.world.rank) for rank in round_.ranks)
-    round_.check("reduce_scatter", output, expected)
-
-
-async def _all_to_all(round_: _Round) -> None:
-    outputs = [round_.blank() for _ in round_.ranks]
-    await round_.world.all_to_all(outputs, [round_.mine(rank) for rank in round_.ranks])
-    for rank, tensor in enumerate(outputs):
-        round_.check("all_to_all", tensor, round_.contribution(rank, round_.world.rank))
-
-
-KINDS: Mapping[str, Callable[[_Round], Awaitable[None]]] = {
-    "broadcast": _broadcast,
-    "all_reduce": _all_reduce,
-    "reduce": _reduce,
-    "all_gather": _all_gather,
-    "gather": _gather,
-    "scatter": _scatter,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-}
-"""The eight collectives that carry data, by name."""
+KINDS = PLAYS
+"""The collectives that carry data."""
 
 EXCHANGES: Mapping[str, Callable[[_Round], Awaitable[None]]] = {
     "send": _send,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 import multiworld as mw
 
+from ...plays import PLAYS, Part
 from ...samples import COMPLEX, FLOATS, bits, rough_tensor
 from ...tasks import together
 from ..arithmetic import Reduction, reductions
@@ -27,37 +28,24 @@ LIMIT_BYTES = {1: 9 << 20, 2: 9 << 20, 3: 2 << 20}  # by world size: what all ra
 SMALL_LIMIT_BYTES = 200_000
 
 
-class Case:
+class Case(Part):
     """One collective: its kind, type, shape and root, and what each rank gives in it."""
 
     def __init__(
         self, stage: Stage, world: mw.World, kind: str, number: int, shape: tuple[int, ...], reduction: Reduction
     ) -> None:
-        self.stage, self.world, self.rank, self.ranks = stage, world, stage.rank, stage.ranks
+        self.stage, self.world, self.op = stage, world, reduction.op
         self.root = number % stage.size
         self._shape, self._reduction, self._number = shape, reduction, number
         form = f"{reduction.dtype}{list(shape)}"
         name = f"{reduction.name} of {form}" if "reduce" in kind else form
         self._what = f"{kind} of {name} over {stage.size} ranks, root {self.root},"
 
-    @property
-    def op(self) -> Any:
-        return self._reduction.op
-
-    @property
-    def is_root(self) -> bool:
-        return self.rank == self.root
-
     def moved(self, rank: int, part: int = 0, more: int = 0) -> Tensor:
-        """Return random bits that a rank gives; ``part`` tells apart what it gives to different ranks.
-
-        ``more`` elements make it longer than the shape.
-        """
         shape = (torch.Size(self._shape).numel() + more,) if more else self._shape
         return self.stage.sample(shape, self._reduction.dtype, self._number, rank, part)
 
     def number(self, rank: int, part: int = 0) -> Tensor:
-        """Return numbers that a rank gives, to be reduced."""
         seed = self.stage.seed_of(self._number, rank, part)
         flat = self._reduction.sample(torch.Size(self._shape).numel(), seed)
         return flat.view(self._shape).to(self.stage.device)
@@ -73,71 +61,6 @@ class Case:
         inputs = [self.number(rank, part).cpu().view(-1) for rank in self.ranks]
         if wrong := self._reduction.wrong(found.cpu().view(-1), inputs):
             self.stage.fail(f"{self._what} succeeded with wrong data: {wrong}")
-
-
-async def _broadcast(case: Case) -> None:
-    sent = case.moved(case.root)
-    tensor = sent.clone() if case.is_root else case.blank()
-    await case.world.broadcast(tensor, case.root)
-    case.check(tensor, sent)
-
-
-async def _all_gather(case: Case) -> None:
-    outputs, mine = [case.blank() for _ in case.ranks], case.moved(case.rank)
-    await case.world.all_gather(outputs, mine)
-    for rank, output in enumerate(outputs):
-        case.check(output, case.moved(rank), f" part {rank},")
-    case.check(mine, case.moved(case.rank), " the input,")
-
-
-async def _gather(case: Case) -> None:
-    outputs, mine = [case.blank() for _ in case.ranks], case.moved(case.rank)
-    await case.world.gather(mine, outputs if case.is_root else None, case.root)
-    for rank, output in enumerate(outputs):
-        case.check(output, case.moved(rank) if case.is_root else case.blank(), f" part {rank},")
-    case.check(mine, case.moved(case.rank), " the input,")
-
-
-async def _scatter(case: Case) -> None:
-    inputs, tensor = [case.moved(case.root, part) for part in case.ranks], case.blank()
-    await case.world.scatter(tensor, inputs if case.is_root else None, case.root)
-    case.check(tensor, case.moved(case.root, case.rank))
-    for part, given in enumerate(inputs):
-        case.check(given, case.moved(case.root, part), f" input {part},")
-
-
-async def _all_to_all(case: Case) -> None:
-    """Each pair of ranks has a shape of its own."""
-    inputs = [case.moved(case.rank, part, more=case.rank + 2 * part) for part in case.ranks]
-    outputs = [case.blank(more=rank + 2 * case.rank) for rank in case.ranks]
-    await case.world.all_to_all(outputs, inputs)
-    for rank, output in enumerate(outputs):
-        case.check(output, case.moved(rank, case.rank, more=rank + 2 * case.rank), f" part {rank},")
-    for part, given in enumerate(inputs):
-        case.check(given, case.moved(case.rank, part, more=case.rank + 2 * part), f" input {part},")
-
-
-async def _all_reduce(case: Case) -> None:
-    tensor = case.number(case.rank)
-    await case.world.all_reduce(tensor, case.op)
-    case.check_reduced(tensor)
-
-
-async def _reduce(case: Case) -> None:
-    tensor = case.number(case.rank)
-    await case.world.reduce(tensor, case.root, case.op)
-    if case.is_root:
-        case.check_reduced(tensor)
-    else:
-        case.check(tensor, case.number(case.rank), " the tensor of a rank that is not the root,")
-
-
-async def _reduce_scatter(case: Case) -> None:
-    inputs, output = [case.number(case.rank, part) for part in case.ranks], case.blank()
-    await case.world.reduce_scatter(output, inputs, case.op)
-    case.check_reduced(output, case.rank)
-    for part, given in enumerate(inputs):
-        case.check(given, case.number(case.rank, part), f" input {part},")
 
 
 def _sizes(stage: Stage, dtype: torch.dtype) -> Iterator[tuple[int]]:
@@ -166,68 +89,59 @@ def _calculations(stage: Stage) -> Iterator[tuple[tuple[int, ...], Reduction]]:
                 yield shape, reduction
 
 
-async def _play(
-    stage: Stage,
-    kind: str,
-    play: Callable[[Case], Awaitable[None]],
-    cases: Iterator[tuple[tuple[int, ...], Reduction]],
-) -> None:
+async def _play(stage: Stage, kind: str, cases: Iterator[tuple[tuple[int, ...], Reduction]]) -> None:
     world = await stage.join()
     ready = [Case(stage, world, kind, number, *case) for number, case in enumerate(cases)]
     for start in range(0, len(ready), AT_ONCE):
-        await together(*(_as_coroutine(play(case)) for case in ready[start : start + AT_ONCE]))
-
-
-async def _as_coroutine(operation: Awaitable[None]) -> None:
-    await operation
+        await together(*(PLAYS[kind](case) for case in ready[start : start + AT_ONCE]))
 
 
 @by_members(sizes=ANY_SIZE)
 async def broadcast_copies_the_roots_tensor(stage: Stage) -> None:
     """broadcast copies the root's tensor into that of every rank."""
-    await _play(stage, "broadcast", _broadcast, _movements(stage))
+    await _play(stage, "broadcast", _movements(stage))
 
 
 @by_members(sizes=ANY_SIZE)
 async def all_gather_copies_every_ranks_tensor_to_all(stage: Stage) -> None:
     """all_gather copies every rank's tensor into the lists of all, in the order of the ranks."""
-    await _play(stage, "all_gather", _all_gather, _movements(stage))
+    await _play(stage, "all_gather", _movements(stage))
 
 
 @by_members(sizes=ANY_SIZE)
 async def gather_copies_every_ranks_tensor_to_the_root(stage: Stage) -> None:
     """gather copies every rank's tensor into the root's list, in the order of the ranks, and nothing elsewhere."""
-    await _play(stage, "gather", _gather, _movements(stage))
+    await _play(stage, "gather", _movements(stage))
 
 
 @by_members(sizes=ANY_SIZE)
 async def scatter_copies_its_part_to_each_rank(stage: Stage) -> None:
     """scatter copies the n-th tensor of the root's list to rank n."""
-    await _play(stage, "scatter", _scatter, _movements(stage))
+    await _play(stage, "scatter", _movements(stage))
 
 
 @by_members(sizes=ANY_SIZE)
 async def all_to_all_copies_between_all_pairs(stage: Stage) -> None:
     """all_to_all copies the n-th input of rank m to the m-th output of rank n; each pair has a size of its own."""
-    await _play(stage, "all_to_all", _all_to_all, _movements(stage))
+    await _play(stage, "all_to_all", _movements(stage))
 
 
 @by_members(sizes=ANY_SIZE)
 async def all_reduce_reduces_to_all(stage: Stage) -> None:
     """all_reduce gives every rank the reduction of all tensors, by each operation and on each dtype that it has."""
-    await _play(stage, "all_reduce", _all_reduce, _calculations(stage))
+    await _play(stage, "all_reduce", _calculations(stage))
 
 
 @by_members(sizes=ANY_SIZE)
 async def reduce_reduces_to_the_root(stage: Stage) -> None:
     """reduce gives the root the reduction of all tensors, and leaves those of the others as they are."""
-    await _play(stage, "reduce", _reduce, _calculations(stage))
+    await _play(stage, "reduce", _calculations(stage))
 
 
 @by_members(sizes=ANY_SIZE)
 async def reduce_scatter_reduces_its_part_to_each_rank(stage: Stage) -> None:
     """reduce_scatter gives rank n the reduction of the n-th tensors of all, and leaves the inputs as they are."""
-    await _play(stage, "reduce_scatter", _reduce_scatter, _calculations(stage))
+    await _play(stage, "reduce_scatter", _calculations(stage))
 
 
 @by_members(sizes=ANY_SIZE)
