@@ -15,6 +15,7 @@ from ...errors import PeerLeftError
 from ..errors import DeploymentError, UnknownStageError
 from ..graph import GATEWAY, Batch, Graph
 from ..member.exit_status import IN_VAIN, starts_again
+from . import orders, reports
 from .actions import (
     Action,
     CanaryPassed,
@@ -36,32 +37,9 @@ from .actions import (
     UpdateStarted,
 )
 from .members import CONTROLLER, Member, MemberState, parse_member
-from .orders import (
-    Drain,
-    EdgeEnd,
-    KeepFor,
-    MemberDied,
-    Readiness,
-    TellWhere,
-    Tune,
-    Whereabouts,
-)
+from .orders import EdgeEnd
 from .placement import HostInfo
-from .reports import (
-    AskWhere,
-    At,
-    CanaryMissed,
-    Connected,
-    ConnectFailed,
-    Drained,
-    EdgeFailure,
-    GatewayNews,
-    Hello,
-    Loaded,
-    LoadFailure,
-    MemberReport,
-    ReplicaNews,
-)
+from .reports import MemberReport
 from .rollout import Rollout, check_settle
 from .roster import GATHER_S
 from .staffing import Staffing
@@ -78,7 +56,7 @@ GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replic
 FORGET_HOST_S = 600.0  # after the link to it ended
 MOST_REPLICAS = 1024
 FEWEST_MOST, USEFUL_PER_CORE = 16, 8  # replicas of a stage without max_replicas
-QUIET = (ReplicaNews, GatewayNews, AskWhere, At)  # changes nothing
+QUIET = (reports.ReplicaNews, reports.GatewayNews, reports.AskWhere, reports.At)  # changes nothing
 
 
 class Fleet(Staffing):
@@ -191,7 +169,7 @@ class Fleet(Staffing):
         parsed = parse_member(member)
         if executing is None or parsed is None or parsed[0] == GATEWAY or parsed[0] not in self.plans:
             return []
-        message = MemberDied(peer=member, executing=tuple(executing))
+        message = orders.MemberDied(peer=member, executing=tuple(executing))
         upstream = self.graph.upstream(parsed[0])
         return self._tell_of_end([other for other in self.members.values() if other.stage in upstream], message)
 
@@ -217,34 +195,34 @@ class Fleet(Staffing):
     def heard(self, member: str, report: MemberReport, now: float) -> list[Action]:
         """A member said something. What a member says that is not one, or after its end, is ignored."""
         found = self.members.get(member)
-        if found is None or not (found.attached or isinstance(report, Hello)):
+        if found is None or not (found.attached or isinstance(report, reports.Hello)):
             return []
         found.heard_at = now
         actions = self._told(found, report, now)
         return actions if isinstance(report, QUIET) else actions + self._step(now)
 
     def _told(self, member: Member, report: MemberReport, now: float) -> list[Action]:
-        if isinstance(report, Hello):
+        if isinstance(report, reports.Hello):
             return self._hello(member, report, now)
-        if isinstance(report, Loaded):
+        if isinstance(report, reports.Loaded):
             return self._loaded(member, report, now)
-        if isinstance(report, LoadFailure):
+        if isinstance(report, reports.LoadFailure):
             return self._load_failed(member, report, now)
-        if isinstance(report, CanaryMissed):
+        if isinstance(report, reports.CanaryMissed):
             return self._canary_missed(member, report, now)
-        if isinstance(report, Connected):
+        if isinstance(report, reports.Connected):
             self.wiring.connected(member.id, report.peer, report.end, now)
             return []
-        if isinstance(report, ConnectFailed):
+        if isinstance(report, reports.ConnectFailed):
             return self.wiring.failed(member.id, report.peer, report.end, report.error, now, broke=False)
-        if isinstance(report, EdgeFailure):
+        if isinstance(report, reports.EdgeFailure):
             return self._edge_broken(member, report, now)
-        if isinstance(report, Drained):
+        if isinstance(report, reports.Drained):
             return self._dismiss(member, now) if member.state is MemberState.DRAINING else []
-        if isinstance(report, (ReplicaNews, GatewayNews)):
+        if isinstance(report, (reports.ReplicaNews, reports.GatewayNews)):
             self._take_news(member, report, now)
             return []
-        return self._where(member, report) if isinstance(report, AskWhere) else self._at(report)
+        return self._where(member, report) if isinstance(report, reports.AskWhere) else self._at(report)
 
     def lost(self, member: str, why: str, now: float, *, died: bool = False) -> list[Action]:
         """The world shared with a member broke. ``died``: because its process ended, as far as can be told."""
@@ -380,11 +358,11 @@ class Fleet(Staffing):
                 f"stage {stage!r} executes one request at a time: its requests cannot be concatenated (batch=False)"
             )
         batch = given or Batch(max_size=1)
-        present = plan.tuning or Tune(batch_max_size=batch.max_size, batch_max_wait_s=batch.max_wait_s)
+        present = plan.tuning or orders.Tune(batch_max_size=batch.max_size, batch_max_wait_s=batch.max_wait_s)
         unknown = settings.keys() - vars(present).keys()
         if unknown:
             raise ValueError(f"unknown settings {sorted(unknown)}; there are {', '.join(vars(present))}")
-        tuning = Tune(**{**vars(present), **settings})
+        tuning = orders.Tune(**{**vars(present), **settings})
         Batch(max_size=tuning.batch_max_size, max_wait_s=tuning.batch_max_wait_s)
         plan.tuning = tuning
         actions: list[Action] = [Emit(event=Tuned(stage=stage, settings=dict(settings)))]
@@ -401,7 +379,7 @@ class Fleet(Staffing):
         for member in self.of_stage(GATEWAY):
             if member.is_ready:
                 member.go(MemberState.DRAINING, now)
-                actions.append(Send(member=member.id, message=Drain()))
+                actions.append(Send(member=member.id, message=orders.Drain()))
             elif member.state is not MemberState.DRAINING:
                 actions += self._dismiss(member, now)
         return actions + self._step(now)
@@ -421,7 +399,7 @@ class Fleet(Staffing):
 
     # ---- what members say
 
-    def _hello(self, member: Member, hello: Hello, now: float) -> list[Action]:
+    def _hello(self, member: Member, hello: reports.Hello, now: float) -> list[Action]:
         is_another = member.keep and member.pid not in (None, hello.pid)
         if member.awaited and is_another and not self.stopping:
             # It died while it was awaited, and its host has the next one of that name; of the end we hear later.
@@ -441,7 +419,7 @@ class Fleet(Staffing):
         if member.is_gateway and state == "draining":
             member.keep = False  # its host starts it again, but nobody wants it any more
             member.go(MemberState.DRAINING, now)
-            return [*missed, Send(member=member.id, message=Drain())]
+            return [*missed, Send(member=member.id, message=orders.Drain())]
         if member.is_gateway:
             member.go(MemberState.READY, now)
             return missed  # whether all is ready it is told at the end of the step
@@ -451,11 +429,11 @@ class Fleet(Staffing):
         member.version = hello.version or member.version
         if state == "draining":
             member.go(MemberState.DRAINING, now)
-            return [*missed, *self._missed(member), Send(member=member.id, message=Drain())]
+            return [*missed, *self._missed(member), Send(member=member.id, message=orders.Drain())]
         member.go(MemberState.READY if state == "ready" or member.was_ready else MemberState.CONNECTING, now)
         return missed + self._missed(member)
 
-    def _back(self, member: Member, hello: Hello, now: float) -> list[Action]:
+    def _back(self, member: Member, hello: reports.Hello, now: float) -> list[Action]:
         """It was here before, and we were away; some of what it said meanwhile is lost."""
         member.attached, member.awaited = True, False
         self.wiring.adopt(member.id, hello.edges, self.members, now)
@@ -469,7 +447,7 @@ class Fleet(Staffing):
         if not member.is_gateway:
             missed += self._missed(member)
         if member.state is MemberState.DRAINING:
-            missed.append(Send(member=member.id, message=Drain()))
+            missed.append(Send(member=member.id, message=orders.Drain()))
         return missed
 
     def _missed_losses(self, member: Member) -> list[Action]:
@@ -479,14 +457,14 @@ class Fleet(Staffing):
     def _missed(self, member: Member) -> list[Action]:
         """Return what a replica may have missed: that gateways are gone for which it has answers, and its tuning."""
         gateways = tuple(gateway.id for gateway in self.of_stage(GATEWAY))
-        return [Send(member=member.id, message=KeepFor(there=gateways)), *self._tuning(member)]
+        return [Send(member=member.id, message=orders.KeepFor(there=gateways)), *self._tuning(member)]
 
     def _tuning(self, member: Member) -> list[Action]:
         """Return what it is told of how its stage batches now."""
         tuning = self.plans[member.stage].tuning
         return [] if tuning is None else [Send(member=member.id, message=tuning)]
 
-    def _loaded(self, member: Member, loaded: Loaded, now: float) -> list[Action]:
+    def _loaded(self, member: Member, loaded: reports.Loaded, now: float) -> list[Action]:
         if member.state is not MemberState.LOADING:
             return []
         member.donor, member.load_waits = None, False
@@ -503,14 +481,14 @@ class Fleet(Staffing):
             actions.append(Emit(event=skipped))
         return actions
 
-    def _canary_missed(self, member: Member, missed: CanaryMissed, now: float) -> list[Action]:
+    def _canary_missed(self, member: Member, missed: reports.CanaryMissed, now: float) -> list[Action]:
         """Whoever was to tell it what to answer is gone: another one is asked."""
         if member.state is not MemberState.LOADING:
             return []
         member.tried.add(missed.giver)
         return self._load(member, now)
 
-    def _load_failed(self, member: Member, failure: LoadFailure, now: float) -> list[Action]:
+    def _load_failed(self, member: Member, failure: reports.LoadFailure, now: float) -> list[Action]:
         source = member.donor or ""
         if member.state is not MemberState.LOADING or (failure.donor or "") != source:
             return []  # of an attempt that another has replaced
@@ -522,7 +500,7 @@ class Fleet(Staffing):
         self._note_error(member, f"{member.id} could not load: {error}\n{traceback}".rstrip())
         return [Emit(event=event), *self._lose(member, f"it could not load: {error}", now)]
 
-    def _edge_broken(self, member: Member, broken: EdgeFailure, now: float) -> list[Action]:
+    def _edge_broken(self, member: Member, broken: reports.EdgeFailure, now: float) -> list[Action]:
         peer, error = broken.peer, broken.error
         actions: list[Action] = []
         other = self.members.get(peer)
@@ -532,24 +510,24 @@ class Fleet(Staffing):
             actions.append(Emit(event=event))
         return actions + self.wiring.failed(member.id, peer, broken.end, f"{error}: {broken.text}", now, broke=True)
 
-    def _take_news(self, member: Member, news: ReplicaNews | GatewayNews, now: float) -> None:
+    def _take_news(self, member: Member, news: reports.ReplicaNews | reports.GatewayNews, now: float) -> None:
         member.stats, member.failure = news.statistics, news.failure
-        if isinstance(news, GatewayNews):
+        if isinstance(news, reports.GatewayNews):
             member.metrics = news.metrics
         if member.is_at_work:
             member.worked_at = now
 
-    def _where(self, member: Member, asked: AskWhere) -> list[Action]:
+    def _where(self, member: Member, asked: reports.AskWhere) -> list[Action]:
         """A gateway asks where requests are; whoever knows answers by ``At``."""
-        question = TellWhere(ids=asked.ids, asker=member.id)
+        question = orders.TellWhere(ids=asked.ids, asker=member.id)
         replicas = [other for other in self.members.values() if other.attached and not other.is_gateway]
         return [Send(member=other.id, message=question) for other in replicas]
 
-    def _at(self, told: At) -> list[Action]:
+    def _at(self, told: reports.At) -> list[Action]:
         asker = self.members.get(told.asker)
         if asker is None or not asker.attached:
             return []
-        return [Send(member=asker.id, message=Whereabouts(at=told.at))]
+        return [Send(member=asker.id, message=orders.Whereabouts(at=told.at))]
 
     # ---- the step: compare what is wanted with what is there
 
@@ -580,7 +558,7 @@ class Fleet(Staffing):
             for plan in self.plans.values():
                 actions += self._want(plan, now)
         actions += self.wiring.route(self.members, now)
-        actions += [Send(member=member.id, message=Drain()) for member in self._to_drain]
+        actions += [Send(member=member.id, message=orders.Drain()) for member in self._to_drain]
         self._to_drain.clear()
         return actions + self._report_readiness(now)
 
@@ -629,7 +607,7 @@ class Fleet(Staffing):
         for gateway in self.of_stage(GATEWAY):
             if gateway.attached and gateway.told_ready != (not missing):
                 gateway.told_ready = not missing
-                actions.append(Send(member=gateway.id, message=Readiness(ready=not missing, why=missing)))
+                actions.append(Send(member=gateway.id, message=orders.Readiness(ready=not missing, why=missing)))
         if bool(missing) == (self.unready_since is not None):
             return actions
         if missing or self.unready_since is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..graph import GATEWAY
+from . import orders
 from .actions import (
     Action,
     BackedOff,
@@ -24,7 +25,7 @@ from .actions import (
     UpdateRolledBack,
 )
 from .members import CONTROLLER, ENDING, Member, MemberState, member_id
-from .orders import GiveCanary, GiveWeights, Leave, Load, MemberLost, MemberOrder
+from .orders import MemberOrder
 from .placement import HostInfo, place
 from .rollout import Rollout
 from .roster import Roster
@@ -228,14 +229,14 @@ class Staffing(Roster):
             return self._await_donor(member, live, now)
         member.lacks_donor_since = None
         giver = self._canary_giver(plan, member)
-        load = Load(version=member.version, weights=path, canary=giver)
+        load = orders.Load(version=member.version, weights=path, canary=giver)
         actions: list[Action] = []
         if giver is not None:
-            actions.append(Send(member=giver, message=GiveCanary(to=member.id)))
+            actions.append(Send(member=giver, message=orders.GiveCanary(to=member.id)))
         member.donor = None
         if donors:
             member.donor = min(donors, key=lambda other: takers.count(other.id)).id
-            actions.append(Send(member=member.donor, message=GiveWeights(to=member.id)))
+            actions.append(Send(member=member.donor, message=orders.GiveWeights(to=member.id)))
         elif path is not None and member.address not in self._local and CONTROLLER not in member.tried:
             member.donor = CONTROLLER
             actions.append(Donate(member=member.id, path=path))
@@ -296,7 +297,7 @@ class Staffing(Roster):
         if not member.attached:
             return [*self._kill(member), *self._left(member, now)]
         member.go(MemberState.LEAVING, now)
-        return [Send(member=member.id, message=Leave())]
+        return [Send(member=member.id, message=orders.Leave())]
 
     def _left(self, member: Member, now: float) -> list[Action]:
         self._forget(member)
@@ -345,7 +346,7 @@ class Staffing(Roster):
 
     def _tell_lost(self, member: Member) -> list[Action]:
         others = [other for other in self.members.values() if other is not member]
-        return self._tell_of_end(others, MemberLost(peer=member.id))
+        return self._tell_of_end(others, orders.MemberLost(peer=member.id))
 
     def _tell_of_end(self, members: Iterable[Member], message: MemberOrder) -> list[Action]:
         """Those that are away hear of it when they are back."""

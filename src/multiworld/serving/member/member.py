@@ -17,42 +17,9 @@ from ...model.user_code import result_of, users_traceback
 from ...model.weights import has_weights, put_weights, weights_of
 from ...world.manager import WorldManager
 from ..blueprint import load_work
-from ..control.orders import (
-    CloseEdge,
-    Connect,
-    Drain,
-    EdgeEnd,
-    GiveCanary,
-    GiveWeights,
-    KeepFor,
-    Leave,
-    Load,
-    MemberDied,
-    MemberLost,
-    MemberOrder,
-    OpenEdge,
-    Readiness,
-    TellWhere,
-    Tune,
-    Whereabouts,
-)
-from ..control.reports import (
-    AskWhere,
-    At,
-    CanaryMissed,
-    Connected,
-    ConnectFailed,
-    Drained,
-    EdgeFailure,
-    GatewayNews,
-    Hello,
-    Loaded,
-    LoadFailure,
-    MemberEdge,
-    MemberReport,
-    ReplicaCounts,
-    ReplicaNews,
-)
+from ..control import orders, reports
+from ..control.orders import EdgeEnd, MemberOrder
+from ..control.reports import MemberReport
 from ..errors import CanaryFailedError, what_happened
 from ..flow.edge import Edge
 from ..flow.node import Node, Place
@@ -96,7 +63,7 @@ class Member:
     def node(self) -> Node | None:
         raise NotImplementedError
 
-    def news(self) -> ReplicaNews | GatewayNews:
+    def news(self) -> reports.ReplicaNews | reports.GatewayNews:
         """Return what the controller is told of the work every second."""
         raise NotImplementedError
 
@@ -108,33 +75,33 @@ class Member:
         """Leave all edges."""
         raise NotImplementedError
 
-    def hello(self) -> Hello:
+    def hello(self) -> reports.Hello:
         """Return who this is and how it stands."""
         edges = [] if self.node is None else list(self.node.edges.values())
-        return Hello(
+        return reports.Hello(
             member=self.place.member,
             stage=self.place.stage,
             pid=os.getpid(),
             host=self.host,
             state=self.state,
             version=self.version,
-            edges=tuple(MemberEdge(peer=edge.peer, end=_end(edge)) for edge in edges),
+            edges=tuple(reports.MemberEdge(peer=edge.peer, end=_end(edge)) for edge in edges),
         )
 
     def obey(self, order: MemberOrder) -> None:
         """Begin to carry an order out."""
-        if isinstance(order, Connect):
+        if isinstance(order, orders.Connect):
             self._connect(order)
-        elif isinstance(order, OpenEdge):
+        elif isinstance(order, orders.OpenEdge):
             self._with_node(lambda node: node.open(order.peer))
-        elif isinstance(order, CloseEdge):
+        elif isinstance(order, orders.CloseEdge):
             self._with_node(lambda node: node.close(order.peer))
-        elif isinstance(order, MemberLost):
+        elif isinstance(order, orders.MemberLost):
             self._lost(order.peer)
-        elif isinstance(order, MemberDied):
+        elif isinstance(order, orders.MemberDied):
             executing = [bytes.fromhex(id_) for id_ in order.executing]
             self._with_node(lambda node: node.learn(order.peer, executing))
-        elif isinstance(order, Leave):
+        elif isinstance(order, orders.Leave):
             self._start(self._leave())
         else:
             logger.warning("%s cannot carry out %r", self.place.member, order)
@@ -145,7 +112,9 @@ class Member:
 
     def edge_lost(self, edge: Edge, error: Exception) -> None:
         """Tell the controller; it knows whether the peer is gone or only the way to it."""
-        self.tell(EdgeFailure(peer=edge.peer, end=_end(edge), error=type(error).__name__, text=what_happened(error)))
+        self.tell(
+            reports.EdgeFailure(peer=edge.peer, end=_end(edge), error=type(error).__name__, text=what_happened(error))
+        )
 
     def stop(self) -> None:
         """Cancel what is under way."""
@@ -167,7 +136,7 @@ class Member:
         if self.node is not None:
             call(self.node)
 
-    def _connect(self, order: Connect) -> None:
+    def _connect(self, order: orders.Connect) -> None:
         key = (order.peer, order.end)
         if key in self._connecting and not self._connecting[key].done():
             return  # told again, by a controller that has come back
@@ -179,17 +148,17 @@ class Member:
         if self._connecting.get(key) is task:
             del self._connecting[key]
 
-    async def _connect_to(self, order: Connect) -> None:
+    async def _connect_to(self, order: orders.Connect) -> None:
         peer, end, node = order.peer, order.end, self.node
         if node is None:
-            self.tell(ConnectFailed(peer=peer, end=end, error="it has not loaded its work yet"))
+            self.tell(reports.ConnectFailed(peer=peer, end=end, error="it has not loaded its work yet"))
             return
         try:
             await node.connect(peer, order.stage, is_upstream=end is EdgeEnd.UPSTREAM)
         except MultiworldError as error:
-            self.tell(ConnectFailed(peer=peer, end=end, error=what_happened(error)))
+            self.tell(reports.ConnectFailed(peer=peer, end=end, error=what_happened(error)))
         else:
-            self.tell(Connected(peer=peer, end=end))
+            self.tell(reports.Connected(peer=peer, end=end))
 
     def _lost(self, peer: str) -> None:
         for key in [key for key in self._connecting if key[0] == peer]:
@@ -224,19 +193,19 @@ class ReplicaMember(Member):
         """Who was asked for a canary and had none, and whose it has passed."""
 
     def obey(self, order: MemberOrder) -> None:
-        if isinstance(order, Load):
+        if isinstance(order, orders.Load):
             self._load_anew(order)
-        elif isinstance(order, GiveWeights):
+        elif isinstance(order, orders.GiveWeights):
             self._start(self._donate(order.to))
-        elif isinstance(order, GiveCanary):
+        elif isinstance(order, orders.GiveCanary):
             self._start(self._give_canary(order.to))
-        elif isinstance(order, Drain):
+        elif isinstance(order, orders.Drain):
             self._start(self._drain())
-        elif isinstance(order, Tune):
+        elif isinstance(order, orders.Tune):
             self._tune(order)
-        elif isinstance(order, KeepFor):
+        elif isinstance(order, orders.KeepFor):
             self._with_node(lambda node: node.only(order.there))
-        elif isinstance(order, TellWhere):
+        elif isinstance(order, orders.TellWhere):
             self._tell_where(order)
         else:
             super().obey(order)
@@ -245,10 +214,10 @@ class ReplicaMember(Member):
     def node(self) -> Node | None:
         return None if self._replica is None else self._replica.node
 
-    def news(self) -> ReplicaNews:
-        counts = ReplicaCounts() if self._replica is None else self._replica.statistics()
+    def news(self) -> reports.ReplicaNews:
+        counts = reports.ReplicaCounts() if self._replica is None else self._replica.statistics()
         failure = self.last_failure
-        return ReplicaNews(
+        return reports.ReplicaNews(
             **vars(counts), **vars(self._vitals.read()), failure=None if failure is None else failure.shortened()
         )
 
@@ -260,7 +229,7 @@ class ReplicaMember(Member):
         if self._replica is not None:
             await self._replica.aclose()
 
-    def _load_anew(self, order: Load) -> None:
+    def _load_anew(self, order: orders.Load) -> None:
         """Another donor, say: what was under way is given up."""
         if self._replica is not None:  # told again, by a controller that has come back
             self._tell_loaded("before")
@@ -271,9 +240,9 @@ class ReplicaMember(Member):
 
     def _tell_loaded(self, source: str, took_s: float = 0.0) -> None:
         asked, passed = self._tried_with
-        self.tell(Loaded(version=self.version, took_s=took_s, source=source, asked=asked, canary=passed))
+        self.tell(reports.Loaded(version=self.version, took_s=took_s, source=source, asked=asked, canary=passed))
 
-    async def _load(self, order: Load) -> None:
+    async def _load(self, order: orders.Load) -> None:
         began = asyncio.get_running_loop().time()
         stage, giver = self.place.graph.stages[self.place.stage], order.canary
         try:
@@ -281,7 +250,7 @@ class ReplicaMember(Member):
             if giver is not None:
                 canary = await take_canary(self.manager, giver, self.place.member, self.place.store, self.place.backend)
         except MultiworldError as error:
-            self.tell(CanaryMissed(giver=giver or "", error=what_happened(error)))
+            self.tell(reports.CanaryMissed(giver=giver or "", error=what_happened(error)))
             return
         is_handing_over = False
         try:
@@ -299,7 +268,7 @@ class ReplicaMember(Member):
             replica = Replica(self.manager, self.place, work, on_edge_lost=self.edge_lost)
         except Exception as error:  # the user's code may raise anything; the controller decides what to do
             self.tell(
-                LoadFailure(
+                reports.LoadFailure(
                     donor=order.donor,
                     error=describe_error(error),
                     traceback=users_traceback(error),
@@ -340,7 +309,7 @@ class ReplicaMember(Member):
         except MultiworldError as error:
             logger.warning("%s could not give a canary to %s: %s", self.place.member, to, what_happened(error))
 
-    async def _fetch_weights(self, order: Load) -> tuple[Mapping[str, Any] | None, str]:
+    async def _fetch_weights(self, order: orders.Load) -> tuple[Mapping[str, Any] | None, str]:
         """Return the weights, None for those that the work begins with, and where they are from."""
         path = order.weights
         if order.donor is not None:
@@ -366,15 +335,15 @@ class ReplicaMember(Member):
         self.state = "draining"
         if self._replica is not None:
             await self._replica.wait_idle()
-        self.tell(Drained())
+        self.tell(reports.Drained())
 
-    def _tell_where(self, order: TellWhere) -> None:
+    def _tell_where(self, order: orders.TellWhere) -> None:
         """A gateway asks, whose requests will soon have taken too long."""
         known = {} if self._replica is None else self._replica.whereabouts(map(bytes.fromhex, order.ids))
         if known:
-            self.tell(At(asker=order.asker, at={id_.hex(): place for id_, place in known.items()}))
+            self.tell(reports.At(asker=order.asker, at={id_.hex(): place for id_, place in known.items()}))
 
-    def _tune(self, order: Tune) -> None:
+    def _tune(self, order: orders.Tune) -> None:
         self._batch = Batch(max_size=order.batch_max_size, max_wait_s=order.batch_max_wait_s)
         if self._replica is not None:
             self._replica.tune(self._batch)
@@ -387,7 +356,7 @@ class GatewayMember(Member):
         super().__init__(manager, place, host=host)
         self.front = front
         front.on_edge_lost = self.edge_lost
-        front.ask_where = lambda ids: self.tell(AskWhere(ids=tuple(id_.hex() for id_ in ids)))
+        front.ask_where = lambda ids: self.tell(reports.AskWhere(ids=tuple(id_.hex() for id_ in ids)))
         self.state = "loaded"
         self.ready = False
         self.why = "the controller has not said yet that all stages are up"
@@ -399,11 +368,11 @@ class GatewayMember(Member):
         """What returns its metrics, as JSON; the controller tells the other gateways."""
 
     def obey(self, order: MemberOrder) -> None:
-        if isinstance(order, Readiness):
+        if isinstance(order, orders.Readiness):
             self._hear_readiness(order)
-        elif isinstance(order, Whereabouts):
+        elif isinstance(order, orders.Whereabouts):
             self.front.told_where({bytes.fromhex(id_): place for id_, place in order.at.items()})
-        elif isinstance(order, Drain):
+        elif isinstance(order, orders.Drain):
             self._start(self._drain())
         else:
             super().obey(order)
@@ -412,9 +381,9 @@ class GatewayMember(Member):
     def node(self) -> Node | None:
         return self.front.node
 
-    def news(self) -> GatewayNews:
+    def news(self) -> reports.GatewayNews:
         failure = self.last_failure
-        return GatewayNews(
+        return reports.GatewayNews(
             **vars(self.front.statistics()),
             **vars(self._vitals.read()),
             failure=None if failure is None else failure.shortened(),
@@ -433,7 +402,7 @@ class GatewayMember(Member):
         if peer.rpartition("-")[0] != GATEWAY:
             self.front.replica_lost()
 
-    def _hear_readiness(self, order: Readiness) -> None:
+    def _hear_readiness(self, order: orders.Readiness) -> None:
         if self.state == "draining":
             return
         self.ready, self.why = order.ready, order.why
@@ -447,7 +416,7 @@ class GatewayMember(Member):
         if self.drain_first is not None:
             await self.drain_first(DRAIN_S)
         await self.front.drain(max(0.0, until - asyncio.get_running_loop().time()))
-        self.tell(Drained())
+        self.tell(reports.Drained())
 
 
 def place_of(member: str, graph: Graph, store: str, policy: str, backend: str = "auto") -> Place:
