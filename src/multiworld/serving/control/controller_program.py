@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+from ...process.messages import from_json
 from ...world.manager import WorldManager
 from .controller import Controller
-from .spec import DeploymentSpec
+from .spec import DeploymentSpec, SpecRecord
 
 __all__ = ["main"]
 
 ENDED_BY_A_SIGNAL: Final = 143  # as a shell shows SIGTERM
 
 
-def main(arguments: Mapping[str, Any]) -> None:
+def main(arguments: object) -> None:
     """Run until a command asks to stop, or SIGTERM or SIGINT comes.
 
-    ``arguments``: what ``DeploymentSpec.to_json`` returned, with fixed ports in ``store`` and ``address``; ``grace_s``:
-    how long the members may take to end.
+    ``arguments``: what ``DeploymentSpec.to_json`` returned, with fixed ports in ``store`` and ``address``, and
+    perhaps with ``grace_s``.
     """
-    fields = dict(arguments)
-    grace_s = float(fields.pop("grace_s", 15.0))
-    if not asyncio.run(_run(DeploymentSpec.from_json(fields), grace_s)):
+    record = from_json(SpecRecord, arguments)
+    if not asyncio.run(_run(DeploymentSpec.of(record), record.grace_s)):
         raise SystemExit(ENDED_BY_A_SIGNAL)  # its host starts it again, unless that ends too
 
 
