@@ -19,6 +19,7 @@ import tests.unit.process.test_messages as examples
 from multiworld.elastic.leadership.messages import AGENT_MESSAGES
 from multiworld.errors import MessageError
 from multiworld.process.messages import MESSAGE_SETS, REST, Json, MessageSet
+from multiworld.process.spawn.messages import ANSWERS, REQUESTS
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)
@@ -88,7 +89,7 @@ def messages(messages: MessageSet[Any]) -> st.SearchStrategy[Any]:
     return st.one_of([ports if cls is examples.Checked else of_type(cls) for cls in classes])
 
 
-SETS = pytest.mark.parametrize("name", [messages.name for messages in (examples.SAID, AGENT_MESSAGES)])
+SETS = pytest.mark.parametrize("name", [each.name for each in (examples.SAID, AGENT_MESSAGES, REQUESTS, ANSWERS)])
 
 
 @SETS

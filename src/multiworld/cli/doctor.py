@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Protocol
 
 from .. import native
 from ..command_parser import CommandParser
 from ..extras import install_extra
+from ..process.messages import Json
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from . import machine
 
@@ -105,7 +106,7 @@ class Diagnosis:
             return f"NOT READY: the default channel ({DEFAULT_CHANNEL}) cannot work here."
         return "Ready, and it can be better:" if self.advice else "Ready: everything works here."
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Mapping[str, Json]:
         """Return plain dicts and lists, the same as ``--json`` prints."""
         return {**asdict(self), "verdict": self.verdict, "advice": list(self.advice)}
 

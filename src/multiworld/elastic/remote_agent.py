@@ -14,10 +14,11 @@ import subprocess
 import sys
 from functools import partial
 from types import FrameType
-from typing import Any
 
 from ..process.interruption import SIGNALLED, end_on_signals, held, takeable
+from ..process.messages import from_json
 from ..process.spawn.forking import die_with_parent
+from .hosts.shares import FarOrder
 
 __all__ = ["main"]
 
@@ -33,13 +34,13 @@ def main() -> int:
     if order is None:
         return BAD_INPUT  # nobody is there to be told
     try:
-        os.chdir(order["directory"])
+        os.chdir(order.directory)
     except OSError as error:
-        return _refuse(order, f"its directory {order['directory']}: {error.strerror}")
+        return _refuse(order, f"its directory {order.directory}: {error.strerror}")
     with held():
         launcher = subprocess.Popen(
-            [sys.executable, "-m", "multiworld.cli.exec", *order["arguments"]],
-            env={**os.environ, **order["variables"]},
+            [sys.executable, "-m", "multiworld.cli.exec", *order.arguments],
+            env={**os.environ, **order.variables},
             stdin=subprocess.DEVNULL,
             preexec_fn=partial(die_with_parent, os.getpid()),
         )
@@ -54,7 +55,7 @@ def main() -> int:
     return status if status >= 0 else SIGNALLED - status
 
 
-def _read_order(descriptor: int) -> dict[str, Any] | None:
+def _read_order(descriptor: int) -> FarOrder | None:
     """Return the first line; None if it does not come."""
     line = b""
     while not line.endswith(b"\n"):
@@ -62,8 +63,7 @@ def _read_order(descriptor: int) -> dict[str, Any] | None:
         if not piece:
             return None
         line += piece
-    order: dict[str, Any] = json.loads(line)
-    return order
+    return from_json(FarOrder, json.loads(line))
 
 
 def _await_end(launcher: subprocess.Popen[bytes], near_end: int) -> None:
@@ -91,8 +91,8 @@ def _is_there(near_end: int) -> bool:
         return False
 
 
-def _refuse(order: dict[str, Any], reason: str) -> int:
-    sys.stderr.write(f"multiworld exec: {order['host']} cannot take part: {reason}\n")
+def _refuse(order: FarOrder, reason: str) -> int:
+    sys.stderr.write(f"multiworld exec: {order.host} cannot take part: {reason}\n")
     return BAD_INPUT
 
 

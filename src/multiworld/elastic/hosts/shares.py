@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-__all__ = ["HostShare", "RemoteJob", "allot", "split_host"]
+__all__ = ["FarOrder", "HostShare", "RemoteJob", "allot", "split_host"]
 
 FAR_END = "multiworld.elastic.remote_agent"
 
@@ -65,6 +64,16 @@ def allot(hosts: str, num_ranks: int | None = None) -> tuple[HostShare, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FarOrder:
+    """What the far end is told over its standard input."""
+
+    host: str
+    directory: str
+    variables: Mapping[str, str] = field(repr=False)  # the token is among them
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RemoteJob:
     """One program on several hosts. ``variables`` are set on each of them; nothing else of this environment is."""
 
@@ -85,17 +94,17 @@ class RemoteJob:
             return [sys.executable, "-m", FAR_END]
         return [*self.ssh, self.shares[index].name, shlex.quote(self.python), "-m", FAR_END]
 
-    def order(self, index: int) -> dict[str, Any]:
-        """Return what the far end is told over its standard input, ready for JSON."""
-        return {
-            "host": self.shares[index].name,
-            "directory": self.directory,
-            "variables": dict(self.variables),
-            "arguments": self._arguments(index),
-        }
+    def order(self, index: int) -> FarOrder:
+        """Return what the far end is told over its standard input."""
+        return FarOrder(
+            host=self.shares[index].name,
+            directory=self.directory,
+            variables=self.variables,
+            arguments=self._arguments(index),
+        )
 
-    def _arguments(self, index: int) -> Sequence[str]:
-        return [
+    def _arguments(self, index: int) -> tuple[str, ...]:
+        return (
             f"--nnodes={len(self.shares)}",
             f"--node-rank={index}",
             f"--nproc-per-node={self.shares[index].num_ranks}",
@@ -106,7 +115,7 @@ class RemoteJob:
             "--max-restarts=0",
             "--no-python",
             *self.program,
-        ]
+        )
 
 
 def split_host(text: str) -> tuple[str, int | None]:

@@ -14,6 +14,7 @@ from threading import Thread
 from types import FrameType
 
 from ...process.interruption import takeable
+from ...process.messages import to_json
 from ...process.orphans import Reaping
 from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.missing_command import start_error
@@ -118,7 +119,7 @@ class _Hosts:
     def _attend(self, index: int, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         with suppress(OSError, ValueError):  # it has ended, or is to end: its status says why
-            process.stdin.write(json.dumps(self._job.order(index)).encode() + b"\n")
+            process.stdin.write(json.dumps(to_json(self._job.order(index))).encode() + b"\n")
         process.wait()
         WAITED_FOR.discard(process.pid)
         self._news.put(index)

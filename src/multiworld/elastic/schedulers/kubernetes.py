@@ -9,8 +9,8 @@ import enum
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
+from ...process.messages import Json
 from ...world.launched import TOKEN_VARIABLE
 
 __all__ = ["Controller", "Manifest", "documents", "objects"]
@@ -105,7 +105,7 @@ class Manifest:
         least, most, spare = matched.groups()
         return int(least), int(most or least), int(spare or 0)
 
-    def _readiness_probe(self) -> dict[str, Any] | None:
+    def _readiness_probe(self) -> dict[str, Json] | None:
         if self.readiness is None:
             return None
         port, slash, path = self.readiness.partition("/")
@@ -116,7 +116,7 @@ class Manifest:
         return {"tcpSocket": {"port": int(port)}, "periodSeconds": 5}
 
 
-def objects(manifest: Manifest) -> list[dict[str, Any]]:
+def objects(manifest: Manifest) -> list[dict[str, Json]]:
     """Return the objects, in the order in which they are to be made."""
     if manifest.controller is Controller.JOBSET:
         return [_jobset(manifest)]
@@ -134,7 +134,7 @@ def documents(manifest: Manifest) -> str:
     return head + "---\n".join(json.dumps(each, indent=2) + "\n" for each in objects(manifest))
 
 
-def _service(manifest: Manifest) -> dict[str, Any]:
+def _service(manifest: Manifest) -> dict[str, Json]:
     """Without an address of its own: it only gives the pods their names, which they need before they are ready."""
     return {
         "apiVersion": "v1",
@@ -149,11 +149,11 @@ def _service(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _job(manifest: Manifest) -> dict[str, Any]:
+def _job(manifest: Manifest) -> dict[str, Json]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(manifest), "spec": _job_spec(manifest)}
 
 
-def _job_spec(manifest: Manifest) -> dict[str, Any]:
+def _job_spec(manifest: Manifest) -> dict[str, Json]:
     """A lost pod is replaced; a job that has failed of itself has used up its restarts, and is not tried again."""
     pods = manifest.num_pods
     return {
@@ -174,8 +174,8 @@ def _job_spec(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _jobset(manifest: Manifest) -> dict[str, Any]:
-    agents = {"name": AGENTS, "replicas": 1, "template": {"spec": _job_spec(manifest)}}
+def _jobset(manifest: Manifest) -> dict[str, Json]:
+    agents: dict[str, Json] = {"name": AGENTS, "replicas": 1, "template": {"spec": _job_spec(manifest)}}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -193,7 +193,7 @@ def _jobset(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _statefulset(manifest: Manifest) -> dict[str, Any]:
+def _statefulset(manifest: Manifest) -> dict[str, Json]:
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -208,8 +208,8 @@ def _statefulset(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _pod_template(manifest: Manifest, *, restart: str) -> dict[str, Any]:
-    spec: dict[str, Any] = {
+def _pod_template(manifest: Manifest, *, restart: str) -> dict[str, Json]:
+    spec: dict[str, Json] = {
         "restartPolicy": restart,
         "terminationGracePeriodSeconds": manifest.shutdown_s + REPORT_S,
         "automountServiceAccountToken": False,
@@ -229,9 +229,9 @@ def _pod_template(manifest: Manifest, *, restart: str) -> dict[str, Any]:
     return {"metadata": {"labels": _labels(manifest)}, "spec": spec}
 
 
-def _container(manifest: Manifest) -> dict[str, Any]:
+def _container(manifest: Manifest) -> dict[str, Json]:
     """No liveness probe: an agent that dies ends its container, and one that hangs is found by the others' leases."""
-    container: dict[str, Any] = {
+    container: dict[str, Json] = {
         "name": CONTAINER,
         "image": manifest.image,
         "command": _command(manifest),
@@ -257,9 +257,9 @@ def _command(manifest: Manifest) -> list[str]:
     ]
 
 
-def _environment(manifest: Manifest) -> list[dict[str, Any]]:
+def _environment(manifest: Manifest) -> list[dict[str, Json]]:
     """Where agents meet, as options of ``multiworld run``: what stands in ``options`` wins."""
-    run_id: dict[str, Any] = {"value": manifest.name}
+    run_id: dict[str, Json] = {"value": manifest.name}
     if manifest.controller is not Controller.STATEFULSET:
         # of the Job's incarnation: one that is made again must not meet pods that are still ending
         label = "metadata.labels['batch.kubernetes.io/controller-uid']"
@@ -276,7 +276,7 @@ def _environment(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def _resources(manifest: Manifest) -> dict[str, Any]:
+def _resources(manifest: Manifest) -> dict[str, Json]:
     wanted = {"cpu": manifest.cpu, "memory": manifest.memory}
     requests = {name: amount for name, amount in wanted.items() if amount is not None}
     if not manifest.gpu:
@@ -285,7 +285,7 @@ def _resources(manifest: Manifest) -> dict[str, Any]:
     return {"requests": {**requests, **gpus}, "limits": gpus}
 
 
-def _metadata(manifest: Manifest) -> dict[str, Any]:
+def _metadata(manifest: Manifest) -> dict[str, Json]:
     return {"name": manifest.name, "labels": _labels(manifest)}
 
 

@@ -8,7 +8,9 @@ is there whom they could meet.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+
+from ...process.messages import Json
 
 __all__ = ["RankExchange"]
 
@@ -20,11 +22,13 @@ class RankExchange:
 
     def __init__(self, num_nodes: int) -> None:
         self._num_nodes = num_nodes
-        self._own: dict[str, Any] | None = None
+        self._own: Mapping[str, Json] | None = None
+        self._num_workers = 0  # of each host
 
     def said(self, key: str, value: str | bytes) -> None:
         if key.startswith(SAID):
-            self._own = dict(json.loads(value))
+            self._own = own = dict(json.loads(value))
+            self._num_workers = int(own["local_world_size"])
 
     def answer(self, key: str) -> bytes | None:
         """Return what stands for the value that will not come; None for keys of which nothing is known."""
@@ -33,7 +37,9 @@ class RankExchange:
         if key.startswith(SAID):
             return json.dumps({**self._own, "rank": int(key.removeprefix(SAID))}).encode()
         if key.startswith(ASSIGNED):
-            num_workers = int(self._own["local_world_size"])
-            first, all_workers = int(key.removeprefix(ASSIGNED)) * num_workers, self._num_nodes * num_workers
+            first, all_workers = (
+                int(key.removeprefix(ASSIGNED)) * self._num_workers,
+                self._num_nodes * self._num_workers,
+            )
             return json.dumps([first, all_workers, first, all_workers]).encode()
         return None

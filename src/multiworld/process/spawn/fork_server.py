@@ -11,15 +11,30 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...world.kept_process import Loop
 from . import seqpacket
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
+from .messages import (
+    ANSWERS,
+    REQUESTS,
+    Answer,
+    Died,
+    Forked,
+    Launched,
+    Prepare,
+    Ready,
+    Request,
+    Spawn,
+    Useless,
+    Warned,
+    Watch,
+)
 from .program import ServerOptions
 from .start import start_process
 
@@ -58,7 +73,7 @@ class ForkServer:
         self._numbers = itertools.count()
         self._pending: dict[int, Started] = {}
         self._forked: set[int] = set()  # children of ours that are no workers yet
-        self._unsent: deque[tuple[dict[str, Any], list[int]]] = deque()
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self._loop: CallingLoop | None = None
         self._on_lost: Callable[[str], None] | None = None
         self._on_forked: Callable[[int], None] = _nothing
@@ -122,10 +137,11 @@ class ForkServer:
             if received is None:
                 self._end_lost()
                 raise self._lost_error()
-            if "warning" in received[0]:
-                warnings.append(received[0]["warning"])
+            answer = ANSWERS.decode(received[0])
+            if isinstance(answer, Warned):
+                warnings.append(answer.text)
             else:
-                self._obey(received[0])
+                self._obey(answer)
         return warnings
 
     def attach(
@@ -163,7 +179,7 @@ class ForkServer:
             content = seqpacket.sealed(replace(launch, warm=is_warm).to_bytes())
             try:
                 fds = (content, stdout_fd, stderr_fd, *passed)
-                self._send({"spawn": number, "num_fds": len(fds)}, fds)
+                self._send(Spawn(number=number, num_fds=len(fds)), fds)
             finally:
                 os.close(content)
         except OSError as error:  # no descriptors left, say
@@ -171,11 +187,11 @@ class ForkServer:
 
     def prepare(self, num_workers: int) -> None:
         """Fork so many processes now, for as many ``spawn`` that will follow. At any time after ``start``."""
-        self._send({"prepare": num_workers})
+        self._send(Prepare(num_workers=num_workers))
 
     def watch(self, pids: Sequence[int]) -> None:
         """Have the process groups of these workers, which another fork server started, killed with this process."""
-        self._send({"watch": list(pids)})
+        self._send(Watch(pids=tuple(pids)))
 
     def close(self) -> None:
         """End the fork server, and with it whatever it has started and is still running. Idempotent, bounded."""
@@ -195,7 +211,7 @@ class ForkServer:
             if received is None:
                 self._lose()
             else:
-                self._obey(received[0])
+                self._obey(ANSWERS.decode(received[0]))
 
     def on_failure(self, error: BaseException) -> None:
         self._reason = f"{type(error).__name__}: {error}"
@@ -205,45 +221,46 @@ class ForkServer:
         """The progress thread ends."""
         self._channel.close()
 
-    def _obey(self, record: dict[str, Any]) -> None:
-        if "forked" in record:
-            self._forked.add(record["forked"])
-            WAITED_FOR.add(record["forked"])
-            self._on_forked(record["forked"])
-        elif "died" in record:
-            self._reap(record["died"])
-        elif "ready" in record:
+    def _obey(self, answer: Answer) -> None:
+        if isinstance(answer, Forked):
+            self._forked.add(answer.pid)
+            WAITED_FOR.add(answer.pid)
+            self._on_forked(answer.pid)
+        elif isinstance(answer, Died):
+            self._reap(answer.pid)
+        elif isinstance(answer, Ready):
             self.is_ready = True
-        elif "warning" in record:
-            logger.warning("%s", record["warning"])
-        elif "lost" in record:
-            self._reason, self.is_useless = record["lost"], True
-        elif "started" in record:
-            self._forked.discard(record["pid"])
-            self._tell(self._pending.pop(record["started"]), record["pid"])
-        elif "failed" in record:
-            if record["pid"] is not None:
-                self._reap(record["pid"])
-            self._tell(self._pending.pop(record["failed"]), _as_error(record))
+        elif isinstance(answer, Warned):
+            logger.warning("%s", answer.text)
+        elif isinstance(answer, Useless):
+            self._reason, self.is_useless = answer.reason, True
+        elif isinstance(answer, Launched):
+            self._forked.discard(answer.pid)
+            self._tell(self._pending.pop(answer.number), answer.pid)
+        else:
+            if answer.pid is not None:
+                self._reap(answer.pid)
+            self._tell(self._pending.pop(answer.number), answer.why.as_error())
 
-    def _send(self, record: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def _send(self, request: Request, fds: Sequence[int] = ()) -> None:
+        content = REQUESTS.encode(request)
         if not self._unsent:
             try:
-                seqpacket.send(self._channel, record, fds)
+                seqpacket.send(self._channel, content, fds)
                 return
             except BlockingIOError:
                 pass
             except BrokenPipeError:  # the progress thread is about to read of its end
                 return
-        self._unsent.append((record, _copies(fds)))
+        self._unsent.append((content, _copies(fds)))
         if self._loop is not None:
             self._loop.modify(self._channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def _send_rest(self) -> None:
         while self._unsent:
-            record, fds = self._unsent[0]
+            content, fds = self._unsent[0]
             try:
-                seqpacket.send(self._channel, record, fds)
+                seqpacket.send(self._channel, content, fds)
             except (BlockingIOError, BrokenPipeError):
                 return
             self._unsent.popleft()
@@ -310,7 +327,7 @@ class ForkServer:
         """What children of ours it has forked meanwhile, and which of these became workers that somebody waits for."""
         with contextlib.suppress(BlockingIOError):
             while (received := seqpacket.receive(self._channel)) is not None:
-                self._obey(received[0])
+                self._obey(ANSWERS.decode(received[0]))
 
     def _reap(self, pid: int) -> None:
         self._forked.discard(pid)
@@ -332,12 +349,6 @@ def _copies(fds: Sequence[int]) -> list[int]:
 
 
 def _nothing(pid: int) -> None: ...
-
-
-def _as_error(record: Mapping[str, Any]) -> OSError:
-    if record["errno"] is None:
-        return OSError(record["text"])
-    return OSError(record["errno"], record["text"], record["filename"])  # FileNotFoundError and so on, by the number
 
 
 def _wait_for(pid: int) -> int | None:

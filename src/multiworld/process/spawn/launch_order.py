@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..messages import from_json, to_json
 from .entrypoint import Entrypoint, EntrypointKind
 
 __all__ = ["Launch", "suits_interpreter"]
@@ -44,41 +45,11 @@ class Launch:
 
     def to_bytes(self) -> bytes:
         """Return what ``from_bytes`` takes. Any text of the operating system passes, UTF-8 or not."""
-        entrypoint = self.entrypoint
-        fields = {
-            "kind": entrypoint.kind.value,
-            "target": entrypoint.target,
-            "python": entrypoint.python,
-            "named": entrypoint.named,
-            "arguments": self.arguments,
-            "env": dict(self.env),
-            "cwd": self.cwd,
-            "warm": self.warm,
-            "reads_stdin": self.reads_stdin,
-            "numa": self.numa,
-            "set_up": self.set_up,
-        }
-        return json.dumps(fields).encode()
+        return json.dumps(to_json(self)).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Launch:
-        fields = json.loads(content)
-        mode_and_index = fields["numa"]
-        return cls(
-            entrypoint=Entrypoint(
-                kind=EntrypointKind(fields["kind"]),
-                target=fields["target"],
-                python=fields["python"],
-                named=fields["named"],
-            ),
-            arguments=tuple(fields["arguments"]),
-            env=fields["env"],
-            cwd=fields["cwd"],
-            warm=fields["warm"],
-            reads_stdin=fields["reads_stdin"],
-            numa=None if mode_and_index is None else (mode_and_index[0], mode_and_index[1]),
-            set_up=fields["set_up"],
-        )
+        return from_json(cls, json.loads(content))
 
 
 def suits_interpreter(server_env: Mapping[str, str], env: Mapping[str, str]) -> bool:

@@ -18,16 +18,33 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ...world.procfs import STOPPED, process_start_time, process_state
 from . import seqpacket
 from .forking import fork
+from .messages import (
+    ANSWERS,
+    REFUSALS,
+    REQUESTS,
+    Answer,
+    Died,
+    Failed,
+    Forked,
+    Launched,
+    NotStarted,
+    Prepare,
+    Ready,
+    Request,
+    Warned,
+    Watch,
+)
 from .worker_program import Inheritance, Spare
 
 __all__ = ["ForkLoop"]
 
 PID_BYTES = 8
+BECOME = b"become"  # with descriptors, of which the first holds the launch
 LOOK_MS = 200
 BATCH_SIZE = 8  # forked one after the other by one process; other batches meanwhile
 
@@ -70,7 +87,7 @@ class ForkLoop:
         for fd in (self._agent.fileno(), self._agent_pidfd):
             self._poll.register(fd, select.POLLIN)
         try:
-            seqpacket.send(self._agent, {"ready": True})
+            self._tell(Ready())
             while True:
                 self._supply()
                 for fd, _ in self._poll.poll(None if self._stopped_limit_s is None else LOOK_MS):
@@ -84,7 +101,7 @@ class ForkLoop:
             received = seqpacket.receive(self._agent)
             if received is None:
                 self._end()
-            self._obey(*received)
+            self._obey(REQUESTS.decode(received[0]), received[1])
         elif fd == self._agent_pidfd:
             self._end()
         elif fd in self._batches:
@@ -106,19 +123,23 @@ class ForkLoop:
             if now - self._stopped_since > self._stopped_limit_s:
                 self._kill_workers()
 
-    def _obey(self, request: dict[str, Any], fds: list[int]) -> None:
-        if "watch" in request:
+    def _tell(self, answer: Answer) -> None:
+        """Raises BrokenPipeError after the agent's end."""
+        seqpacket.send(self._agent, ANSWERS.encode(answer))
+
+    def _obey(self, request: Request, fds: list[int]) -> None:
+        if isinstance(request, Watch):
             try:
-                self._watch(request["watch"])
+                self._watch(request.pids)
             except OSError as error:
                 text = f"not all workers are killed should this agent be killed: they cannot be watched ({error})"
-                seqpacket.send(self._agent, {"warning": text})
-        elif "prepare" in request:
-            self._announced = request["prepare"]
+                self._tell(Warned(text=text))
+        elif isinstance(request, Prepare):
+            self._announced = request.num_workers
         else:
-            self._orders.append(Order(request["spawn"], fds))
+            self._orders.append(Order(request.number, fds))
             self._announced = max(0, self._announced - 1)
-            if len(fds) < request["num_fds"]:  # there was no room for the others in this process
+            if len(fds) < request.num_fds:  # there was no room for the others in this process
                 self._refuse(self._orders.pop(), OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
     def _supply(self) -> None:
@@ -145,7 +166,7 @@ class ForkLoop:
 
     def _give(self, order: Order, pid: int, channel: socket.socket) -> None:
         with contextlib.suppress(BrokenPipeError):  # it was killed: that shows below, as the end of its channel
-            seqpacket.send(channel, {}, order.fds)
+            seqpacket.send(channel, BECOME, order.fds)
         for fd in order.fds:
             os.close(fd)
         self._starting[channel.fileno()] = (order.number, pid, channel)
@@ -158,9 +179,9 @@ class ForkLoop:
         with channel:
             received = seqpacket.receive(channel)
         if received is None:
-            seqpacket.send(self._agent, {"started": number, "pid": pid})
+            self._tell(Launched(number=number, pid=pid))
         else:
-            seqpacket.send(self._agent, {"failed": number, "pid": pid, **received[0]})
+            self._tell(Failed(number=number, pid=pid, why=REFUSALS.decode(received[0])))
 
     def _fork_batch(self, num: int) -> int:
         """Fork a process that forks those that are meant, tells their pids and ends: the agent adopts the orphans."""
@@ -209,7 +230,7 @@ class ForkLoop:
             except OSError as error:  # what cannot be watched could outlive the agent
                 channel.close()
                 _kill_group(pid)
-                seqpacket.send(self._agent, {"died": pid})  # who kills it if it leads no group yet
+                self._tell(Died(pid=pid))  # who kills it if it leads no group yet
                 self._cannot_fork(error)
             else:
                 self._spares[pid] = channel
@@ -232,9 +253,8 @@ class ForkLoop:
     def _refuse(self, order: Order, error: OSError) -> None:
         for fd in order.fds:
             os.close(fd)
-        text = f"no process can be forked: {error.strerror}"
-        record = {"failed": order.number, "pid": None, "errno": error.errno, "text": text, "filename": None}
-        seqpacket.send(self._agent, record)
+        why = NotStarted(errno=error.errno, text=f"no process can be forked: {error.strerror}")
+        self._tell(Failed(number=order.number, pid=None, why=why))
 
     def _abandon(self) -> None:
         """In a forked child: close all that is the server's."""
@@ -265,7 +285,7 @@ class ForkLoop:
         _kill_group(pid)
         if pid in self._spares:
             self._spares.pop(pid).close()
-            seqpacket.send(self._agent, {"died": pid})
+            self._tell(Died(pid=pid))
 
     def _end(self) -> NoReturn:
         """The agent has ended: so does all that was started for it. Or it wants no more: then it reaps all."""
@@ -286,7 +306,7 @@ class ForkLoop:
 
     def _tell_forked(self, pid: int) -> None:
         """The agent reaps what has not become a worker."""
-        seqpacket.send(self._agent, {"forked": pid})
+        self._tell(Forked(pid=pid))
 
 
 def _fork_and_leave(num: int, tell: int) -> int:

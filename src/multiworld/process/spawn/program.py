@@ -12,14 +12,16 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NoReturn
 
 from ..facts import open_descriptors
+from ..messages import from_json, to_json
 from . import seqpacket
 from .blas_threads import get_blas_threads, set_blas_threads
 from .forking import count_lasting_threads, die_with_parent, open_standard_descriptors, outlive_parent, share_memory
 from .loop import ForkLoop
+from .messages import ANSWERS, Useless, Warned
 from .worker_program import Inheritance
 
 __all__ = ["ServerOptions", "main", "serve"]
@@ -46,12 +48,11 @@ class ServerOptions:
     """How long the agent may be stopped before its workers are ended."""
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(to_json(self))
 
     @classmethod
     def from_text(cls, text: str) -> ServerOptions:
-        fields = json.loads(text)
-        return cls(**{**fields, "preload": tuple(fields["preload"]), "paths": tuple(fields["paths"])})
+        return from_json(cls, json.loads(text))
 
 
 class CannotServe(Exception):
@@ -75,7 +76,7 @@ def serve(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]
         ForkLoop(agent, inheritance, num_spares=options.spares, stopped_limit_s=options.stopped_limit_s).run()
     except CannotServe as error:
         with contextlib.suppress(OSError):
-            seqpacket.send(agent, {"lost": str(error)})
+            seqpacket.send(agent, ANSWERS.encode(Useless(reason=str(error))))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -121,14 +122,19 @@ def _preload(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
         except BaseException as error:
             if options.must_preload or not isinstance(error, (Exception, SystemExit)):
                 raise CannotServe(f"--preload {name} failed: {_told(error)}"[:2000]) from error
-            seqpacket.send(agent, {"warning": f"{name} was not preloaded: {_told(error)}"[:2000]})
+            _warn(agent, f"{name} was not preloaded: {_told(error)}")
         if (now := count_lasting_threads()) > threads:
-            text = f"--preload {name} started {now - threads} thread(s), which workers forked from it do not have"
-            seqpacket.send(agent, {"warning": text})
+            _warn(
+                agent, f"--preload {name} started {now - threads} thread(s), which workers forked from it do not have"
+            )
             threads = now
     if torch is not None:
         torch.set_num_threads(num_torch_threads)
     sys.path[:] = base_path
+
+
+def _warn(agent: socket.socket, text: str) -> None:
+    seqpacket.send(agent, ANSWERS.encode(Warned(text=text[:2000])))
 
 
 def _told(error: BaseException) -> str:

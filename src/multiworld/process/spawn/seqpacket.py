@@ -1,13 +1,11 @@
-"""Small records and descriptors over a Unix socket that keeps the bounds of messages."""
+"""Small messages and descriptors over a Unix socket that keeps the bounds of messages."""
 
 from __future__ import annotations
 
 import array
-import json
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
 
 __all__ = ["connected_pair", "receive", "sealed", "send"]
 
@@ -19,17 +17,17 @@ def connected_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def send(channel: socket.socket, record: dict[str, Any], fds: Sequence[int] = ()) -> None:
-    """Send one record, with copies of descriptors. Raises BlockingIOError, or BrokenPipeError after the peer's end."""
+def send(channel: socket.socket, content: bytes, fds: Sequence[int] = ()) -> None:
+    """Send one message, with copies of descriptors. Raises BlockingIOError, or BrokenPipeError after the peer's end."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     try:
-        channel.sendmsg([json.dumps(record).encode()], rights, socket.MSG_NOSIGNAL)
+        channel.sendmsg([content], rights, socket.MSG_NOSIGNAL)
     except ConnectionResetError as error:  # it ended without having read all
         raise BrokenPipeError(*error.args) from error
 
 
-def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return one record and its descriptors, which are the caller's to close, or None after the peer's end."""
+def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Return one message and its descriptors, which are the caller's to close, or None after the peer's end."""
     space = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
     try:
         content, ancillary, _, _ = channel.recvmsg(LARGEST, space, socket.MSG_CMSG_CLOEXEC)
@@ -39,7 +37,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return (json.loads(content), list(fds)) if content else None
+    return (content, list(fds)) if content else None
 
 
 def sealed(content: bytes) -> int:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..facts import open_descriptors
+from ..messages import from_json, to_json
 from . import seqpacket
 from .entrypoint import EntrypointKind
 from .forking import die_with_parent, fork
 from .fresh import become_fresh, reset_signals, take_descriptors
 from .launch_order import Launch
+from .messages import REFUSALS, NotStarted
 from .missing_command import start_error
 from .python_program import function_at, prepare, run_to_the_end
 
@@ -100,7 +102,7 @@ class Spare:
     def _fail(self, number: int | None, text: str, filename: object) -> NoReturn:
         name = os.fsdecode(filename) if isinstance(filename, (str, bytes)) else None
         with contextlib.suppress(OSError):
-            seqpacket.send(self._channel, {"errno": number, "text": text[:2000], "filename": name})
+            seqpacket.send(self._channel, REFUSALS.encode(NotStarted(errno=number, text=text[:2000], filename=name)))
         os._exit(NOT_STARTED)
 
 
@@ -136,22 +138,28 @@ def _bind(mode: str, index: int) -> None:
     child = fork()
     if child == 0:
         try:
-            answer = _near(mode, index)
+            answer = _Bound(processors=tuple(_near(mode, index)))
         except BaseException as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:1000]}
-        os.write(write_fd, json.dumps(answer).encode())
+            answer = _Bound(error=f"{type(error).__name__}: {error}"[:1000])
+        os.write(write_fd, json.dumps(to_json(answer)).encode())
         os._exit(0)
     os.close(write_fd)
     with open(read_fd, "rb") as pipe:
         told = pipe.read()
     os.waitpid(child, 0)
-    answer = json.loads(told) if told else {"error": "the process that finds them out died"}
-    if "error" in answer:
-        raise RuntimeError(f"not bound to the processors near device {index}: {answer['error']}")
-    os.sched_setaffinity(0, answer["processors"])
+    answer = from_json(_Bound, json.loads(told)) if told else _Bound(error="the process that finds them out died")
+    if answer.error:
+        raise RuntimeError(f"not bound to the processors near device {index}: {answer.error}")
+    os.sched_setaffinity(0, answer.processors)
 
 
-def _near(mode: str, index: int) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class _Bound:
+    processors: tuple[int, ...] = ()
+    error: str = ""
+
+
+def _near(mode: str, index: int) -> list[int]:
     """Bind this process as torch's own launcher does it in its workers, and return how; nothing public does it."""
     from torch.numa import binding
 
@@ -159,4 +167,4 @@ def _near(mode: str, index: int) -> dict[str, Any]:
     bind: Any = binding._maybe_apply_numa_binding_to_current_process
     name = "device_index" if "device_index" in inspect.signature(bind).parameters else "gpu_index"  # before torch 2.14
     bind(**{name: index}, numa_options=options)
-    return {"processors": sorted(os.sched_getaffinity(0))}
+    return sorted(os.sched_getaffinity(0))

@@ -22,6 +22,7 @@ from multiworld.elastic.hosts.own_host import is_this_host
 from multiworld.elastic.hosts.shares import HostShare, RemoteJob, allot
 from multiworld.elastic.job.options import JobOptions, RestartBudget, RestartPolicy
 from multiworld.elastic.launch.parser import run_parser
+from multiworld.process.messages import to_json
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 
 JOB = RemoteJob(
@@ -64,7 +65,7 @@ def test_an_endpoint_names_the_host_and_not_the_user() -> None:
 
 
 def test_every_host_is_told_its_part_of_the_same_job() -> None:
-    orders: list[dict[str, Any]] = [json.loads(json.dumps(JOB.order(index))) for index in range(2)]
+    orders: list[dict[str, Any]] = [json.loads(json.dumps(to_json(JOB.order(index)))) for index in range(2)]
     parsed = [run_parser().parse_args(order["arguments"]) for order in orders]
     assert [(each.node_rank, each.nproc_per_node) for each in parsed] == [(0, "1"), (1, "3")]
     for each in parsed:
@@ -82,7 +83,7 @@ def test_every_host_is_told_its_part_of_the_same_job() -> None:
 def test_the_token_is_on_no_command_line_and_in_no_repr() -> None:
     command = JOB.command(0)
     assert command == ["ssh", "-oBatchMode=yes", "me@a", "'/opt/my python/bin/python'", "-m", command[-1]]
-    assert JOB.order(0)["variables"] == {"MULTIWORLD_TOKEN": "very secret"}
+    assert JOB.order(0).variables == {"MULTIWORLD_TOKEN": "very secret"}
     assert "secret" not in repr(JOB) + " ".join(command)
 
 

@@ -40,8 +40,13 @@ JOBSET: dict[str, Any] = {  # the fields that JobSet v1alpha2 has, and their typ
 }
 
 
+def made(manifest: Manifest) -> list[Any]:
+    """Return the objects, to look into them."""
+    return list(objects(manifest))
+
+
 def pod_of(manifest: Manifest) -> dict[str, Any]:
-    spec = objects(manifest)[-1]["spec"]
+    spec = made(manifest)[-1]["spec"]
     if manifest.controller is Controller.JOBSET:
         spec = spec["replicatedJobs"][0]["template"]["spec"]
     return dict(spec["template"]["spec"])
@@ -69,7 +74,7 @@ def check_fields(found: Any, known: Any, path: str) -> None:
 @pytest.mark.parametrize("manifest", EVERY_KIND, ids=lambda manifest: str(manifest.controller.value))
 def test_kubernetes_takes_every_object(manifest: Manifest) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="needs the schemas: pip install kubernetes-validate")
-    for each in objects(manifest):
+    for each in made(manifest):
         if each["kind"] == "JobSet":
             job = each["spec"]["replicatedJobs"][0]["template"]
             each = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job}
@@ -78,7 +83,7 @@ def test_kubernetes_takes_every_object(manifest: Manifest) -> None:
 
 
 def test_a_jobset_has_only_fields_that_jobsets_have() -> None:
-    (jobset,) = objects(replace(TRAIN, controller=Controller.JOBSET))
+    (jobset,) = made(replace(TRAIN, controller=Controller.JOBSET))
     assert (jobset["apiVersion"], jobset["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     check_fields(jobset["spec"], JOBSET, "spec")
 
@@ -115,13 +120,13 @@ def test_pods_are_given_the_time_that_workers_have_and_the_secret_that_agents_sh
 
 
 def test_there_are_as_many_pods_as_hosts_and_spare_ones() -> None:
-    job, stateful = (objects(replace(TRAIN, controller=kind))[1] for kind in (Controller.JOB, Controller.STATEFULSET))
+    job, stateful = (made(replace(TRAIN, controller=kind))[1] for kind in (Controller.JOB, Controller.STATEFULSET))
     assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (5, 5)
     assert stateful["spec"]["replicas"] == 5
 
 
 def test_pods_are_found_by_the_service_before_they_are_ready() -> None:
-    service, job = objects(TRAIN)
+    service, job = made(TRAIN)
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
     assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
@@ -134,7 +139,7 @@ def test_a_job_that_is_made_again_does_not_meet_the_old_one() -> None:
 
 
 def test_a_job_that_failed_of_itself_is_not_tried_again_and_a_lost_pod_is() -> None:
-    rules = objects(TRAIN)[1]["spec"]["podFailurePolicy"]["rules"]
+    rules = made(TRAIN)[1]["spec"]["podFailurePolicy"]["rules"]
     assert [rule["action"] for rule in rules] == ["Ignore", "FailJob"]
     assert rules[1]["onExitCodes"] == {"containerName": "agent", "operator": "NotIn", "values": [137, 143]}
     assert pod_of(TRAIN)["restartPolicy"] == "Never"
@@ -149,7 +154,7 @@ def test_with_etcd_no_pod_waits_for_another() -> None:
 
 
 @pytest.mark.parametrize("manifest", EVERY_KIND, ids=lambda manifest: str(manifest.controller.value))
-def test_what_is_printed_is_the_objects(manifest: Manifest) -> None:
+def test_what_is_printed_is_the_made(manifest: Manifest) -> None:
     comment, _, rest = documents(manifest).partition("\n")
     assert comment.startswith("# ")
     assert [json.loads(each) for each in rest.split("---\n")] == objects(manifest)
@@ -161,7 +166,7 @@ def test_the_command_prints_a_manifest(capsys: pytest.CaptureFixture[str]) -> No
     line = ["manifest", "k8s", "--name=a", "--image=b", "--nnodes=2", "--options=--spares 1 -m", "--jobset"]
     assert main([*line, "--", "app", "--name", "c"]) == 0
     printed = capsys.readouterr().out
-    (jobset,) = objects(
+    (jobset,) = made(
         Manifest(
             name="a",
             image="b",

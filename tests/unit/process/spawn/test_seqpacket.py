@@ -1,4 +1,4 @@
-"""Records and descriptors between the agent, its fork server and its workers."""
+"""Messages and descriptors between the agent, its fork server and its workers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 from multiworld.process.spawn import seqpacket
 
 
-def test_records_keep_their_bounds_and_bring_their_descriptors() -> None:
+def test_messages_keep_their_bounds_and_bring_their_descriptors() -> None:
     ours, theirs = seqpacket.connected_pair()
     with ours, theirs:
         file = seqpacket.sealed(b"content")
-        seqpacket.send(ours, {"first": 1}, (file,))
-        seqpacket.send(ours, {"second": [2, None]})
+        seqpacket.send(ours, b"first", (file,))
+        seqpacket.send(ours, b"second")
         os.close(file)
         first, second = seqpacket.receive(theirs), seqpacket.receive(theirs)
         assert first is not None
-        assert first[0] == {"first": 1}
+        assert first[0] == b"first"
         (copy,) = first[1]
         assert not os.get_inheritable(copy)
         with open(copy, "rb") as received:
             assert received.read() == b"content"
-        assert second == ({"second": [2, None]}, [])
+        assert second == (b"second", [])
 
 
 def test_the_end_of_the_peer_is_told() -> None:
@@ -33,13 +33,13 @@ def test_the_end_of_the_peer_is_told() -> None:
         theirs.close()
         assert seqpacket.receive(ours) is None
         with pytest.raises(BrokenPipeError):
-            seqpacket.send(ours, {})
+            seqpacket.send(ours, b"more")
 
 
 def test_the_end_of_a_peer_that_had_not_read_all_is_told() -> None:
     ours, theirs = seqpacket.connected_pair()
     with ours:
-        seqpacket.send(ours, {"unread": True})
+        seqpacket.send(ours, b"unread")
         theirs.close()
         assert seqpacket.receive(ours) is None
 
@@ -51,7 +51,7 @@ def test_a_full_socket_does_not_block() -> None:
         num_sent = 0
         with contextlib.suppress(BlockingIOError):
             while num_sent < 100_000:
-                seqpacket.send(ours, {"text": "x" * 1000})
+                seqpacket.send(ours, b"x" * 1000)
                 num_sent += 1
         assert 10 < num_sent < 100_000
         assert all(seqpacket.receive(theirs) is not None for _ in range(num_sent))
