@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from multiworld.errors import ProtocolError
 from multiworld.wire.frames import (
     DIRECT_BYTES,
     HEADER_BYTES,
-    CallbackSink,
     FrameParser,
     Header,
     Kind,
@@ -29,6 +30,21 @@ class Target:
 
     def end(self, header: Header, meta: bytes) -> None:
         self.ended.append(header)
+
+
+class CallbackSink:
+    """A sink for control connections: calls back with each frame; a payload is refused."""
+
+    def __init__(self, on_frame: Callable[[Header, bytes], None]) -> None:
+        self._on_frame = on_frame
+
+    def begin(self, header: Header, meta: bytes) -> memoryview | None:
+        if header.payload_bytes:
+            raise ProtocolError(f"frame kind {header.kind} must not carry a payload here")
+        return None
+
+    def end(self, header: Header, meta: bytes) -> None:
+        self._on_frame(header, meta)
 
 
 def payload_header(size: int) -> bytes:

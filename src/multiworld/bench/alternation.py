@@ -1,4 +1,4 @@
-"""Take samples of ours and of a reference in turn, so that whatever disturbs the machine disturbs both. Pure."""
+"""Take samples of ours and of a reference in turn, so that a disturbance of the machine disturbs both. Pure."""
 
 from __future__ import annotations
 

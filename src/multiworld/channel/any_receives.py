@@ -1,7 +1,7 @@
 """Receives from whichever rank has a message, over the message streams of one world.
 
 A receive waits in one place for all streams. Under its own read side, a stream that has a message without a receive
-takes the oldest of them: then it is that stream's like any other, so whoever takes it also has the message for it.
+takes the oldest of them: then it is that stream's like any other, and the message for it is there.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class StreamOrder:
         return list({id(event): event for event in found if event is not None}.values())
 
     def allocate(self, size_bytes: int) -> Tensor:
-        """Return ``[size_bytes]`` uint8 on the device, to be touched after whoever had that memory before."""
+        """Return ``[size_bytes]`` uint8 on the device, to be touched after the last user of that memory."""
         own = self._stream()
         with self._cuda.stream(own):
             buffer = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)

@@ -68,7 +68,7 @@ class LaneEnd(Protocol):
     def push(self, source: int, size_bytes: int, spin_s: float) -> int:
         """Write from an address. Return how many bytes were written when it was all, a bell, or no room for so long.
 
-        It also returns after ``LIMIT_S``, as it does from ``pull``, whatever the other end does.
+        It also returns after ``LIMIT_S``, as it does from ``pull``, even if the other end does nothing.
         """
 
     def pull(self, target: int | None, size_bytes: int, spin_s: float, *, past_caches: bool, not_yet: bool) -> int:

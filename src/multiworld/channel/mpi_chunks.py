@@ -1,7 +1,7 @@
 """The messages that travel over MPI: each is a piece of one payload, and says of which.
 
 MPI cannot take a message back: one whose world has ended meanwhile is delivered all the same. So a chunk carries
-the random key of the stream that it is meant for, and its place there. Whoever knows no such stream drops it.
+the random key of the stream that it is meant for, and its place there. A process without such a stream drops it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ __all__ = ["attach_socket"]
 def attach_socket(context: ChannelContext, sock: socket.socket, sink: ConnectionSink) -> Operation[Connection]:
     """Let a connected stream socket, which is the connection's then, talk to ``sink``. For a ``Connector``.
 
-    Whoever is at the other end is trusted from now on: make sure before that it is the rank that it says. Fails with
+    The other end is trusted from now on: make sure before that it is the rank that it says. Fails with
     OSError, and the socket is closed, if that cannot be watched.
     """
     operation: Operation[Connection] = Operation()

@@ -284,7 +284,7 @@ class SharedSending(MessageStream):
         return True
 
     def _put_on_shelf(self, send: Send, writes: LaneWrites[Send]) -> Place | None:
-        """Lay a payload where whoever receives it keeps it. None: it goes through the lane, as do those before it."""
+        """Lay a payload where its receiver keeps it. None: it goes through the lane, as do those before it."""
         shelf = self._shelf_writes
         if shelf is None or not self._peer_keeps or send.space != USER or not writes.is_idle:
             return None

@@ -128,7 +128,7 @@ class SharedStream(SharedSending):
         return None
 
     def _begin_on_lane(self, header: Header, meta: bytes) -> None:
-        """A payload comes through the lane, whatever becomes of it."""
+        """A payload comes through the lane, also one that nobody takes."""
         if len(meta) < LENGTH.size or header.payload_bytes:
             raise ProtocolError(f"message {header.seq} comes through shared memory, but does not say how long it is")
         if self._lane_reads is None:

@@ -45,7 +45,7 @@ assert SLOT.size == SLOT_BYTES
 
 
 class Slot(NamedTuple):
-    """What a slot says. Whoever wrote it may have written nonsense."""
+    """What a slot says. The writer may have written nonsense."""
 
     seq: int
     key: int

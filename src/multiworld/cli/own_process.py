@@ -1,4 +1,4 @@
-"""Run a command that is all of its process: how it ends, whatever ends it, is one line and a status."""
+"""Run a command that is all of its process: its end is one line and a status, also after a signal."""
 
 from __future__ import annotations
 

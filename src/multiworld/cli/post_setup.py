@@ -15,6 +15,6 @@ Programs that use torch.distributed.WorldManager call multiworld.install_in_torc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Say so, whatever file it was given, and return 0."""
+    """Say so for every file, and return 0."""
     sys.stdout.write(TEXT)
     return 0

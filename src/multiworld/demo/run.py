@@ -130,7 +130,7 @@ class _Job:
         self._load_ended = True
 
     async def _calm(self, at: float, what: str) -> None:
-        """Wait until a moment, or longer: until nothing has been lost for a while, whoever did it."""
+        """Wait until a moment, or longer: until nothing has been lost for a while, by our faults or by others."""
         await asyncio.sleep(max(at - time.monotonic(), MIN_CALM_S))
         while not self.record.is_whole:
             await self._until(lambda: self.record.is_whole, what)

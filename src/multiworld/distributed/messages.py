@@ -37,7 +37,7 @@ def recv(
     *,
     timeout_s: float | None = None,
 ) -> int | Payload:
-    """Receive into ``tensor`` from ``src`` (None: whoever has sent something with that tag); return who sent it.
+    """Receive into ``tensor`` from ``src`` (None: any member that has sent with that tag); return who sent it.
 
     Receives that name the sender come first, and senders take turns. ``recv(rank)`` receives from that rank without a
     tensor, and returns what it sent: a new tensor of that dtype and shape.

@@ -174,7 +174,7 @@ def _written_by(node: fx.Node) -> list[fx.Node]:
 
 
 def _maybe_viewed_by(node: fx.Node) -> list[fx.Node]:
-    """Return the tensors of which an operation's result may be a view."""
+    """Return the tensors that an operation's result may be a view of."""
     if isinstance(node.target, torch._ops.OpOverload):
         return _arguments(node, node.target, only_written=False)
     return node.all_input_nodes

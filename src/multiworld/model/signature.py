@@ -100,7 +100,7 @@ class Signature:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Signature:
-        """Return the signature of which ``to_json`` returned these fields."""
+        """Return the signature whose ``to_json`` gave these fields."""
         return cls(**{**fields, "inputs": _read(fields["inputs"]), "outputs": _read(fields["outputs"])})
 
 

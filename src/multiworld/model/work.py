@@ -23,7 +23,7 @@ def import_work(name: str) -> Any:
 async def set_up_work(work: Any, *, device: str = "cpu", name: str = "work") -> Callable[..., Any]:
     """Return a work ready to be called: a class is made, ``setup`` has run, a module is on ``device`` and evaluates.
 
-    ``name``: of the work, for errors. Raises TypeError for what cannot be called, and whatever the user's code raises.
+    ``name``: of the work, for errors. Raises TypeError for what cannot be called, and the errors of the user's code.
     """
     if inspect.isclass(work):
         work = work()

@@ -74,7 +74,7 @@ class Blueprint:
 
 
 async def load_work(stage: Stage, folder: Path) -> Callable[..., Any]:
-    """Return what the stage calls, set up on its device. Raises whatever the user's code raises."""
+    """Return what the stage calls, set up on its device. Errors of the user's code pass through."""
     work: Any = stage.work
     if isinstance(work, str):
         work = _read(folder, work) if work == _in_file(stage) else import_work(work)

@@ -1,4 +1,4 @@
-"""The embedded store: a server on the progress thread of whoever is told to host it, and its client."""
+"""The embedded store: a server on the progress thread of the process that hosts it, and its client."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Relay:
         self._call(self._end_connections(reset=True))
 
     def inject(self, data: bytes, path: Path) -> None:
-        """Put ``data`` into the stream of every present connection, at whatever point it is."""
+        """Put ``data`` into the stream of every present connection, also amid a message."""
         self._call(self._inject(data, path))
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ __all__ = ["WorkerGroup"]
 
 
 class WorkerGroup:
-    """The workers of one test. Leaving the ``with`` block kills and reaps every one of them, whatever its state.
+    """The workers of one test. Leaving the ``with`` block kills and reaps every one of them, stopped ones too.
 
     When the block fails, what each worker did and wrote is printed to standard error.
     """

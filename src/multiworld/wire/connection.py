@@ -54,9 +54,9 @@ _NOT_HELD: Final = object()
 class Connection:
     """A non-blocking socket with a frame parser on one side and a queue of frames on the other.
 
-    Whoever finds the read or the write side free does the work for all (flat combining), so that no caller ever waits
-    for a transfer: at most for one chunk of it. The descriptor is closed on the progress thread only, so that no other
-    thread can read from a descriptor that was reused.
+    The thread that finds the read or the write side free does the work for all (flat combining), so that no caller ever
+    waits for a transfer: at most for one chunk of it. The descriptor is closed on the progress thread only, so that no
+    other thread can read from a descriptor that was reused.
     """
 
     def __init__(
@@ -449,7 +449,7 @@ class Connection:
         self.send(b"", on_sent=half_close)
 
     def abort(self, reason: str = "closed here") -> None:
-        """Close now, from any thread, dropping what is queued; whoever waits on the socket wakes up."""
+        """Close now, from any thread, dropping what is queued; a thread that waits on the socket wakes up."""
         self._fail(reason)
 
     def _fail(self, reason: str, code: int = 0) -> None:

@@ -25,7 +25,7 @@ def raise_limit() -> None:
 
 
 def num_reserved(limit: int) -> int:
-    """Return how many descriptors of that many are for the worlds of a process, not for whoever connects to it."""
+    """Return how many descriptors of that many are for the worlds of a process, not for its clients."""
     return min(MAX_RESERVED, limit // 4)
 
 

@@ -202,7 +202,7 @@ class _Dialing:
         self._connection.send(pack_frame(Kind.PROOF, answer))
 
     def _accepted(self, meta: bytes) -> None:
-        """Whoever accepts has to prove what it let us in with: anybody can say that it does."""
+        """The acceptor has to prove what it let us in with: anybody can say that it does."""
         secret, nonce, proof = self._token, self._acceptor_nonce, meta
         if not nonce:
             secret, nonce, proof = self._key, meta[:NONCE_BYTES], meta[NONCE_BYTES:]

@@ -270,18 +270,3 @@ class FrameParser:
 
 def _no_frame(start: int) -> ProtocolError:
     return ProtocolError(f"not a multiworld frame: it starts with {start:#06x} instead of {MAGIC:#06x}")
-
-
-class CallbackSink:
-    """A sink for control connections: calls back with each frame; a payload is refused."""
-
-    def __init__(self, on_frame: Callable[[Header, bytes], None]) -> None:
-        self._on_frame = on_frame
-
-    def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        if header.payload_bytes:
-            raise ProtocolError(f"frame kind {header.kind} must not carry a payload here")
-        return None
-
-    def end(self, header: Header, meta: bytes) -> None:
-        self._on_frame(header, meta)

@@ -1,4 +1,4 @@
-"""How much of a large payload the kernel collects before it wakes whoever waits for it.
+"""How much of a large payload the kernel collects before it wakes the reader.
 
 A reader that is as fast as the sender is else woken for each few packets, and looks more than it copies: on loopback
 that took a quarter of the throughput. The end of the stream, and a full buffer, wake it anyway.
@@ -24,7 +24,7 @@ class LowWater:
         self._refused = False
 
     def expect(self, rest_bytes: int) -> None:
-        """So much of a payload is still to come; 0: whatever comes next is news."""
+        """So much of a payload is still to come; 0: anything that comes next is news."""
         mark = min(rest_bytes, MARK_BYTES)
         if mark < LEAST_BYTES:
             mark = 1

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Operation(Generic[T]):
     """A result that comes later.
 
-    Whoever completes it first wins: ``succeed`` and ``fail`` return False afterwards, so a late completion is harmless.
+    The first completion wins: ``succeed`` and ``fail`` return False afterwards, so a late completion is harmless.
     ``on_cancel`` is called by ``cancel`` before the operation fails: it must make sure that nothing touches the
     caller's memory after it has returned. Threads that cancel at once all call it, so that none returns before that.
     With ``slow_cancel`` that may take many milliseconds: a thread that must not stall leaves it to another.
@@ -149,7 +149,7 @@ class Operation(Generic[T]):
         callback(self)
 
     def discard_callback(self, callback: Callable[[Operation[T]], None]) -> None:
-        """Whoever waited no longer does; without effect once it is complete."""
+        """The caller no longer waits; without effect once it is complete."""
         with self._lock:
             if self._callbacks is not None and callback in self._callbacks:
                 self._callbacks.remove(callback)
@@ -183,7 +183,7 @@ class Operation(Generic[T]):
 
 
 def settler(operation: Operation[None]) -> Callable[..., None]:
-    """Return a callback that completes the operation, whatever it is called with."""
+    """Return a callback that completes the operation and ignores its arguments."""
 
     def settle(*_: object) -> None:
         operation.succeed(None)

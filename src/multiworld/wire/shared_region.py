@@ -1,4 +1,4 @@
-"""Anonymous memory that two processes share: it has no name, belongs to whoever maps it, and ends with them."""
+"""Anonymous memory that two processes share: it has no name, belongs to those who map it, and ends with them."""
 
 from __future__ import annotations
 

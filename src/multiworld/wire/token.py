@@ -53,5 +53,5 @@ def warn_of_weakness(token: str, name: str = TOKEN_VARIABLE) -> None:
 
 
 def weakness_is_told(token: str) -> None:
-    """Whoever gave this process the token has warned of it."""
+    """The giver of the token has warned of it."""
     _told.add(token)

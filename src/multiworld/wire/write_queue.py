@@ -1,4 +1,4 @@
-"""The frames that one connection has still to send: queued from any thread, written by whoever finds the side free."""
+"""The frames that one connection has still to send: queued from any thread, written by one that finds the side free."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Outgoing:
         self.closes = descriptor is not None  # ``on_sent`` closes it, whatever becomes of the frame
 
     def take_on_sent(self) -> Callable[[], None] | None:
-        """Whoever takes it calls it; nobody else does."""
+        """Only the thread that takes it calls it."""
         on_sent, self.on_sent = self.on_sent, None
         return on_sent
 

@@ -67,7 +67,7 @@ def is_known(group: Any) -> bool:
 
 
 def forget(group: Any, name: str) -> None:
-    """Undo ``introduce``, whatever of it is left after somebody else's ``destroy_process_group``. Idempotent."""
+    """Undo what is left of ``introduce`` after somebody else's ``destroy_process_group``. Idempotent."""
     with _lock:
         _reserved.discard(name)
         known = c10d._world

@@ -197,7 +197,7 @@ class Joining:
         return world
 
     async def _try(self, formation: Formation, request: JoinRequest) -> World:
-        """Form it by the present target; whoever replaces a host of the store that dies serves the store again."""
+        """Form it by the present target; a process that replaces a dead host of the store serves the store again."""
         target = formation.target
         assert target is not None
 

@@ -142,7 +142,7 @@ class Link:
             self._connection.read_available()
 
     def finish(self) -> None:
-        """Send what is queued, then close from this side; whatever the peer still says is dropped."""
+        """Send what is queued, then close from this side; what the peer still says is dropped."""
         connection = self._connection
         if connection is not None:
             connection.finish_writing(lambda: None)

@@ -115,7 +115,7 @@ class Rendezvous:
             generation = await self._next(place, current, holds)
 
     def _below(self, generation: int) -> str:
-        """Return the prefix of those who agree with us: whoever does not must not complete what these wait for."""
+        """Return the prefix of those who agree with us: the others must not complete what these wait for."""
         mine = self._invitation
         membership = "" if mine.membership is None else f"m{mine.membership}/"
         return f"{self._prefix}{generation}/{membership}{mine.world_size}/{mine.backend}/"

@@ -40,7 +40,7 @@ def encode(magic: bytes, word: bytes, nonce: bytes, key: bytes) -> bytes:
 
 
 def decode(data: bytes, magic: bytes, key: bytes) -> tuple[bytes, bytes] | None:
-    """Return (word, nonce) of a datagram, or None if it is not ours, whatever it is."""
+    """Return (word, nonce) of a datagram, or None if it is not ours."""
     if len(data) != DATAGRAM_BYTES or data[:4] != magic:
         return None
     if not hmac.compare_digest(data[24:], hmac.digest(key, data[:24], "sha256")):

@@ -1,4 +1,4 @@
-"""Hand events to whoever subscribed: asyncio iterators, each on its own loop."""
+"""Hand events to subscribers: asyncio iterators, each on its own loop."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ class SharedSpace(Protocol):
 
         begin_piece │ write │ show │ read │ begin_piece │ write into the other half │ show │ …
 
-    Whoever writes piece ``k + 2`` has shown piece ``k + 1``, as have all by then, so all have read piece ``k``. That
-    holds from one call to the next, too.
+    A rank that writes piece ``k + 2`` has shown piece ``k + 1``, as have all by then, so all have read piece ``k``.
+    That holds from one call to the next, too.
     """
 
     @property
@@ -56,7 +56,7 @@ class Port(Protocol):
     """The messages of one collective call, private to it: those to one peer arrive in the order of their sending.
 
     Tensors are contiguous, on the CPU, and may have zero elements. A receive is as large as the message that it meets.
-    When the collective ends with an error, the channel cancels whatever operations of its port are still open.
+    When the collective ends with an error, the channel cancels the operations of its port that are still open.
     """
 
     @property

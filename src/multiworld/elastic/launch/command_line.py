@@ -26,7 +26,7 @@ def split_at_script(
     """Return what is the launcher's, its options in full and the script at its end, and the script's arguments.
 
     argparse would look for options, and for what abbreviates them, in the script's arguments too. ``options`` are the
-    launcher's by their names. An abbreviation of one in ``preferred`` means that one, whatever else it may stand for.
+    launcher's by their names. An abbreviation of one in ``preferred`` means that one, though it could stand for others.
     Raises AmbiguousOptionError. An option that nobody knows stays, for the parser to complain about.
     """
     rest = deque(arguments)

@@ -311,7 +311,7 @@ class _Signals:
 
 @contextmanager
 def _logs_carried() -> Iterator[None]:
-    """Let no thread of the agent wait for whoever reads the log."""
+    """Let no thread of the agent wait for the reader of the log."""
     carrier = LogCarrier(*map(logging.getLogger, CARRIED))
     try:
         yield

@@ -63,7 +63,7 @@ class EtcdKeeper:
         return search
 
     def announce(self, claim: Claim) -> None:
-        """Keep this claim there from now on, whatever happens to etcd, unless there is one of a later term."""
+        """Keep this claim there from now on, also when etcd loses it, unless there is one of a later term."""
         with self._changed:
             self._claim, self._due = claim, 0.0
             self._changed.notify()

@@ -1,6 +1,6 @@
 """What torchrun finds by its entry points: ``--rdzv-backend multiworld`` and ``--rdzv-backend multiworld-etcd``.
 
-Whatever torchrun is used for, it loads this module. So the handler, and with it an agent, is imported when one is made.
+torchrun loads this module for every use. So the handler, and with it an agent, is imported when one is made.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def check_pure(module: nn.Module, values: Mapping[str, torch.Tensor], others: Ma
     """Return a model's answer to an example. The answer must be the same in each call, also after one with ``others``.
 
     ``module``: a copy that shares only the parameters with the original; they stay as they are. Raises ImpureError, and
-    whatever the model raises for its example.
+    the error of a model that cannot take its example.
     """
     try:
         return _Trial(module).run(values, others)
@@ -91,7 +91,7 @@ class _Trial:
 
     @property
     def _drawn(self) -> list[str]:
-        """The generators of which the model drew, without those that it seeds before each draw."""
+        """The generators that the model drew from, without those that it seeds before each draw."""
         before, between, after = self._random[:3]
         return [name for name in before if before[name] != between[name] and between[name] != after[name]]
 

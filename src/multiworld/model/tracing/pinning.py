@@ -113,7 +113,7 @@ def is_same(weights: Collection[torch.Tensor], values: Collection[torch.Tensor])
 
 
 def _sources(node: fx.Node) -> list[str]:
-    """Return the weights whose values a node depends on, without those of which it uses only the shape or the type."""
+    """Return the weights whose values a node depends on. A use of the shape or the type alone does not count."""
     found: dict[str, None] = {}
     seen: set[fx.Node] = set()
     left = [node]

@@ -16,7 +16,7 @@ WRITE_BYTES = select.PIPE_BUF  # what a pipe that polls writable takes without b
 
 
 class Outlet:
-    """A copy of a stream's descriptor: it stays open, whatever others do with theirs."""
+    """A copy of a stream's descriptor: it stays open when others close theirs."""
 
     def __init__(self, stream: TextIO) -> None:
         """Raises ValueError for a stream that has no descriptor, such as one in memory."""
