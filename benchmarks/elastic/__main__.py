@@ -12,6 +12,7 @@ from ..suite import Suite
 from . import hosts, one_host
 from .crowd import crowd
 from .cut import cut
+from .decision import decision
 from .etcd import etcd
 from .soak import soak
 
@@ -27,9 +28,10 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "cut": ("a host cut off from the others (needs root)", lambda o: cut(o.alternations)),
     "etcd": ("etcd killed under two agents of two workers, and started again", lambda o: etcd(o.etcd_away_s)),
     "soak": ("random kills, three agents of two workers", lambda o: soak(o.kills, o.minutes, o.seed)),
+    "decision": ("one of a thousand simulated hosts lost and replaced", lambda o: decision(o.alternations)),
     "crowd": ("a hundred simulated agents and five hundred worlds", lambda o: crowd(o.alternations)),
 }
-NOT_REPEATED = ("restarts", "etcd", "soak")
+NOT_REPEATED = ("restarts", "etcd", "soak", "decision")
 SUITE = Suite(name="elastic", lines=LINES, reference="torchrun", not_alternated=NOT_REPEATED)
 
 

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import cast
 
-from multiworld.elastic.job.actions import Greeted, InWorld, MasterOpened, OpenMaster, Order, Report, Start
-from multiworld.elastic.job.assignment import Assignment
+from multiworld.elastic.agent.agent import Agent
+from multiworld.elastic.job.actions import Greeted, InWorld, Report
 from multiworld.elastic.job.job import JobPlan
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.leadership.leadership import Leadership
@@ -22,6 +22,7 @@ from multiworld.elastic.rendezvous.endpoint import Endpoint
 from multiworld.wire.progress import ProgressThread
 from multiworld.world.liveness import LivenessPolicy
 
+from .entry_agent import ROLE, EntryAgent
 from .journal import JournalWriter
 
 __all__ = ["main"]
@@ -32,46 +33,21 @@ LEASE_S = 2.0
 SETTLE_S, IDLE_S = 3.0, 10.0
 
 
-class PaperAgent:
-    """What ``Leadership`` knows as this host's agent: it does at once what it is told to."""
+class Crowding:
+    """Tells what the workers of one agent would: each is in one world with the one before it, and the one after it."""
 
-    def __init__(self, number: int, report: Callable[[Report], None], on_running: Callable[[], None]) -> None:
-        self._number, self._report, self._on_running = number, report, on_running
-        self._workers: dict[int, Assignment] = {}  # by local rank
-        self._master: list[Any] | None = None
+    def __init__(self, loop: ProgressThread, report: Callable[[Report], None], on_running: Callable[[], None]) -> None:
+        self._report, self._on_running = report, on_running
+        self.agent = EntryAgent(loop, self._told)
 
-    @property
-    def num_running(self) -> int:
-        return len(self._workers)
-
-    def obey(self, order: Order) -> None:
-        if isinstance(order, OpenMaster):
-            self._master = [order.generation, HOST, 1]
-            self._report(MasterOpened(generation=order.generation, address=HOST, port=1))
-        elif isinstance(order, Start):
-            self._start(order.worker, order.assignment)
-
-    def use_store(self, url: str) -> None:
-        """No worker forms a world here."""
-
-    def introduction(self) -> dict[str, Any]:
-        return {"workers": [], "master": self._master}
-
-    def repeat(self) -> None:
-        """No worker has failed."""
-
-    def fence(self, then: Callable[[], None]) -> None:
-        self._workers.clear()
-        then()
-
-    def _start(self, worker_id: str, assignment: Assignment) -> None:
-        """Each worker is in one world with the one before it, and in one with the one after it."""
-        self._workers[assignment.local_rank] = assignment
-        self._report(Greeted(worker=worker_id))
-        rank, world_size = assignment.rank, assignment.world_size
-        for world in (rank, (rank + 1) % world_size):
-            self._report(InWorld(worker=worker_id, world=f"w{world}", left=False))
-        if len(self._workers) == assignment.local_world_size:
+    def _told(self, report: Report) -> None:
+        self._report(report)
+        if not isinstance(report, Greeted):
+            return
+        (place,) = [each.assignment for each in self.agent.entries.values() if each.id == report.worker]
+        for world in (place.rank, (place.rank + 1) % place.world_size):
+            self._report(InWorld(worker=report.worker, world=f"w{world}", left=False))
+        if self.agent.num_running == place.local_world_size:
             self._on_running()
 
 
@@ -91,7 +67,7 @@ def begin(
         on_over=lambda outcome: None,
     )
     links = AgentLinks(loop, leadership, LivenessPolicy(lease_s=LEASE_S), TOKEN, JOB, agent_id)
-    agent: Any = PaperAgent(number, leadership.report, on_running)
+    crowding = Crowding(loop, leadership.report, on_running)
     info = AgentInfo(
         id=agent_id,
         host=HOST,
@@ -99,9 +75,9 @@ def begin(
         hostname=f"host{number}",
         pid=os.getpid(),
         num_workers=num_workers,
-        role="default",
+        role=ROLE,
     )
-    leadership.begin(links, agent, info)
+    leadership.begin(links, cast(Agent, crowding.agent), info)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from ..job.actions import (
     Stop,
     WorkerReport,
 )
-from ..job.assignment import Assignment
+from ..job.assignment import Assignment, Membership
 from ..job.options import JobOptions
 from ..logs.pump import LogPump
 from ..rendezvous.endpoint import STATIC_PORT, split_endpoint
@@ -94,6 +94,8 @@ class Agent:
             self._start(order.worker, order.assignment)
         elif isinstance(order, Reassign):
             self._reassign(order.worker, order.assignment)
+        elif isinstance(order, Membership):
+            self._regroup(order)
         elif isinstance(order, Stop):
             self._stop(order.workers, order.signum, order.grace_s)
         elif isinstance(order, Kill):
@@ -123,6 +125,7 @@ class Agent:
     def introduction(self) -> HostReport:
         """Return what a coordinator must know of this host's workers."""
         now = time.monotonic()
+        there = {local_rank: held for local_rank, held in self._held.items() if not held.given_up}
         reports = (
             WorkerReport(
                 worker=held.id,
@@ -135,12 +138,12 @@ class Agent:
                 stopping=held.ordered and held.returncode is None,
                 ended=held.returncode is not None,
             )
-            for local_rank, held in self._held.items()
-            if not held.given_up
+            for local_rank, held in there.items()
         )
         serving = self._masters.current
         master = None if serving is None else Master(serving.generation, serving.address, serving.port)
-        return HostReport(workers=tuple(reports), master=master)
+        ages_s = {held.id: now - held.began_at for held in there.values()}
+        return HostReport(workers=tuple(reports), master=master, ages_s=ages_s)
 
     def repeat(self) -> None:
         """Tell a coordinator what it may not have heard of the workers just introduced."""
@@ -222,6 +225,12 @@ class Agent:
         if held is not None:
             held.assign(assignment)
             self._publish(held)
+
+    def _regroup(self, membership: Membership) -> None:
+        for held in self._held.values():
+            if held.returncode is None and not held.given_up and not held.ordered:
+                held.assign(membership.renewed(held.assignment, self._options.role))
+                self._publish(held)
 
     def _stop(self, worker_ids: Sequence[str], signum: int, grace_s: float) -> None:
         for worker_id in worker_ids:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -72,6 +73,7 @@ class HeldWorker:
         """``agent_was_away``: for how long this agent did not run just now, for which the fork server ends workers."""
         self._loop, self._agent_was_away = loop, agent_was_away
         self.id, self.assignment = worker_id, assignment
+        self.began_at = time.monotonic()
         self.process: WorkerProcess | None = None
         self.streams: WorkerStreams | None = None
         self.returncode: int | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...process.messages import Json, message
-from .assignment import Assignment
+from .assignment import Assignment, Membership
 from .failure import WorkerFailure
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Outcome",
     "Reassign",
     "Record",
+    "Regroup",
     "Release",
     "Report",
     "Reset",
@@ -79,6 +80,14 @@ class Reassign:
     agent: str = ""
     worker: str
     assignment: Assignment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regroup:
+    """The running workers of these hosts keep their ranks in another membership: tell them."""
+
+    agents: tuple[str, ...]
+    membership: Membership
 
 
 @message("open master")
@@ -137,8 +146,8 @@ class Record:
     fields: Mapping[str, Json] = field(default_factory=dict)
 
 
-Order = Start | Stop | Kill | Reassign | OpenMaster | Reset | Die
-Action = Start | Stop | Kill | Reassign | OpenMaster | Reset | Release | End | Record
+Order = Start | Stop | Kill | Reassign | Membership | OpenMaster | Reset | Die
+Action = Start | Stop | Kill | Reassign | Regroup | OpenMaster | Reset | Release | End | Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +182,8 @@ class HostReport:
 
     workers: tuple[WorkerReport, ...] = ()
     master: Master | None = None
+    ages_s: Mapping[str, float] = field(default_factory=dict)
+    """How long ago each worker was started."""
 
 
 @message("greeted")

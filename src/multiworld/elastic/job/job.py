@@ -22,13 +22,14 @@ from .actions import (
     Outcome,
     Reassign,
     Record,
+    Regroup,
     Release,
     Reset,
     Start,
     WorkerReport,
 )
 from .failure import FailureCause, WorkerFailure
-from .layout import AgentInfo, Slot, lay_out
+from .layout import AgentInfo, Layout, Slot
 from .options import DEFAULT_SHUTDOWN_S, MORE_RESTARTS, RestartBudget, RestartPolicy
 from .phase import Phase, PhaseChange, advance
 from .posts import Post, Posts, PostState
@@ -37,12 +38,14 @@ from .roster import Roster
 from .seats import candidates, fill, leaving
 from .status import WorkerStatus
 
-__all__ = ["Job", "JobPlan", "Phase"]
+__all__ = ["MAX_PLACES", "Job", "JobPlan", "Phase"]
 
 LATE_S = 5.0  # after the grace, for an agent to report that it has killed its workers
 JOB = "job"  # whose budget it is when everything is started again together
 OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
+RUNNING = PostState.RUNNING
 ORDER_S = 3.0  # an order has come, or is lost
+MAX_PLACES = 256  # that are given out in one decision: the next one follows when the coordinator has listened
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
 NOT_ITS_FAULT = (FailureCause.SIGNAL, FailureCause.AGENT_STOPPED)
 NOT_BACK = "it is not among those that followed when another coordinator took over"
@@ -88,6 +91,8 @@ class Job:
         self._active: list[str] = []  # in the order of their node ranks; may name lost ones while resuming
         self._known: dict[str, AgentInfo] = {}  # also those that are gone
         self._posts = Posts()
+        self._layout: Layout | None = None  # the last
+        self._is_told = True  # whether running workers know of their places in it
         self._ledger = RestartLedger()
         self._master: Master | None = None
         self._master_host: str | None = None  # the agent that was asked to serve it
@@ -119,7 +124,7 @@ class Job:
         job._known = {info.id: info for info in roster.known}
         job.uses_multiworld = roster.uses_multiworld
         for slot in job._slots([each for each in roster.finished if each in job._known]):
-            job._posts[slot] = Post(state=PostState.SUCCEEDED)
+            job._posts.put(slot, Post(state=PostState.SUCCEEDED))
         job.generation, job._active = roster.generation, list(roster.active)
         job.wanted_nodes = plan.max_nodes if roster.wanted_nodes is None else roster.wanted_nodes
         job._draining = set(roster.draining)
@@ -134,6 +139,9 @@ class Job:
     @property
     def agents(self) -> list[AgentInfo]:
         return list(self._agents.values())
+
+    def has(self, agent_id: str) -> bool:
+        return agent_id in self._agents
 
     @property
     def active(self) -> list[str]:
@@ -187,7 +195,7 @@ class Job:
 
     def running_on(self, agent_id: str) -> set[str]:
         """Return the ids of the workers that run on a host, as far as we have heard."""
-        return {self._posts[slot].id for slot in self._posts.alive() if slot.agent == agent_id}
+        return {self._posts[slot].id for slot in self._posts.alive_on(agent_id)}
 
     def describe(
         self, now: float, *, epoch_s: float = 0.0, pids: Mapping[str, int] | None = None
@@ -227,9 +235,10 @@ class Job:
             deadlines.append(self._short_since + self.plan.resume_s)
         elif self.phase is Phase.RUNNING:
             if self._open_master is not None:  # else the store's coming is what starts them
-                leaving = self._leaving()
-                idle = [slot for slot, worker in self._posts.items() if worker.state is PostState.IDLE]
-                deadlines += [self._posts[slot].not_before for slot in idle if slot.agent not in leaving]
+                if len(self.active_agents) == len(self._active):
+                    deadlines += [post.not_before for _, post in self._to_start()]
+                if not self._is_told:
+                    deadlines.append(-inf)
             if self._is_short:
                 deadlines.append(self._short_since + self.plan.join_timeout_s)
         elif self.phase is Phase.STOPPING:
@@ -247,8 +256,13 @@ class Job:
         reports: Sequence[WorkerReport],
         now: float,
         master: Master | None = None,
+        *,
+        ages_s: Mapping[str, float] | None = None,
     ) -> list[Action]:
-        """A host is there. One that brings running workers is welcome only while a new coordinator takes over."""
+        """A host is there. One that brings running workers is welcome only while a new coordinator takes over.
+
+        ``ages_s``: how long ago each of them was started.
+        """
         is_awaited = self.phase is Phase.RESUMING and agent.id in self._expected
         is_done = agent.id in self.finished and all(report.succeeded for report in reports)
         if reports and not is_done and not (is_awaited and agent.id in self._active):
@@ -256,7 +270,7 @@ class Job:
         self._agents[agent.id] = self._known[agent.id] = agent
         self._expected.discard(agent.id)
         for report in reports:
-            self._take_over(Slot(agent.id, report.local_rank), report, now)
+            self._take_over(Slot(agent.id, report.local_rank), report, now, (ages_s or {}).get(report.worker, 0.0))
         if master is not None and master.generation == self.generation:
             self._master = master
         text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is there, with {agent.num_workers} workers"
@@ -278,24 +292,22 @@ class Job:
         if self._master_host == agent_id and self._open_master is None:
             self._master_host = None  # so it is asked again
         actions: list[Action] = []
-        for slot in [slot for slot in self._posts.alive() if slot.agent == agent_id]:
+        for slot in self._posts.alive_on(agent_id):
             worker = self._posts[slot]
             if worker.state is PostState.STOPPING:
                 actions += self._stop([slot], self._signal or signal.SIGTERM, forced=True)
             elif worker.assignment is not None:
-                actions.append(Reassign(agent=agent_id, worker=worker.id, assignment=worker.assignment))
+                place = worker.place(self._known[agent_id].role)
+                actions.append(Reassign(agent=agent_id, worker=worker.id, assignment=place))
         return actions + self._settle(now)
 
     def agent_runs(self, agent_id: str, workers: Collection[str], now: float) -> list[Action]:
         """An agent says which workers it runs. What it was ordered to do long ago, and has not, is ordered again."""
-        missing = [
-            self._posts[slot]
-            for slot in self._posts.alive()
-            if slot.agent == agent_id and self._posts[slot].id not in workers
-        ]
-        missing = [post for post in missing if now - post.started_at > ORDER_S]
-        for post in missing:  # the order to start it was lost, or the report of its end
-            post.state, post.not_before = PostState.IDLE, now
+        alive = [(slot, self._posts[slot]) for slot in self._posts.alive_on(agent_id)]
+        missing = [slot for slot, post in alive if post.id not in workers and now - post.started_at > ORDER_S]
+        for slot in missing:  # the order to start it was lost, or the report of its end
+            self._posts.change(slot, PostState.IDLE)
+            self._posts[slot].not_before = now
         is_overdue = self._open_master is None and now - self._master_asked_at > ORDER_S
         if self._master_host == agent_id and is_overdue:
             self._master_host = None  # so it is asked again
@@ -353,9 +365,9 @@ class Job:
         was_stopping = worker.state is PostState.STOPPING or ordered
         is_ending = self.phase is Phase.ENDING or self._signal is not None
         if returncode == 0 and (is_ending or not was_stopping):
-            worker.state = PostState.SUCCEEDED
+            self._posts.change(slot, PostState.SUCCEEDED)
             return self._settle(now)
-        worker.state = PostState.IDLE
+        self._posts.change(slot, PostState.IDLE)
         worker.not_before = now
         actions: list[Action] = []
         if returncode and not was_stopping:
@@ -470,8 +482,8 @@ class Job:
         self._ledger.note(key, now)
         delay_s = self._ledger.delay_s(key, now - worker.started_at) if is_fault_of_its_own else 0.0
         worker.not_before = self._not_before = now + delay_s
-        running = self._posts.alive()
-        worlds = {each: frozenset(self._posts[each].worlds) for each in self._posts}
+        running = [] if policy is RestartPolicy.WORKER else self._posts.alive()
+        worlds = {each: frozenset(self._posts[each].worlds) for each in (slot, *running)}
         domain = fault_domain(policy, slot, worlds, {slot, *running})
         worker.worlds.clear()
         if policy is RestartPolicy.ALL:
@@ -532,7 +544,9 @@ class Job:
             return []
         self._active = come[: self.wanted_nodes]
         self._enough_since, self._formed_before = None, True
-        self._posts = Posts({slot: Post(not_before=self._not_before) for slot in self._slots()})
+        self._posts = Posts()
+        for slot in self._slots():
+            self._posts.put(slot, Post(not_before=self._not_before))
         self._go(PhaseChange.FORMED)
         self._is_short = False
         return self._next_generation()
@@ -575,7 +589,8 @@ class Job:
             return actions + self._stop(self._posts.alive(), self._signal or signal.SIGTERM)
         present = [agent for agent in self._active if agent in self._agents]
         for slot in self._slots(present):
-            self._posts.setdefault(slot, Post())
+            if self._posts.get(slot) is None:
+                self._posts.put(slot, Post())
         if self.policy is RestartPolicy.ALL:
             self._ledger.merge(self._posts, JOB)
         if self.policy is RestartPolicy.ALL and set(self._active) - self._agents.keys() - set(self.finished):
@@ -586,8 +601,7 @@ class Job:
                 actions += self._worker_failed(slot, now, is_fault_of_its_own)
         if self.phase is not Phase.RUNNING or self.policy is not RestartPolicy.ALL:
             return actions
-        torn = any(worker.state is PostState.IDLE for worker in self._posts.values())
-        return actions + self._stop_all(now) if torn else actions
+        return actions + self._stop_all(now) if self._posts.idle() else actions
 
     def _run(self, now: float) -> list[Action]:
         actions = self._retire(now)
@@ -599,12 +613,17 @@ class Job:
             left = sum(agent in self._agents for agent in self._active)
             reason = f"{left} of {self.plan.min_nodes} hosts are left, and none came in their place"
             return actions + self._fail(f"{reason} within {self.plan.join_timeout_s:g} s", now)
-        is_complete = all(agent in self._known for agent in self._active)
-        is_complete = is_complete and all(slot in self._posts for slot in self._slots())
-        if is_complete and self._posts.all_succeeded():
+        if self._posts.all_succeeded() and self._is_complete:
             self._begin_to_end(now)
             return actions
         return actions + self._provide_master(now) + self._start_idle(now)
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether every host that has ranks is known, and holds its slots."""
+        if any(agent not in self._known for agent in self._active):
+            return False
+        return all(self._posts.get(slot) is not None for slot in self._slots())
 
     def _go(self, change: PhaseChange) -> None:
         self.phase = advance(self.phase, change)
@@ -628,13 +647,14 @@ class Job:
         leaving -= self._posts.succeeded()
         if leaving and self.policy is RestartPolicy.ALL:
             return self._stop_all(now)
-        return self._stop([slot for slot in self._posts.alive() if slot.agent in leaving], signal.SIGTERM)
+        retired = [slot for agent in self._active if agent in leaving for slot in self._posts.alive_on(agent)]
+        return self._stop(retired, signal.SIGTERM)
 
     def _release(self) -> list[Action]:
         """Let go of drained hosts that have nothing to do any more."""
-        if self.phase in (Phase.RESUMING, Phase.ENDING, Phase.OVER):
+        if not self._draining or self.phase in (Phase.RESUMING, Phase.ENDING, Phase.OVER):
             return []
-        busy = {slot.agent for slot in self._posts.alive()}
+        busy = self._posts.busy()
         if self.phase is Phase.RUNNING:
             busy |= set(self._active) - self._posts.succeeded()
         actions: list[Action] = []
@@ -648,7 +668,7 @@ class Job:
     def _change_membership(self, now: float) -> list[Action]:
         """Let go of hosts that are lost, and take in those that wait, if the policy allows it while workers run."""
         done = self._posts.succeeded()
-        busy = {slot.agent for slot in self._posts.alive()}
+        busy = self._posts.busy()
         gone = {agent for agent in self._leaving() if agent not in busy}
         present = {agent for agent in self._active if agent in self._agents and agent not in gone}
         staying = dict.fromkeys(agent for agent in self._active if agent in present or agent in done)
@@ -658,9 +678,8 @@ class Job:
         vacant = [agent for agent in self._active if agent not in staying]
         if not vacant and not coming:
             return []
-        newly = [slot for slot in self._posts if slot.agent in vacant]
+        newly = [slot for agent in vacant for slot in self._posts.drop(agent)]
         for slot in newly:
-            del self._posts[slot]
             self._ledger.forget(slot)
         if self.policy is RestartPolicy.ALL:
             if coming and not vacant and not self._posts.has_begun():  # nothing runs yet: they are in time
@@ -681,7 +700,7 @@ class Job:
         self._active = fill(self._active, staying=staying, vacant=vacant, coming=coming, known=self._known)
         self._is_short = False
         for slot in self._slots(coming):
-            self._posts[slot] = Post()
+            self._posts.put(slot, Post())
         return self._next_generation()
 
     def _stop_all(self, now: float) -> list[Action]:
@@ -698,31 +717,57 @@ class Job:
 
     def _start_idle(self, now: float) -> list[Action]:
         """Start what is due, and tell running workers of places that changed, once the generation's store is there."""
-        master = self._open_master
-        if master is None or any(agent not in self._known for agent in self._active):  # the latter after a takeover
+        master, agents = self._open_master, self.active_agents
+        if master is None or len(agents) < len(self._active):  # the latter after a takeover
             return []
-        actions: list[Action] = []
-        restarts = {slot: self._ledger.count(slot) + self._ledger.count(JOB) for slot in self._posts}
-        layout = lay_out(
-            [self._known[agent] for agent in self._active],
-            generation=self.generation,
-            restarts=restarts,
-            master=master,
-        )
-        leaving = self._leaving()
-        for slot, assignment in layout.items():
-            if slot.agent in leaving or slot not in self._posts:  # the latter: of a host that others are awaited for
-                continue
-            worker = self._posts[slot]
-            if worker.state is PostState.RUNNING and worker.assignment != assignment:
-                worker.assignment = assignment
-                actions.append(Reassign(agent=slot.agent, worker=worker.id, assignment=assignment))
-            elif worker.state is PostState.IDLE and worker.not_before <= now:
-                worker.id = f"{self._term}.{next(self._ids)}"
-                worker.state, worker.assignment, worker.started_at = PostState.RUNNING, assignment, now
-                worker.worlds.clear()
-                actions.append(Start(agent=slot.agent, worker=worker.id, assignment=assignment))
+        if self._layout is None or not self._layout.is_of(agents, generation=self.generation, master=master):
+            self._layout = Layout(agents, generation=self.generation, master=master)
+            self._is_told = False
+        actions = [] if self._is_told else self._tell_places(self._layout)
+        due = [slot for slot, post in self._to_start() if post.not_before <= now]
+        for slot in due[: max(0, MAX_PLACES - len(actions))]:
+            worker, restarts = self._posts[slot], self._ledger.count(slot) + self._ledger.count(JOB)
+            worker.id = f"{self._term}.{next(self._ids)}"
+            worker.assignment = self._layout.assignment(slot, restarts=restarts)
+            worker.membership = self._layout.membership
+            worker.started_at = now
+            worker.worlds.clear()
+            self._posts.change(slot, PostState.RUNNING)
+            actions.append(Start(agent=slot.agent, worker=worker.id, assignment=worker.assignment))
         return actions
+
+    def _to_start(self) -> list[tuple[Slot, Post]]:
+        leaving = self._leaving() if self._posts.idle() else set()
+        return [(slot, post) for slot, post in self._posts.idle().items() if slot.agent not in leaving]
+
+    def _tell_places(self, layout: Layout) -> list[Action]:
+        """Tell the workers that run where they are now. All of one host at once: no two may have the same rank."""
+        actions: list[Action] = []
+        regrouped: list[str] = []
+        membership, leaving = layout.membership, self._leaving()
+        for agent in [agent for agent in self._active if agent not in leaving]:
+            posts = self._posts.on(agent).values()
+            outdated = [post for post in posts if post.state is RUNNING and post.membership is not membership]
+            if not outdated:
+                continue
+            if layout.have_moved(agent, [post.told() for post in outdated]):
+                actions += [self._move(agent, post, layout) for post in outdated]
+            elif not all(post.is_of(membership) for post in outdated):
+                regrouped.append(agent)
+            for post in outdated:
+                post.membership = membership
+            if len(actions) >= MAX_PLACES:
+                break
+        else:
+            self._is_told = True
+        if regrouped:
+            actions.append(Regroup(agents=tuple(regrouped), membership=membership))
+        return actions
+
+    def _move(self, agent: str, post: Post, layout: Layout) -> Reassign:
+        before = post.told()
+        post.assignment = layout.assignment(Slot(agent, before.local_rank), restarts=before.restarts)
+        return Reassign(agent=agent, worker=post.id, assignment=post.assignment)
 
     def _wait_for_stop(self, now: float) -> list[Action]:
         self._posts.drop_lost(self._agents)
@@ -765,10 +810,10 @@ class Job:
     def _stop(self, slots: Iterable[Slot], signum: int, *, forced: bool = False) -> list[Action]:
         return [*self._posts.stop(slots, signum, self.plan.shutdown_s, forced=forced)]
 
-    def _take_over(self, slot: Slot, report: WorkerReport, now: float) -> None:
+    def _take_over(self, slot: Slot, report: WorkerReport, now: float, age_s: float) -> None:
         self.generation = max(self.generation, report.assignment.generation)  # the roster may be older
         self.uses_multiworld |= report.uses_multiworld
-        self._posts[slot] = Post.of_report(report, now)
+        self._posts.put(slot, Post.of_report(report, now, age_s))
         self._ledger.restore(slot, [now - age for age in report.restart_ages_s])
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .assignment import Assignment
+from .assignment import Assignment, Membership
 
-__all__ = ["AgentInfo", "Slot", "lay_out"]
+__all__ = ["AgentInfo", "Layout", "Slot"]
 
 
 class Slot(NamedTuple):
@@ -35,32 +35,57 @@ class AgentInfo:
     """What its workers compute on, for people."""
 
 
-def lay_out(
-    agents: Sequence[AgentInfo], *, generation: int, restarts: dict[Slot, int], master: tuple[str, int]
-) -> dict[Slot, Assignment]:
-    """Return the assignment of every slot: ranks count through the hosts in their order, roles each by themselves."""
-    world_size = sum(agent.num_workers for agent in agents)
-    role_sizes: Counter[str] = Counter()
-    for agent in agents:
-        role_sizes[agent.role] += agent.num_workers
-    assignments: dict[Slot, Assignment] = {}
-    seen: Counter[str] = Counter()
-    for node_rank, agent in enumerate(agents):
-        for local_rank in range(agent.num_workers):
-            slot = Slot(agent.id, local_rank)
-            assignments[slot] = Assignment(
-                generation=generation,
-                restarts=restarts.get(slot, 0),
-                rank=len(assignments),
-                local_rank=local_rank,
-                node_rank=node_rank,
-                role_rank=seen[agent.role],
-                world_size=world_size,
-                local_world_size=agent.num_workers,
-                num_nodes=len(agents),
-                role_world_size=role_sizes[agent.role],
-                master_addr=master[0],
-                master_port=master[1],
-            )
-            seen[agent.role] += 1
-    return assignments
+class Layout:
+    """The place of every slot: ranks count through the hosts in their order, roles each by themselves."""
+
+    def __init__(self, agents: Sequence[AgentInfo], *, generation: int, master: tuple[str, int]) -> None:
+        self._made_of = (tuple(agents), generation, master)
+        self._hosts: dict[str, tuple[int, int, int, int, str]] = {}
+        """By agent: its node rank, the first rank and role rank on its host, the number of workers, and their role."""
+        rank, role_sizes = 0, Counter[str]()
+        for node_rank, agent in enumerate(agents):
+            role_rank = role_sizes[agent.role]
+            self._hosts[agent.id] = (node_rank, rank, role_rank, agent.num_workers, agent.role)
+            rank += agent.num_workers
+            role_sizes[agent.role] += agent.num_workers
+        self.membership = Membership(
+            generation=generation,
+            world_size=rank,
+            num_nodes=len(agents),
+            role_world_sizes=dict(role_sizes),
+            master_addr=master[0],
+            master_port=master[1],
+        )
+
+    def is_of(self, agents: Sequence[AgentInfo], *, generation: int, master: tuple[str, int]) -> bool:
+        """Whether it would be the same if it was made of these."""
+        return self._made_of == (tuple(agents), generation, master)
+
+    def assignment(self, slot: Slot, *, restarts: int) -> Assignment:
+        node_rank, rank, role_rank, num_workers, role = self._hosts[slot.agent]
+        membership, local_rank = self.membership, slot.local_rank
+        return Assignment(
+            generation=membership.generation,
+            restarts=restarts,
+            rank=rank + local_rank,
+            local_rank=local_rank,
+            node_rank=node_rank,
+            role_rank=role_rank + local_rank,
+            world_size=membership.world_size,
+            local_world_size=num_workers,
+            num_nodes=membership.num_nodes,
+            role_world_size=membership.role_world_sizes[role],
+            master_addr=membership.master_addr,
+            master_port=membership.master_port,
+        )
+
+    def have_moved(self, agent: str, before: Iterable[Assignment]) -> bool:
+        """Whether the ranks of any worker on that host are others now."""
+        node_rank, rank, role_rank, num_workers, _ = self._hosts[agent]
+        for place in before:
+            local_rank = place.local_rank
+            if place.rank != rank + local_rank or place.role_rank != role_rank + local_rank:
+                return True
+            if place.node_rank != node_rank or place.local_world_size != num_workers:
+                return True
+        return False

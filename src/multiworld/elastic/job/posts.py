@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .actions import Stop, WorkerReport
-from .assignment import Assignment
+from .assignment import Assignment, Membership
 from .layout import Slot
 
 __all__ = ["Post", "PostState", "Posts"]
@@ -22,13 +23,19 @@ class PostState(enum.Enum):
     SUCCEEDED = "succeeded"
 
 
+ALIVE = (PostState.RUNNING, PostState.STOPPING)
+
+
 @dataclass
 class Post:
-    """What stands in a slot. ``not_before``: when it may be started."""
+    """What stands in a slot. ``not_before``: when it may be started. ``state``: only ``Posts`` changes it."""
 
     state: PostState = PostState.IDLE
     id: str = ""
     assignment: Assignment | None = None
+    """What its agent was told."""
+    membership: Membership | None = None
+    """What its agent was told since, of the sizes and the store."""
     started_at: float = 0.0
     not_before: float = 0.0
     uses_multiworld: bool = False
@@ -40,63 +47,144 @@ class Post:
 
     @property
     def is_alive(self) -> bool:
-        return self.state in (PostState.RUNNING, PostState.STOPPING)
+        return self.state in ALIVE
+
+    def is_of(self, membership: Membership) -> bool:
+        """Whether its agent knows that it is of this membership."""
+        return self.membership is membership or (self.membership is None and membership.holds(self.told()))
+
+    def place(self, role: str) -> Assignment:
+        """Return its place as its agent knows it."""
+        return self.told() if self.membership is None else self.membership.renewed(self.told(), role)
+
+    def told(self) -> Assignment:
+        assert self.assignment is not None, "a worker that was started has a place"
+        return self.assignment
 
     @classmethod
-    def of_report(cls, report: WorkerReport, now: float) -> Post:
+    def of_report(cls, report: WorkerReport, now: float, age_s: float) -> Post:
         """Return what an agent says of it to a coordinator that takes over."""
         running = PostState.STOPPING if report.stopping else PostState.RUNNING
         return cls(
             state=PostState.SUCCEEDED if report.succeeded else running,
             id=report.worker,
             assignment=report.assignment,
-            started_at=now,
+            started_at=now - age_s,
             uses_multiworld=report.uses_multiworld,
             worlds=set(report.worlds),
         )
 
 
-class Posts(dict[Slot, Post]):
-    """All slots of the hosts that have ranks, but for hosts that are gone."""
+class Posts:
+    """All slots of the hosts that have ranks, but for hosts that are gone.
+
+    Counted by host: there may be a thousand, and what happens on one of them must not cost a look at all workers.
+    """
+
+    def __init__(self) -> None:
+        self._posts: dict[Slot, Post] = {}
+        self._on: dict[str, dict[Slot, Post]] = {}  # by host
+        self._num_alive: Counter[str] = Counter()  # by host
+        self._num_unfinished: Counter[str] = Counter()  # by host: those that have not ended well
+        self._idle: dict[Slot, Post] = {}
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._posts)
+
+    def __getitem__(self, slot: Slot) -> Post:
+        return self._posts[slot]
+
+    def get(self, slot: Slot) -> Post | None:
+        return self._posts.get(slot)
+
+    def items(self) -> ItemsView[Slot, Post]:
+        return self._posts.items()
+
+    def put(self, slot: Slot, post: Post) -> None:
+        """Let this stand in the slot, instead of what does."""
+        if slot in self._posts:
+            self._drop(slot)
+        self._posts[slot] = post
+        self._on.setdefault(slot.agent, {})[slot] = post
+        self._num_alive[slot.agent] += post.state in ALIVE
+        self._num_unfinished[slot.agent] += post.state is not PostState.SUCCEEDED
+        if post.state is PostState.IDLE:
+            self._idle[slot] = post
+
+    def change(self, slot: Slot, state: PostState) -> None:
+        post = self._posts[slot]
+        before, post.state = post.state, state
+        self._num_alive[slot.agent] += (state in ALIVE) - (before in ALIVE)
+        self._num_unfinished[slot.agent] += (before is PostState.SUCCEEDED) - (state is PostState.SUCCEEDED)
+        if before is PostState.IDLE:
+            del self._idle[slot]
+        if state is PostState.IDLE:
+            self._idle[slot] = post
+
+    def drop(self, agent: str) -> list[Slot]:
+        """Forget a host; returns the slots that it had."""
+        slots = [*self.on(agent)]
+        for slot in slots:
+            self._drop(slot)
+        return slots
+
+    def _drop(self, slot: Slot) -> None:
+        post, there = self._posts.pop(slot), self._on[slot.agent]
+        del there[slot]
+        self._idle.pop(slot, None)
+        self._num_alive[slot.agent] -= post.is_alive
+        self._num_unfinished[slot.agent] -= post.state is not PostState.SUCCEEDED
+        if not there:
+            for by_host in (self._on, self._num_alive, self._num_unfinished):
+                del by_host[slot.agent]
+
+    def on(self, agent: str) -> Mapping[Slot, Post]:
+        return self._on.get(agent, {})
+
+    def idle(self) -> Mapping[Slot, Post]:
+        return self._idle
 
     def alive(self) -> list[Slot]:
-        return [slot for slot, post in self.items() if post.is_alive]
+        return [slot for slot, post in self._posts.items() if post.state in ALIVE]
+
+    def alive_on(self, agent: str) -> list[Slot]:
+        return [slot for slot, post in self.on(agent).items() if post.is_alive]
+
+    def busy(self) -> set[str]:
+        """Return the hosts with workers that are alive."""
+        return {agent for agent, number in self._num_alive.items() if number}
 
     def slot_of(self, agent: str, worker: str) -> Slot | None:
         """Return the slot in which that worker is alive, if it is."""
-        for slot, post in self.items():
-            if slot.agent == agent and post.id == worker:
-                return slot if post.is_alive else None
-        return None
+        return next((slot for slot in self.alive_on(agent) if self._posts[slot].id == worker), None)
 
     def find(self, agent: str, worker: str) -> Post | None:
         slot = self.slot_of(agent, worker)
-        return None if slot is None else self[slot]
+        return None if slot is None else self._posts[slot]
 
     def has_begun(self) -> bool:
-        return any(post.state is not PostState.IDLE for post in self.values())
+        return len(self._idle) < len(self._posts)
 
     def succeeded(self) -> set[str]:
         """Return the hosts whose workers have all ended well."""
-        others = {slot.agent for slot, post in self.items() if post.state is not PostState.SUCCEEDED}
-        return {slot.agent for slot in self} - others
+        return {agent for agent, number in self._num_unfinished.items() if not number}
 
     def all_succeeded(self) -> bool:
-        return bool(self) and all(post.state is PostState.SUCCEEDED for post in self.values())
+        return bool(self._posts) and not any(self._num_unfinished.values())
 
     def drop_lost(self, agents: Collection[str]) -> None:
         """Forget what ran on hosts that are not among ``agents``; what has ended well there has."""
-        for slot in [slot for slot in self if slot.agent not in agents]:
-            if self[slot].state is not PostState.SUCCEEDED:
-                del self[slot]
+        for agent in [agent for agent in self._on if agent not in agents]:
+            for slot in [slot for slot, post in self.on(agent).items() if post.state is not PostState.SUCCEEDED]:
+                self._drop(slot)
 
     def stop(self, slots: Iterable[Slot], signum: int, grace_s: float, *, forced: bool = False) -> list[Stop]:
         """Return the orders to stop those that run; ``forced``: also those that are being stopped already."""
         by_agent: dict[str, list[str]] = {}
         for slot in slots:
-            post = self[slot]
+            post = self._posts[slot]
             if post.state is PostState.RUNNING or forced:
-                post.state = PostState.STOPPING
+                self.change(slot, PostState.STOPPING)
                 by_agent.setdefault(slot.agent, []).append(post.id)
         return [
             Stop(agent=agent, workers=tuple(workers), signum=int(signum), grace_s=grace_s)

@@ -46,6 +46,15 @@ class Roster:
     uses_multiworld: bool = False
     num_events: int = 0
 
+    def abridged(self) -> Roster:
+        """Return what is told to agents that are far from the coordinator's place.
+
+        Should all before them die at once, the first of them goes on with this. Hosts introduce themselves then. Those
+        that are absent must be known only if their workers have ended well, so that these do not run twice.
+        """
+        finished = set(self.finished)
+        return replace(self, known=tuple(each for each in self.known if each.id in finished))
+
     def find(self, agent: str) -> RosterEntry | None:
         return next((member for member in self.members if member.id == agent), None)
 
@@ -101,12 +110,12 @@ def change_between(before: Roster, after: Roster, *, since: int, revision: int) 
         since=since,
         revision=revision,
         facts=None if facts == {name: getattr(before, name) for name in FACTS} else RosterFacts(**facts),
-        left=tuple(each.id for each in before.members if members.get(each.id) != each),
-        joined=tuple(each for each in after.members if had.get(each.id) != each),
+        left=tuple(each.id for each in before.members if _is_other(members.get(each.id), each)),
+        joined=tuple(each for each in after.members if _is_other(had.get(each.id), each)),
         active=_names_change(before.active, after.active),
         draining=_names_change(before.draining, after.draining),
         finished=_names_change(before.finished, after.finished),
-        known=tuple(each for each in after.known if known.get(each.id) != each),
+        known=tuple(each for each in after.known if _is_other(known.get(each.id), each)),
     )
     return change if changed(before, change) == after else None
 
@@ -126,6 +135,10 @@ def changed(before: Roster, change: RosterChange) -> Roster:
         known=tuple(known[agent] for agent in active if agent in known),
         **facts,
     )
+
+
+def _is_other(before: object, after: object) -> bool:
+    return before is not after and before != after  # mostly it is the same object, which == would compare in full
 
 
 def _by_id(members: Sequence[RosterEntry]) -> dict[str, RosterEntry]:

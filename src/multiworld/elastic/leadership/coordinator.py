@@ -20,6 +20,7 @@ from ..job.actions import (
     MasterOpened,
     Outcome,
     Record,
+    Regroup,
     Release,
     RosterWanted,
     Runs,
@@ -27,10 +28,11 @@ from ..job.actions import (
 from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
 from ..job.roster import Roster, RosterEntry
-from .election import SMALL_JOB, heirs
+from .election import SMALL_JOB, heirs, may_succeed
 from .event_log import EventLog
 from .mailroom import Mailroom
 from .messages import AGENT_MESSAGES, AgentMessage, Attach, Ended, EventsTold, EventsWanted, Welcome
+from .outbox import Outbox
 
 __all__ = ["Coordinator"]
 
@@ -62,17 +64,19 @@ class Coordinator:
         self._loop, self.job, self._store = loop, job, store
         self.agent_id = agent_id
         """The agent that coordinates."""
-        self._send, self._on_over = send, on_over
+        self._on_over = on_over
+        self._outbox = Outbox(loop, send)
         self.term = term
         self._attached: dict[str, AgentInfo] = {}
         self._entries: dict[str, RosterEntry] = {}  # of the roster, for those that are attached
         self.attached_at: dict[str, float] = {}
         self._pids: dict[str, dict[str, int]] = {}  # by agent and worker
         self._timer: Timer | None = None
-        self._mailroom = Mailroom(send)
+        self._mailroom = Mailroom(self._outbox)
         self._roster_due = False
         self.events = events
         self._closed = False
+        self._outcome: Outcome | None = None  # until every agent was told
 
     @property
     def pids(self) -> dict[str, int]:
@@ -109,8 +113,14 @@ class Coordinator:
     def welcome(self, attach: Attach, *, peer: str, heartbeat_s: float) -> Welcome:
         """Return what an agent that is about to be attached must know: the roster as it will be then."""
         info = attach.agent
+        self._outbox.forget(info.id)  # that was for its former connection: all that counts is said again
         roster = self._roster_of([*self._entries.values(), _entry_of(info)])
-        revision = self._mailroom.welcome(info.id, roster, takes_changes=attach.takes_roster_changes)
+        roster, revision = self._mailroom.welcome(
+            info.id,
+            roster,
+            in_full=info.id in may_succeed([*self._attached, info.id], self.agent_id),
+            takes_changes=attach.takes_roster_changes,
+        )
         return Welcome(peer=peer, heartbeat_s=heartbeat_s, roster=roster, revision=revision)
 
     def attach(self, attach: Attach) -> None:
@@ -119,7 +129,8 @@ class Coordinator:
         self._attached[info.id], self._entries[info.id] = info, _entry_of(info)
         self.attached_at[info.id] = time.monotonic()
         self.events.introduced(info.id, attach.segments)
-        self._carry_out(self.job.agent_attached(info, attach.workers, time.monotonic(), attach.master))
+        now = time.monotonic()
+        self._carry_out(self.job.agent_attached(info, attach.workers, now, attach.master, ages_s=attach.ages_s))
         self._tell_roster()
 
     def welcome_back(self, attach: Attach) -> None:
@@ -133,13 +144,14 @@ class Coordinator:
         agent_id = attach.agent.id
         ended = {report.worker for report in attach.workers if report.ended}
         workers = {report.worker for report in attach.workers} - ended
-        is_in_job = any(agent.id == agent_id for agent in self.job.agents)  # else it was told to begin anew
+        is_in_job = self.job.has(agent_id)  # else it was told to begin anew
         return agent_id in self._attached and is_in_job and workers == self.job.running_on(agent_id) - ended
 
     def lose(self, agent_id: str, cause: str) -> None:
         self._pids.pop(agent_id, None)
         if agent_id in self._attached:
             self._forget(agent_id)
+            self._outbox.forget(agent_id)
             self._carry_out(self.job.agent_lost(agent_id, cause, time.monotonic()))
             self._tell_roster()
 
@@ -170,7 +182,8 @@ class Coordinator:
         elif isinstance(report, Interrupted):
             self._carry_out(self.job.interrupted(report.signum, now, report.why))
         elif isinstance(report, RosterWanted):
-            self._mailroom.tell_whole(agent_id, self.roster)
+            in_full = agent_id in may_succeed(self._attached, self.agent_id)
+            self._mailroom.tell_whole(agent_id, self.roster, in_full=in_full)
         else:
             raise AGENT_MESSAGES.misplaced(report, "an agent does not say this to its coordinator")
 
@@ -184,7 +197,7 @@ class Coordinator:
         agent = self._attached[agent_id]
         where = f"{agent.hostname} ({agent.host}:{agent.port})"
         self.record(Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id}))
-        self._send(agent_id, Die())
+        self._outbox.post((agent_id,), Die())
 
     def record(self, record: Record, *, is_notable: bool = False) -> None:
         """Tell people and programs of it; on the console, too, if it is notable."""
@@ -207,6 +220,8 @@ class Coordinator:
 
     def close(self) -> None:
         self._closed = True
+        self._outbox.close()
+        self._all_told()  # or they are lost by now
         if self._timer is not None:
             self._timer.cancel()
 
@@ -231,18 +246,24 @@ class Coordinator:
             self._end(action.outcome)
         elif isinstance(action, Release):
             self._release(action.agent)
+        elif isinstance(action, Regroup):
+            self._outbox.post(action.agents, action.membership)
         else:
-            self._send(action.agent, action)
+            self._outbox.post((action.agent,), action)
 
     def _end(self, outcome: Outcome) -> None:
-        ended = Ended(outcome=outcome)
-        for agent in self._attached:
-            self._send(agent, ended)
-        self._on_over(outcome)
+        self._outcome = outcome
+        self._outbox.post(self._attached, Ended(outcome=outcome))
+        self._outbox.post_later(self._all_told)
+
+    def _all_told(self) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            self._on_over(outcome)
 
     def _release(self, agent: str) -> None:
         outcome = Outcome(status=0, text="this host was drained")
-        self._send(agent, Ended(outcome=outcome, of_job=False))
+        self._outbox.post((agent,), Ended(outcome=outcome, of_job=False))
         self._forget(agent)
         self._tell_roster()
 
@@ -274,7 +295,7 @@ class Coordinator:
     def _tell_heirs(self) -> None:
         """In a large job, the others are told with what changes next."""
         if not self._closed:
-            self._mailroom.tell(heirs(self._attached, self.agent_id), self.roster)
+            self._tell(heirs(self._attached, self.agent_id))
             if len(self._attached) > SMALL_JOB:
                 self._tell_everybody_soon()
 
@@ -286,7 +307,10 @@ class Coordinator:
     def _tell_everybody(self) -> None:
         self._roster_due = False
         if not self._closed:
-            self._mailroom.tell([agent for agent in self._attached if agent != self.agent_id], self.roster)
+            self._tell([agent for agent in self._attached if agent != self.agent_id])
+
+    def _tell(self, agents: list[str]) -> None:
+        self._mailroom.tell(agents, self.roster, in_full=may_succeed(self._attached, self.agent_id))
 
 
 def _entry_of(info: AgentInfo) -> RosterEntry:

@@ -25,6 +25,7 @@ __all__ = [
     "heirs",
     "line_of_succession",
     "may_have_gone_on",
+    "may_succeed",
 ]
 
 SMALL_JOB = 16
@@ -72,9 +73,14 @@ def line_of_succession(roster: Roster, gone: AbstractSet[str]) -> list[RosterEnt
 
 
 def heirs(agents: Collection[str], coordinator: str) -> list[str]:
-    """Return those that shall know all that the coordinator knows: the first in line, and all in a small job."""
+    """Return those that are told at once what the coordinator knows: the first in line, and all in a small job."""
     line = (agent for agent in agents if agent != coordinator)
     return list(islice(line, len(agents) if len(agents) <= SMALL_JOB else NUM_HEIRS))
+
+
+def may_succeed(agents: Collection[str], coordinator: str) -> set[str]:
+    """Return those that shall know all that the coordinator knows before long; more than are likely to die at once."""
+    return set(islice((agent for agent in agents if agent != coordinator), SMALL_JOB))
 
 
 def has_quorum(members: Sequence[str], *, votes: AbstractSet[str], dead: AbstractSet[str], coordinated: bool) -> bool:

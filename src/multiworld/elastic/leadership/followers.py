@@ -49,6 +49,7 @@ class Followers:
         self._digest, self._patience_s = digest, lease_s + 2 * FENCE_S
         self._lookouts, self._on_cut_off = lookouts, on_cut_off
         self._by_agent: dict[str, Link] = {}
+        self._agents: dict[Link, str] = {}  # the same, the other way round
         self._doors: dict[str, Sequence[Address]] = {}  # where they listen
         self._silent: dict[str, str] = {}  # those that may still be alive, and why they are lost
         self._patience: dict[str, Timer] = {}  # when those are given up
@@ -68,7 +69,7 @@ class Followers:
             self._links.tell(self._by_agent[agent_id], message)
 
     def heard(self, link: Link, message: AgentMessage) -> None:
-        agent_id = self._agent_of(link)
+        agent_id = self._agents.get(link)
         if agent_id is not None:
             self._coordinator.hear(agent_id, message)
 
@@ -78,6 +79,7 @@ class Followers:
         for link in self._by_agent.values():
             self._links.drop(link)
         self._by_agent.clear()
+        self._agents.clear()
         for agent_id in list(self._silent):
             self._not_silent(agent_id)
 
@@ -90,15 +92,14 @@ class Followers:
             self._refuse(link, reason)
             return
         self._not_silent(info.id)
-        old = self._by_agent.pop(info.id, None)
-        if old is not None:
-            self._links.drop(old)
+        if info.id in self._by_agent:
+            self._links.drop(self._unlink(info.id))
         self._links.watch(link)
         self._doors[info.id] = attach.doors
         is_known = coordinator.knows(attach)  # it lost its connection to us, and nothing else
         if not is_known:
             coordinator.lose(info.id, "it came again")
-        self._by_agent[info.id] = link
+        self._by_agent[info.id], self._agents[link] = link, info.id
         peer = me.to_json().decode()
         self._links.tell(link, coordinator.welcome(attach, peer=peer, heartbeat_s=self._links.heartbeat_s))
         if is_known:
@@ -108,10 +109,10 @@ class Followers:
 
     def lost(self, link: Link, cause: Cause, detail: str) -> None:
         """A link to one of them has ended."""
-        agent_id = self._agent_of(link)
+        agent_id = self._agents.get(link)
         if agent_id is None:
             return
-        del self._by_agent[agent_id]
+        self._unlink(agent_id)
         if cause is Cause.LEFT:
             self._coordinator.lose(agent_id, detail)
         elif cause is Cause.DIED:
@@ -121,8 +122,10 @@ class Followers:
         else:
             self._fell_silent(agent_id, detail)
 
-    def _agent_of(self, link: Link) -> str | None:
-        return next((agent for agent, other in self._by_agent.items() if other is link), None)
+    def _unlink(self, agent_id: str) -> Link:
+        link = self._by_agent.pop(agent_id)
+        del self._agents[link]
+        return link
 
     def look_out(self) -> None:
         """Look from now on whether somebody has started an agent anew, which does not know where the job is now."""
@@ -154,11 +157,10 @@ class Followers:
         return None
 
     def _objection(self, info: AgentInfo) -> str | None:
-        twins = [
-            each
-            for each in self._coordinator.job.agents
-            if info.node_rank is not None and each.node_rank == info.node_rank and each.id != info.id
-        ]
+        if info.node_rank is None:
+            return None
+        agents = self._coordinator.job.agents
+        twins = [each for each in agents if each.node_rank == info.node_rank and each.id != info.id]
         if twins:
             return f"--node-rank {info.node_rank} is taken by the agent on {twins[0].hostname}: give each host its own"
         return None

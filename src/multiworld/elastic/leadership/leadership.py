@@ -274,6 +274,7 @@ class Leadership:
             takes_roster_changes=True,
             workers=here.workers,
             master=here.master,
+            ages_s=here.ages_s,
         )
 
     def _welcomed(self, link: Link, peer: PeerInfo, welcome: Welcome) -> None:

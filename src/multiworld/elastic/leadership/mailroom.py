@@ -3,59 +3,72 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
 from ..job.roster import Roster, change_between, changed
 from .messages import RosterChanged, RosterTold, Welcome
+from .outbox import Outbox, Post
 
 __all__ = ["Mailroom", "RosterCopy"]
 
+News = RosterTold | RosterChanged
+
 
 class Mailroom:
-    """The coordinator's. ``send(agent, message)`` reaches an attached agent; what is sent twice is one object."""
+    """The coordinator's. Some agents are told of the roster in full, and all others what it says ``abridged``."""
 
-    def __init__(self, send: Callable[[str, RosterTold | RosterChanged], None]) -> None:
-        self._send = send
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self._revision = 0
-        self._rosters: dict[int, Roster] = {}  # by revision: the last, and those that agents have
+        self._rosters: dict[int, Roster] = {}  # by revision: the last of both kinds, and those that agents have
+        self._last: dict[bool, int] = {}  # the revision of the last that is full, and of the last that is not
         self._known: dict[str, int] = {}  # the revision that each agent has, of those that take changes
 
-    def welcome(self, agent: str, roster: Roster, *, takes_changes: bool) -> int:
-        """An agent is told the whole roster with its welcome; returns the revision."""
-        revision = self._revise(roster)
+    def welcome(self, agent: str, roster: Roster, *, in_full: bool, takes_changes: bool) -> tuple[Roster, int]:
+        """Return what an agent is told with its welcome, and its revision."""
+        revision = self._revise(roster, in_full=in_full)
         self._known.pop(agent, None)
         if takes_changes:
             self._known[agent] = revision
-        return revision
+        return self._rosters[revision], revision
 
     def forget(self, agent: str) -> None:
         self._known.pop(agent, None)
 
-    def tell(self, agents: Iterable[str], roster: Roster) -> None:
-        """Tell each of these what it does not know yet."""
-        revision = self._revise(roster)
-        by_revision: dict[int | None, list[str]] = defaultdict(list)
+    def tell(self, agents: Iterable[str], roster: Roster, *, in_full: Collection[str]) -> None:
+        """Tell each of these what it does not know yet. ``in_full``: who is told all of it."""
+        readers: dict[tuple[bool, int | None], list[str]] = defaultdict(list)
         for agent in agents:
-            by_revision[self._known.get(agent)].append(agent)
-        by_revision.pop(revision, None)
-        for since, readers in by_revision.items():
-            news = self._news(since, revision)
-            for agent in readers:
-                if since is not None:
-                    self._known[agent] = revision
-                self._send(agent, news)
-        self._rosters = {each: self._rosters[each] for each in {revision, *self._known.values()}}
+            readers[agent in in_full, self._known.get(agent)].append(agent)
+        for (is_full, since), group in readers.items():
+            revision = self._revise(roster, in_full=is_full)
+            if since != revision:
+                self._outbox.post_later(partial(self._what_is_new, group, since, revision))
+        self._rosters = {each: self._rosters[each] for each in {*self._last.values(), *self._known.values()}}
 
-    def tell_whole(self, agent: str, roster: Roster) -> None:
+    def tell_whole(self, agent: str, roster: Roster, *, in_full: bool) -> None:
         """It has lost track of the changes."""
-        revision = self._revise(roster)
+        revision = self._revise(roster, in_full=in_full)
         self._known[agent] = revision
-        self._send(agent, self._news(None, revision))
+        self._outbox.post((agent,), self._news(None, revision))
 
-    def _revise(self, roster: Roster) -> int:
-        if self._rosters.get(self._revision) != roster:
-            self._revision += 1
-            self._rosters[self._revision] = roster
+    def _what_is_new(self, agents: Sequence[str], since: int | None, revision: int) -> Post | None:
+        readers = [agent for agent in agents if self._known.get(agent) == since]  # else they have come anew meanwhile
+        if not readers or revision not in self._rosters:  # a later one is told soon
+            return None
+        if since is not None:
+            self._known.update(dict.fromkeys(readers, revision))
+        return Post(readers, self._news(since, revision))
+
+    def _revise(self, roster: Roster, *, in_full: bool) -> int:
+        told = roster if in_full else roster.abridged()
+        last = self._last.get(in_full)
+        if last is not None and self._rosters[last] == told:
+            return last
+        self._revision += 1
+        self._rosters[self._revision] = told
+        self._last[in_full] = self._revision
         return self._revision
 
     def _news(self, since: int | None, revision: int) -> RosterTold | RosterChanged:

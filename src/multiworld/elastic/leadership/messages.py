@@ -55,6 +55,8 @@ class Attach:
     workers: tuple[WorkerReport, ...] = ()
     master: Master | None = None
     """The c10d store that it serves."""
+    ages_s: Mapping[str, float] = field(default_factory=dict)
+    """How long ago each of its workers was started."""
 
 
 @message("welcome")

@@ -39,7 +39,7 @@ from ..leadership.leadership import Leadership
 from ..leadership.links import AgentLinks
 from ..rendezvous.base import Address, Rendezvous
 from .generation_store import GenerationStore, Standing, gather
-from .stand_in import Part, StandIn
+from .stand_in import ROLE, Part, StandIn
 
 if TYPE_CHECKING:
     from ..agent.agent import Agent
@@ -237,7 +237,7 @@ class Node:
             hostname=socket.gethostname(),
             pid=os.getpid(),
             num_workers=1,
-            role="torchrun",
+            role=ROLE,
         )
         self._leadership.begin(links, cast("Agent", self._stand_in), info)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..agent.clock import now_us
 from ..job.actions import Exited, HostReport, Master, OpenMaster, Order, Reassign, Report, Start, Stop, WorkerReport
-from ..job.assignment import Assignment
+from ..job.assignment import Assignment, Membership
 from ..job.failure import FailureCause, WorkerFailure
 
-__all__ = ["Part", "StandIn"]
+__all__ = ["ROLE", "Part", "StandIn"]
+
+ROLE = "torchrun"
 
 AS_ORDERED = -int(signal.SIGTERM)
 BEGINS_ANEW = -int(signal.SIGKILL)  # a death that is nobody's fault: all are started again without delay
@@ -29,6 +32,7 @@ class Part:
     returncode: int | None = None
     is_recalled: bool = False
     """It is to end: a stop was ordered, or it was given up."""
+    began_at: float = field(default_factory=time.monotonic)
 
     @property
     def stands(self) -> bool:
@@ -113,6 +117,8 @@ class StandIn:
             self._start(Part(order.worker, order.assignment))
         elif isinstance(order, Reassign) and self.part is not None and self.part.worker == order.worker:
             self.part.assignment = order.assignment
+        elif isinstance(order, Membership) and self.part is not None and self.part.stands:
+            self.part.assignment = order.renewed(self.part.assignment, ROLE)
         elif isinstance(order, Stop) and self.part is not None and self.part.worker in order.workers:
             self._recall(self.part)
         elif isinstance(order, OpenMaster):
@@ -125,7 +131,7 @@ class StandIn:
         """Return what a coordinator must know of this host."""
         self._drop_if_ended_as_ordered()
         part, serving = self.part, self._serving()
-        reports = []
+        reports, ages_s = [], {}
         if part is not None:
             report = WorkerReport(
                 worker=part.worker,
@@ -139,7 +145,8 @@ class StandIn:
                 ended=part.returncode is not None,
             )
             reports.append(report)
-        return HostReport(workers=tuple(reports), master=serving)
+            ages_s[part.worker] = time.monotonic() - part.began_at
+        return HostReport(workers=tuple(reports), master=serving, ages_s=ages_s)
 
     def repeat(self) -> None:
         """The coordinator knows us now: tell it what it may not have heard."""

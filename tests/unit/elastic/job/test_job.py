@@ -18,6 +18,7 @@ from multiworld.elastic.job.actions import (
     Outcome,
     Reassign,
     Record,
+    Regroup,
     Release,
     Reset,
     Start,
@@ -26,7 +27,7 @@ from multiworld.elastic.job.actions import (
 )
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.failure import FailureCause, WorkerFailure
-from multiworld.elastic.job.job import Job, JobPlan, Phase
+from multiworld.elastic.job.job import MAX_PLACES, Job, JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 from multiworld.elastic.job.roster import Roster, RosterEntry
@@ -69,6 +70,7 @@ class Hosts:
     now: float = 0.0
     term: int = 1
     running: dict[str, tuple[str, Assignment]] = field(default_factory=dict)  # by worker: its agent and place
+    orders: list[Action] = field(default_factory=list)
     started: list[Start] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     resets: list[str] = field(default_factory=list)
@@ -80,6 +82,7 @@ class Hosts:
     ports: Any = field(default_factory=lambda: itertools.count(1000))
 
     def carry_out(self, actions: list[Action]) -> None:
+        self.orders += actions
         for action in actions:
             if isinstance(action, Start):
                 self.running[action.worker] = (action.agent, action.assignment)
@@ -94,6 +97,8 @@ class Hosts:
                 self.exit(action.worker, -9)
             elif isinstance(action, Reassign):
                 self.running[action.worker] = (action.agent, action.assignment)
+            elif isinstance(action, Regroup):
+                self.regroup(action)
             elif isinstance(action, OpenMaster):
                 port = next(self.ports)
                 self.carry_out(self.job.master_opened(action.generation, "127.0.0.1", port, self.now))
@@ -105,6 +110,12 @@ class Hosts:
                 self.released.append(action.agent)
             elif isinstance(action, End):
                 self.outcome = action.outcome
+
+    def regroup(self, action: Regroup) -> None:
+        roles = {info.id: info.role for info in self.job.agents}
+        for worker, (host, place) in self.running.items():
+            if host in action.agents:
+                self.running[worker] = (host, action.membership.renewed(place, roles[host]))
 
     def attach(self, info: AgentInfo, *reports: WorkerReport) -> None:
         self.carry_out(self.job.agent_attached(info, reports, self.now))
@@ -879,3 +890,81 @@ def test_what_failed_with_a_host_of_a_plain_program_is_not_its_own_fault() -> No
     after.pass_time(3.0)
     assert after.outcome is None
     assert after.ranks == {0: "b", 1: "c"}
+
+
+def test_hosts_whose_ranks_stay_are_told_of_another_membership_in_one_order() -> None:
+    some = hosts(4, 4, greets=True)
+    for name in "abcd":
+        some.attach(agent(name))
+    some.lose("b")
+    some.orders.clear()
+    some.attach(agent("e"))
+    (regroup,) = [order for order in some.orders if isinstance(order, Regroup)]
+    assert regroup.agents == ("a", "c", "d")
+    assert not [order for order in some.orders if isinstance(order, Reassign)]
+    assert {place.generation for place in some.places} == {2}
+    said_again = some.job.agent_returned("c", reports_of(some, "c"), some.now)
+    assert {order.assignment.generation for order in said_again if isinstance(order, Reassign)} == {2}
+
+
+def test_only_hosts_that_move_up_are_told_their_places_one_by_one() -> None:
+    some = hosts(1, 4, greets=True, last_call_s=0.0)
+    for name in "abcd":
+        some.attach(agent(name))
+    some.orders.clear()
+    some.lose("b")
+    (regroup,) = [order for order in some.orders if isinstance(order, Regroup)]
+    assert regroup.agents == ("a",)
+    assert [order.agent for order in some.orders if isinstance(order, Reassign)] == ["c", "c", "d", "d"]
+    assert some.ranks == {0: "a", 1: "a", 2: "c", 3: "c", 4: "d", 5: "d"}
+    assert {(place.world_size, place.num_nodes, place.role_world_size) for place in some.places} == {(6, 3, 6)}
+
+
+def test_places_are_given_out_a_few_at_a_time() -> None:
+    some = hosts(2, 2)
+    some.attach(agent("a", num_workers=200))
+    some.attach(agent("b", num_workers=200))
+    assert len(some.running) == MAX_PLACES
+    assert some.job.next_deadline() == 0.0  # at once
+    some.pass_time(0.0)
+    assert sorted(some.ranks) == list(range(400))
+    some.pass_time(0.0)
+    assert len(some.started) == 400
+
+
+def test_workers_are_known_to_have_run_before_another_coordinator_took_over() -> None:
+    before = hosts(1, 1, greets=True)
+    before.attach(agent("a", num_workers=1))
+    (report,) = reports_of(before, "a")
+    job = Job.resume(before.job.plan, roster(["a"], generation=1, active=["a"]), now=500.0)
+    some = Hosts(job, now=500.0, running=before.running)
+    some.carry_out(job.agent_attached(agent("a", num_workers=1), [report], 500.0, ages_s={report.worker: 60.0}))
+    assert [status.since for status in job.describe(500.0, epoch_s=1000.0)] == [1440.0]
+
+
+def test_an_agent_that_was_told_only_of_finished_hosts_goes_on_without_running_them_twice() -> None:
+    before = hosts(3, 3, greets=True)
+    for name in "abc":
+        before.attach(agent(name, num_workers=1))
+    before.exit(before.at(2), 0)
+    told = roster(
+        ["a", "b", "c"],
+        generation=1,
+        active=before.job.active,
+        finished=before.job.finished,
+        known=before.job.active_agents,
+    ).abridged()
+    assert [info.id for info in told.known] == ["c"]
+    job = Job.resume(before.job.plan, told, now=0.0, dead={"b", "c"})
+    some = Hosts(job, term=2, running={worker: each for worker, each in before.running.items() if each[0] == "a"})
+    some.attach(agent("a", num_workers=1), *reports_of(before, "a"))
+    assert job.phase is Phase.RUNNING
+    assert some.ranks == {0: "a"}
+    assert (job.next_deadline() or 0.0) > 1.0  # it waits for another host, without looking again and again
+    some.attach(agent("d", num_workers=1))
+    assert some.ranks == {0: "a", 1: "d"}
+    assert not some.resets
+    some.exit(some.at(0), 0)
+    some.exit(some.at(1), 0)
+    assert some.outcome is not None
+    assert some.outcome.status == 0

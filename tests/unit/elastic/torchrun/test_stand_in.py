@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from multiworld.elastic.job.actions import Exited, Report, Start, Stop
-from multiworld.elastic.job.assignment import Assignment
-from multiworld.elastic.torchrun.stand_in import Part, StandIn
+from multiworld.elastic.job.assignment import Assignment, Membership
+from multiworld.elastic.torchrun.stand_in import ROLE, Part, StandIn
 
 
 def assignment(generation: int) -> Assignment:
@@ -162,3 +164,24 @@ def test_a_host_whose_part_is_stopped_leaves_when_it_has_finished(host: Host) ->
     host.stand_in.finish(part)
     assert host.has_left
     assert host.exits == []
+
+
+def test_the_workers_of_a_host_keep_their_ranks_in_another_membership() -> None:
+    host = Host()
+    host.start("1", 1)
+    part = host.stand_in.part
+    assert part is not None
+    before = part.assignment
+    membership = Membership(
+        generation=2,
+        world_size=3,
+        num_nodes=3,
+        role_world_sizes={ROLE: 3},
+        master_addr="127.0.0.1",
+        master_port=1002,
+    )
+    host.stand_in.obey(membership)
+    assert (part.assignment.rank, part.assignment.world_size, part.assignment.generation) == (before.rank, 3, 2)
+    host.stop("1")
+    host.stand_in.obey(replace(membership, generation=3))
+    assert part.assignment.generation == 2  # it is to end
