@@ -55,10 +55,6 @@ class RedialedLink(Generic[Said, Heard]):
         self._redial: Timer | None = None
         self._closed = False
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def dial(self) -> None:
         """Connect now; from then on it is done again after each loss."""
         self._redial = None

@@ -10,7 +10,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from multiworld.serving.hosts import Reception, ask
+from multiworld.process.link import ControlLink
+from multiworld.serving.hosts import Host, Reception, ask
+from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello
 from multiworld.serving.hosts.questions import ControllerQuestion, StatusOf, StatusTold
 from multiworld.testing import scaled
 from multiworld.wire.admission import MAX_UNPROVEN
@@ -70,3 +72,19 @@ async def test_a_reception_closes_while_strangers_come() -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", port), scaled(5)))
         await asyncio.sleep(0)  # some are accepted, and nobody has served them yet
         await reception.aclose()
+
+
+def test_the_latest_connection_of_a_host_counts() -> None:
+    """One that is older may come in late: it was on its way when the host gave it up."""
+    came: list[Host] = []
+    reception = Reception("secret", on_host=came.append, on_request=answer)
+    hello = Hello(host="there", address="::1", pid=1, capacity=1, members={})
+    first, second, third = (Host(hello, ControlLink(HOST_ORDERS, HOST_EVENTS), number) for number in (1, 2, 3))
+    assert reception.let_in(second, 2) is None
+    refused = reception.let_in(first, 1)
+    assert refused is not None
+    assert "older than another one" in refused.reason
+    assert not second.is_lost
+    assert reception.let_in(third, 3) is None
+    assert second.is_lost
+    assert came == [second, third]
