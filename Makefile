@@ -12,8 +12,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := src/multiworld/native
 COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py serving/*/*.py wire/*.py world/*.py)) # types come from all of them
-# Only some tests use what was compiled. The others, as those of model/, would do the same again.
-COMPILED_TESTS = $(filter-out tests/unit/model/% tests/property/model/%, $(shell \
+# Only some tests use what was compiled. The others, as those of model/ and of decisions that import nothing compiled, would
+# do the same again.
+SAME_AGAIN := unit/test_demo_record unit/test_import_cycles unit/test_liveness unit/test_state unit/test_store_state \
+	unit/elastic/leadership/test_mailroom unit/serving/control/test_fleet \
+	$(addprefix property/test_,$(addsuffix _property,liveness serving_cache serving_fleet serving_page serving_scaling state store_state))
+COMPILED_TESTS = $(filter-out tests/unit/model/% tests/property/model/% $(SAME_AGAIN:%=tests/%.py), $(shell \
 	grep -lE 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' \
 	tests/unit/test_*.py tests/unit/*/test_*.py tests/unit/*/*/test_*.py tests/property/test_*.py))
 # Whoever loads a module gets what was written, not what was compiled.
@@ -45,8 +49,7 @@ test: check unit process ## Run all checks and all tests
 check: $(STAMP) ## Formatting, linting, typing, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/mypy & $(BIN)/lint-imports; kept=$$?; wait $$! && exit $$kept
 
 unit: $(STAMP) ## Run the tests that start no process, in parallel, of the sources and of what was compiled
 	$(SOURCES) $(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
