@@ -32,6 +32,7 @@ __all__ = [
     "proportional_bytes",
     "pss_bytes",
     "rss_bytes",
+    "unix_sockets",
 ]
 
 GPUS = Path("/proc/driver/nvidia/gpus")
@@ -125,6 +126,11 @@ def find_listener(port: int) -> Listener | None:
             if command:  # else it has ended
                 return Listener(int(name), command.strip())
     return None
+
+
+def unix_sockets() -> str:
+    """Return the table of the Unix sockets in this network namespace; empty if it cannot be read."""
+    return text_of("/proc/net/unix")
 
 
 def catches_signal(pid: int, signum: int) -> bool:

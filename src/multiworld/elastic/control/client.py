@@ -6,11 +6,11 @@ import os
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from ...errors import MessageError, MultiworldError, ReasonError
+from ...process.facts import unix_sockets
 from ...process.link import BlockingLinks, CallRefusedError, ControlLink, LinkLostError, wait_for
 from .messages import QUESTIONS, Lines, LogsOf, Question
 from .names import find_names, short_job
@@ -19,7 +19,6 @@ __all__ = ["ControlError", "Conversation", "Session", "read_lines"]
 
 PURPOSE = "control"
 ANSWER_S = 15.0
-SOCKETS = Path("/proc/net/unix")
 
 A = TypeVar("A")
 
@@ -81,7 +80,7 @@ class Session:
 
     def connect_here(self, job: str | None) -> Conversation:
         """Connect to an agent of this host and user; of ``job``, or of the only job there is. Raises ControlError."""
-        found = find_names(SOCKETS.read_text(errors="replace"), os.geteuid())
+        found = find_names(unix_sockets(), os.geteuid())
         if job is not None:
             names = found.get(short_job(job), [])
             found = {job: names} if names else {}

@@ -26,6 +26,7 @@ from torch.distributed.elastic.events.api import Event, EventSource
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from ...errors import MultiworldError
+from ...observe.sites import is_loopback
 from ...process.facts import gpu_models
 from ...process.interruption import takeable
 from ...process.logs.carrier import LogCarrier
@@ -63,7 +64,6 @@ __all__ = ["JobError", "launch"]
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK = ("127.0.0.1", "::1")
 LOG_S = 5.0  # for a console that is slow to take the last lines
 LAST_WORDS_S = 1.0  # for one that has not taken those in that time
 STOP_S = 5.0
@@ -344,7 +344,7 @@ def _token(options: JobOptions, host: str) -> str | None:
     if token:
         warn_of_weakness(token)
         return token
-    if host not in LOOPBACK:
+    if not is_loopback(host):
         logger.warning("%s is not set: whoever reaches this host can join the job, and run its program", TOKEN_VARIABLE)
     return None
 

@@ -13,6 +13,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousParameters,
 )
 
+from ...observe.sites import is_loopback
 from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
 from ...wire.token import TOKEN_VARIABLE, warn_of_weakness
 from ..job.agreement import plan_of
@@ -26,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 ENDLESS = RestartBudget(max_restarts=1_000_000_000)  # torchrun's agents count restarts
 SHUTDOWN_S = 60.0  # longer than torchrun lets workers take to end, by far
-LOOPBACK = ("127.0.0.1", "::1")
 
 
 class Handler(RendezvousHandler):
@@ -38,7 +38,7 @@ class Handler(RendezvousHandler):
         self._options = _options(params, kind)
         plan_of(self._options)
         self._rendezvous, self._address = find_rendezvous(kind)(self._options)
-        if not self._options.token and self._address not in LOOPBACK:
+        if not self._options.token and not is_loopback(self._address):
             logger.warning("%s is not set: whoever reaches this host can join the job", TOKEN_VARIABLE)
         warn_of_weakness(self._options.token or "")
         self._node: Node | None = None
