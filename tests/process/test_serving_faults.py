@@ -73,7 +73,7 @@ async def assert_idle(served: Deployment) -> None:
             return False
         custody = served._front.node.statistics().values()
         return all(
-            not stage["items"] and not any(replica["in_flight"] for replica in stage["replicas"].values())
+            not stage.items and not any(replica["in_flight"] for replica in stage.replicas.values())
             for stage in custody
         ) and all(not any(map(replica["stats"].get, ("in_flight", "held_bytes"))) for replica in served.replicas)
 

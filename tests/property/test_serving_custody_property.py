@@ -70,7 +70,7 @@ class Model:
             held[key] = size
             self.told.get(peer, set()).discard(key)
             self.executed[key] = self.executed.get(key, 0) + 1
-        for peer, statistics in self.custody.statistics().items():
+        for peer, statistics in self.custody.statistics().replicas.items():
             assert statistics["in_flight"] == len(self.at[peer])
             assert statistics["executed"] == len(self.told.get(peer, set()) & set(self.at[peer]))
 
@@ -169,7 +169,7 @@ class Model:
         assert self.custody.num_waiting == 0
         assert self.custody.held_bytes == 0
         assert self.ended == {number.to_bytes(16, "little") for number in range(self.num)}
-        assert all(statistics["in_flight"] == 0 for statistics in self.custody.statistics().values())
+        assert all(statistics["in_flight"] == 0 for statistics in self.custody.statistics().replicas.values())
 
 
 @settings(max_examples=300, deadline=None)

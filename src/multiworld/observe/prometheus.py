@@ -55,7 +55,7 @@ def to_json(families: Iterable[Family]) -> list[list[Any]]:
     ]
 
 
-def from_json(values: Iterable[Sequence[Any]]) -> list[Family]:
+def from_json(values: Any) -> list[Family]:
     """Return what ``to_json`` returned. ValueError, TypeError, KeyError or the like: it is something else."""
     return [
         Family(str(name), kind, str(text), [(str(row[0]), dict(row[1]), float(row[2])) for row in rows])

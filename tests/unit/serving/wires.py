@@ -173,7 +173,9 @@ class Plant:
         ]
         for node in nodes:
             for stage, custody in node.custody.items():
-                held = {name: peer["in_flight"] for name, peer in custody.statistics().items() if peer["in_flight"]}
+                held = {
+                    name: peer["in_flight"] for name, peer in custody.statistics().replicas.items() if peer["in_flight"]
+                }
                 if held or len(custody):
                     busy.append(f"{node.place.member} has {len(custody)} for {stage}, held {held}")
         return busy + ([f"{len(self.front.requests)} open"] if len(self.front.requests) else [])

@@ -26,7 +26,7 @@ from .retry import MAX_DEATHS, ReplayBudget
 from .routing import Policy, rendezvous
 from .suspicion import Suspicion
 
-__all__ = ["Custody", "Loss", "Refusal"]
+__all__ = ["Custody", "CustodyCounts", "Loss", "Refusal"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,17 @@ class Refusal:
     key: bytes
     peer: str
     deaths: int
+
+
+@dataclass(frozen=True)
+class CustodyCounts:
+    """``waiting``: of ``items``, those that no replica has room for. ``replicas``: what is known of each."""
+
+    items: int
+    waiting: int
+    held_bytes: int
+    replayed: int
+    replicas: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -370,9 +381,14 @@ class Custody:
     def suspects(self) -> tuple[str, ...]:
         return tuple(name for name, peer in self._peers.items() if peer.suspect)
 
-    def statistics(self) -> dict[str, dict[str, float]]:
-        """Return what is known of each replica."""
-        return {name: peer.statistics() for name, peer in self._peers.items()}
+    def statistics(self) -> CustodyCounts:
+        return CustodyCounts(
+            items=len(self),
+            waiting=self.num_waiting,
+            held_bytes=self.held_bytes,
+            replayed=self.num_replayed,
+            replicas={name: peer.statistics() for name, peer in self._peers.items()},
+        )
 
     # ---- inside
 

@@ -9,14 +9,14 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from ...errors import MultiworldError, WorldClosedError
 from ...world.manager import WorldManager
 from ..errors import MemberLostError, ServingError
 from ..graph import GATEWAY, Graph
 from ..member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
-from .custody import Custody, Loss, Refusal
+from .custody import Custody, CustodyCounts, Loss, Refusal
 from .edge import Edge
 from .packets import Item, Kind, Note
 from .routing import make_policy
@@ -470,18 +470,9 @@ class Node:
             self._owner.accepted(stage, late)
             self._pump(stage)
 
-    def statistics(self) -> dict[str, Any]:
-        """Return what is in custody, by stage and replica."""
-        return {
-            stage: {
-                "items": len(custody),
-                "waiting": custody.num_waiting,
-                "held_bytes": custody.held_bytes,
-                "replayed": custody.num_replayed,
-                "replicas": custody.statistics(),
-            }
-            for stage, custody in self.custody.items()
-        }
+    def statistics(self) -> dict[str, CustodyCounts]:
+        """Return what is in custody, by stage."""
+        return {stage: custody.statistics() for stage, custody in self.custody.items()}
 
     # ---- the end
 

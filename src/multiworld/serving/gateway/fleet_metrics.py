@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from ...errors import MultiworldError
 from ...observe.prometheus import Family, from_json, joined
+from ..hosts.questions import MetricsTold
 
 __all__ = ["FleetMetrics"]
 
@@ -20,7 +20,7 @@ ASK_S = 1.0
 class FleetMetrics:
     """Joins the metrics of a gateway with those that others told the controller. ``ask``: its request "metrics"."""
 
-    def __init__(self, gateway: str, ask: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+    def __init__(self, gateway: str, ask: Callable[[], Awaitable[MetricsTold]]) -> None:
         self._gateway, self._ask = gateway, ask
         self._lock = asyncio.Lock()  # one question at a time: each answer keeps its connection for the next one
 
@@ -33,7 +33,7 @@ class FleetMetrics:
         """
         mine = [family.labelled("gateway", self._gateway) for family in own]
         try:
-            told = (await asyncio.wait_for(self._ask_alone(), ASK_S))["gateways"]
+            told = (await asyncio.wait_for(self._ask_alone(), ASK_S)).gateways
             known = {
                 name: [family.labelled("gateway", name) for family in from_json(families)]
                 for name, families in sorted(told.items())
@@ -45,6 +45,6 @@ class FleetMetrics:
             return mine
         return joined(({self._gateway: mine} | known).values())
 
-    async def _ask_alone(self) -> Mapping[str, Any]:
+    async def _ask_alone(self) -> MetricsTold:
         async with self._lock:
             return await self._ask()

@@ -78,9 +78,8 @@ class ControllerSource:
         told = (await self._client.ask(LinesOfMembers(of=member, last=last), MembersLines)).members
         return list(told[member].lines) if member in told else []
 
-    async def gateway_metrics(self) -> Mapping[str, Any]:
-        """Return ``{"gateways": …}``: what each told of its metrics."""
-        return {"gateways": (await self._client.ask(MetricsOf(), MetricsTold)).gateways}
+    async def gateway_metrics(self) -> MetricsTold:
+        return await self._client.ask(MetricsOf(), MetricsTold)
 
     def close(self) -> None:
         """End the connection to the controller."""

@@ -128,7 +128,7 @@ def test_a_silent_replica_is_suspected_while_others_answer_and_its_work_is_tried
     assert c.released("r-1", [key(1)], now=0.7) == {}
     c.check(now=0.7)
     assert c.suspects() == ()
-    assert c.statistics()["r-1"]["in_flight"] == 0
+    assert c.statistics().replicas["r-1"]["in_flight"] == 0
 
 
 def test_a_suspect_is_offered_nothing_even_while_the_others_have_no_credit() -> None:
@@ -136,7 +136,7 @@ def test_a_suspect_is_offered_nothing_even_while_the_others_have_no_credit() -> 
     suspect_first(c)
     put(c, *range(2, 9))
     assert {peer for _, peer in sent(c, 0.4)} == {"r-2"}
-    assert c.statistics()["r-2"]["in_flight"] == 4
+    assert c.statistics().replicas["r-2"]["in_flight"] == 4
 
 
 def test_an_item_that_cannot_be_tried_elsewhere_any_more_holds_nothing_up() -> None:
@@ -234,14 +234,14 @@ def test_what_a_replica_has_executed_stands_in_nobodys_way_and_is_kept_all_the_s
     assert sent(c) == [(1, "r-1"), (2, "r-2")]
     c.executed("r-1", [key(1), key(99)], now=0.005)
     c.executed("r-1", [key(1)], now=4.0)
-    assert c.statistics()["r-1"]["executed"] == 1
-    assert c.statistics()["r-1"]["latency_s"] < 0.01, "it was learned from the first word"
+    assert c.statistics().replicas["r-1"]["executed"] == 1
+    assert c.statistics().replicas["r-1"]["latency_s"] < 0.01, "it was learned from the first word"
     put(c, 3, 4)
     assert sent(c, 4.0) == [(3, "r-1"), (4, "r-1")], "half as much is before them there as at the other one"
-    learned = c.statistics()["r-1"]["latency_s"]
+    learned = c.statistics().replicas["r-1"]["latency_s"]
     c.released("r-1", [key(1)], now=9.0)
-    assert c.statistics()["r-1"]["executed"] == 0
-    assert c.statistics()["r-1"]["latency_s"] == learned
+    assert c.statistics().replicas["r-1"]["executed"] == 0
+    assert c.statistics().replicas["r-1"]["latency_s"] == learned
     c.executed("r-1", [key(3)], now=9.0)
     c.down("r-1")
     assert sent(c, 9.0) == [(3, "r-2"), (4, "r-2")]

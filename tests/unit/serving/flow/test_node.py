@@ -89,12 +89,12 @@ async def test_a_sender_that_chooses_knows_at_once_what_was_executed_and_one_tha
     async with plant([Stage("a", slow, replicas=2), Stage("b", double)], "b-1", "a-1", "a-2") as p:
         for number in range(5):
             await p.front.infer(tensor(number))
-            for known in p.front.node.custody["a"].statistics().values():
+            for known in p.front.node.custody["a"].statistics().replicas.values():
                 assert known["executed"] == known["in_flight"]
         p.close("a-2")
         await p.wait_idle()
         await p.front.infer(tensor(1))
-        assert p.front.node.custody["a"].statistics()["a-1"]["executed"] == 0
+        assert p.front.node.custody["a"].statistics().replicas["a-1"]["executed"] == 0
         await p.wait_idle()
 
 

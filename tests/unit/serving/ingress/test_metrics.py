@@ -16,6 +16,7 @@ from multiworld.serving.errors import DeploymentError
 from multiworld.serving.gateway import Metric, fleet_metrics
 from multiworld.serving.gateway.fleet_metrics import FleetMetrics
 from multiworld.serving.gateway.http_counts import HttpCounts, families_of
+from multiworld.serving.hosts.questions import MetricsTold
 from multiworld.serving.ingress.metrics import request_metrics
 from tests.unit.exposition import check_with_promtool, checked_samples
 from tests.unit.serving.gateway.client import Client, FakePipeline
@@ -72,8 +73,8 @@ async def test_promtool_has_nothing_to_say_of_a_gateway() -> None:
 async def test_a_scrape_of_either_gateway_shows_both_and_never_less_than_before() -> None:
     told = {"gateway-1": to_json(family_list(3)), "gateway-2": to_json(family_list(5))}
 
-    async def ask() -> Mapping[str, Any]:
-        return {"gateways": orjson.loads(orjson.dumps(told))}
+    async def ask() -> MetricsTold:
+        return MetricsTold(gateways=orjson.loads(orjson.dumps(told)))
 
     shown = []
     for name, live in (("gateway-1", 9), ("gateway-2", 6), ("gateway-1", 10)):
@@ -86,16 +87,16 @@ async def test_a_scrape_of_either_gateway_shows_both_and_never_less_than_before(
 
 
 async def test_one_gateway_shows_its_numbers_of_this_moment() -> None:
-    async def ask() -> Mapping[str, Any]:
-        return {"gateways": {"gateway-1": to_json(family_list(3))}}
+    async def ask() -> MetricsTold:
+        return MetricsTold(gateways={"gateway-1": to_json(family_list(3))})
 
     found = checked_samples(families_text(await FleetMetrics("gateway-1", ask).gather(family_list(9))))
     assert found['multiworld_requests_total{gateway="gateway-1",outcome="answered"}'] == 9
 
 
 async def test_a_gateway_that_the_controller_has_not_heard_yet_shows_itself_and_the_others() -> None:
-    async def ask() -> Mapping[str, Any]:
-        return {"gateways": {"gateway-2": to_json(family_list(5))}}
+    async def ask() -> MetricsTold:
+        return MetricsTold(gateways={"gateway-2": to_json(family_list(5))})
 
     found = checked_samples(families_text(await FleetMetrics("gateway-1", ask).gather(family_list(9))))
     assert found['multiworld_requests_total{gateway="gateway-1",outcome="answered"}'] == 9
@@ -106,12 +107,12 @@ async def test_a_gateway_that_the_controller_has_not_heard_yet_shows_itself_and_
 async def test_without_a_controller_a_gateway_shows_its_own(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_metrics, "ASK_S", 0.01)
 
-    async def ask() -> Mapping[str, Any]:
+    async def ask() -> MetricsTold:
         if problem == "silent":
             await asyncio.Event().wait()
         if problem == "gone":
             raise DeploymentError("no controller can be reached")
-        return {"gateways": {"gateway-2": [["http", "counter"]]}}
+        return MetricsTold(gateways={"gateway-2": [["http", "counter"]]})
 
     found = checked_samples(families_text(await FleetMetrics("gateway-1", ask).gather(family_list(9))))
     assert found['multiworld_requests_total{gateway="gateway-1",outcome="answered"}'] == 9
