@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Union
+from typing import TYPE_CHECKING, Any, Final, Literal, Union
 
 __all__ = [
     "KINDS",
@@ -203,6 +203,8 @@ def _form(hint: Any) -> Form:
         return _frozenset(_form(arguments[0]))
     if isinstance(origin, type) and origin is Mapping and arguments[0] is str:
         return _mapping(_form(arguments[1]))
+    if origin is Literal:
+        return _literal(arguments)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _enum(hint)
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
@@ -452,6 +454,18 @@ def _mapping(item: Form) -> Form:
         return _each_of_mapping(value, item.unpack)
 
     return Form((dict,), (Mapping,), pack, unpack)
+
+
+def _literal(texts: Sequence[Any]) -> Form:
+    if not all(type(text) is str for text in texts):
+        raise TypeError(f"not all of {texts} are strings")
+
+    def check(value: Any) -> Any:
+        if type(value) is not str or value not in texts:
+            raise RefusalError(f"one of {', '.join(texts)} is needed")
+        return value
+
+    return Form((str,), (str,), check, check)
 
 
 def _enum(cls: type[enum.Enum]) -> Form:

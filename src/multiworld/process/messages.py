@@ -13,11 +13,11 @@ a ``MessageSet``. Its type is a union, so mypy sees every kind::
     ORDERS: MessageSet[Order] = MessageSet("orders", Order, tag="say")
     ORDERS.encode(Stop(workers=("w1",), grace_s=5.0))  # {"say":"stop","workers":["w1"],"grace_s":5.0}
 
-Fields may be bool, int, float, str, bytes, None, ``Json``, an Enum, a frozen dataclass, a NamedTuple, ``tuple``,
-``frozenset``, ``Mapping[str, ...]``, and unions of what looks different in JSON. Two dataclasses in one union need a
-kind each. A field that this release does not know is skipped, or kept in a field with the metadata ``REST``; one that
-it misses takes its default. One with ``field(metadata={"json": "from"})`` has that name in JSON, which may be a word
-that Python keeps for itself; one with ``{"none": {}}`` has an empty object there in place of null.
+Fields may be bool, int, float, str, bytes, None, ``Json``, a Literal of strings, an Enum, a frozen dataclass, a
+NamedTuple, ``tuple``, ``frozenset``, ``Mapping[str, ...]``, and unions of what looks different in JSON. Two dataclasses
+in one union need a kind each. A field that this release does not know is skipped, or kept in a field with the metadata
+``REST``; one that it misses takes its default. One with ``field(metadata={"json": "from"})`` has that name in JSON,
+which may be a word that Python keeps for itself; one with ``{"none": {}}`` has an empty object there in place of null.
 """
 
 from __future__ import annotations

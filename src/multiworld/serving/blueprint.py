@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..model.user_main import dumps_for, main_of_this_process
 from ..model.work import import_work, set_up_work
+from ..process.messages import Json
 from .errors import DeploymentError
 from .graph import Graph, Stage
+
+if TYPE_CHECKING:
+    from .generation.loop import GenerationOptions
 
 __all__ = ["Blueprint", "load_work"]
 
@@ -22,17 +26,28 @@ WORKS = "works"
 MINE = 0o700
 
 
+class PipelineOptions(TypedDict, total=False):
+    """A dict, as members of the release before read it. ``signature``: as JSON."""
+
+    policy: str
+    backend: str
+    timeout_s: float | None
+    admission: Mapping[str, float]
+    signature: Mapping[str, Json] | None
+    generation: GenerationOptions | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """``options``: what else members need to know, ready for JSON. ``main``: how to find the user's ``__main__``."""
+    """``options``: what else members need to know. ``main``: how to find the user's ``__main__``."""
 
     name: str
     stages: tuple[Stage, ...]
-    options: dict[str, Any] = field(default_factory=dict)
-    main: dict[str, Any] = field(default_factory=dict)
+    options: PipelineOptions = field(default_factory=PipelineOptions)
+    main: Mapping[str, Json] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, stages: Iterable[Stage], options: dict[str, Any], *, in_main: bool = True) -> Blueprint:
+    def of(cls, name: str, stages: Iterable[Stage], options: PipelineOptions, *, in_main: bool = True) -> Blueprint:
         """Draw it up in the process that made the pipeline. ``in_main``: its ``__main__`` may define works."""
         main = main_of_this_process(with_works=in_main)
         return cls(name=name, stages=tuple(stages), options=options, main=main)

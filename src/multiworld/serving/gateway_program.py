@@ -7,6 +7,8 @@ import contextlib
 import logging
 import signal
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +16,7 @@ import torch
 from ..channel.base import Payload
 from ..model.signature import Signature
 from ..observe.prometheus import to_json
+from ..process.messages import Json
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .errors import DeploymentError
@@ -25,6 +28,7 @@ from .ingress.admission import Admission
 from .ingress.answers import Asked
 from .ingress.front import Front
 from .ingress.metrics import request_metrics
+from .member.arguments import MemberArguments
 from .member.control_line import ControlLine
 from .member.exit_status import IN_VAIN
 from .member.files import MemberFiles
@@ -35,6 +39,8 @@ from .tracing import Tracing
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .tracing.exporter import OpenTelemetryTracer
+
 __all__ = ["GatewayService", "main"]
 
 logger = logging.getLogger(__name__)
@@ -44,17 +50,33 @@ STOP_S = 7.0  # after 10 the process is killed, and what is interrupted is to be
 READY_POLL_S = 0.1
 
 
-def main(arguments: dict[str, Any]) -> None:
+def main(arguments: Mapping[str, Json]) -> None:
     """Run until told to leave, or SIGTERM.
 
-    ``arguments``: as those of a replica, ``http``: the fields of GatewayOptions, and maybe ``tracing``, of Tracing.
-    Ends with the status IN_VAIN where what that needs is not installed.
+    ``arguments``: of ``GatewayArguments``. Raises MessageError for others. Ends with the status IN_VAIN where what
+    traces need is not installed.
     """
+    given = GatewayArguments.of(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    if "tracing" in arguments:
-        _check_traces(arguments["member"])
+    if given.tracing is not None:
+        _check_traces(given.member)
     torch.set_grad_enabled(False)
-    asyncio.run(_run(arguments, MemberFiles(arguments).blueprint()))
+    files = MemberFiles(Path(given.folder), given.controller, given.token)
+    asyncio.run(_run(given, files.blueprint()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceArguments:
+    """The fields of ``Tracing`` that another process can be told."""
+
+    url: str
+    ratio: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayArguments(MemberArguments):
+    http: GatewayOptions
+    tracing: TraceArguments | None = None
 
 
 class GatewayService:
@@ -81,12 +103,12 @@ class GatewayService:
                 return False, f"stage {stage!r} has no replica that this gateway reaches"
         return self._member.ready, self._member.why
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Mapping[str, object]:
         return {
             "name": self._name,
             "gateway": self._front.member,
             "requests": vars(self._front.statistics()),
-            "stages": self._front.node.statistics(),
+            "stages": {stage: asdict(counts) for stage, counts in self._front.node.statistics().items()},
         }
 
     def metrics(self) -> Mapping[str, Metric | float]:
@@ -123,37 +145,34 @@ def _check_traces(member: str) -> None:
         raise SystemExit(IN_VAIN) from None
 
 
-async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
-    manager = WorldManager(
-        job=arguments["job"], token=arguments["token"], lease_s=arguments["lease_s"], host=arguments.get("host")
-    )
+async def _run(given: GatewayArguments, blueprint: Blueprint) -> None:
+    manager = WorldManager(job=given.job, token=given.token, lease_s=given.lease_s, host=given.host)
     options = blueprint.options
     async with manager:
-        policy, backend = str(options["policy"]), str(options.get("backend", "auto"))
-        place = place_of(arguments["member"], blueprint.graph, arguments["store"], policy, backend)
+        policy, backend = options["policy"], options.get("backend", "auto")
+        place = place_of(given.member, blueprint.graph, given.store, policy, backend)
         front = Front(
             manager, place, admission=Admission(**options.get("admission", {})), default_timeout_s=options["timeout_s"]
         )
-        tracer = _tracer(arguments.get("tracing"), blueprint.name)
+        tracer = _tracer(given.tracing, blueprint.name)
         front.tracer, front.pipeline = tracer, blueprint.name
-        member = GatewayMember(manager, place, front, host=arguments.get("host", ""))
+        member = GatewayMember(manager, place, front, host=given.host or "")
         line = ControlLine(manager, place.member, place.store, hello=member.hello, on_order=member.obey)
         member.line = line
         running = asyncio.ensure_future(line.run())
-        options_of_http = GatewayOptions(**arguments["http"])
-        host, port = arguments["controller"]
-        recorder = Recorder(ControllerSource((host, port), arguments["token"]))
-        page = PageApp(recorder, token=arguments["token"], sites=options_of_http.site_rule())
+        recorder = Recorder(ControllerSource(given.controller, given.token))
+        page = PageApp(recorder, token=given.token, sites=given.http.site_rule())
         signature = options.get("signature")
         service: Served = GatewayService(
             blueprint.name, member, None if signature is None else Signature.from_json(signature)
         )
-        generator = None if options.get("generation") is None else Generator(service, **options["generation"])
+        generation = options.get("generation")
+        generator = None if generation is None else Generator(service, **generation)
         if generator is not None:
             member.drain_first = generator.drain
-        scraped = ControllerSource((host, port), arguments["token"])  # one question at a time on each
+        scraped = ControllerSource(given.controller, given.token)  # one question at a time on each
         fleet = FleetMetrics(place.member, scraped.gateway_metrics)
-        http = Gateway(generator or service, options_of_http, mounts={PREFIX: page}, gather=fleet.gather)
+        http = Gateway(generator or service, given.http, mounts={PREFIX: page}, gather=fleet.gather)
         member.metrics = lambda: to_json(http.families())
         last_words = _LastWords(http)
         member.on_ending = last_words.begin
@@ -183,12 +202,12 @@ async def _run(arguments: dict[str, Any], blueprint: Blueprint) -> None:
                 await asyncio.to_thread(tracer.close)
 
 
-def _tracer(fields: Mapping[str, Any] | None, service: str) -> Any:
-    if fields is None:
+def _tracer(chosen: TraceArguments | None, service: str) -> OpenTelemetryTracer | None:
+    if chosen is None:
         return None
     from .tracing.exporter import OpenTelemetryTracer  # an optional dependency
 
-    return OpenTelemetryTracer(Tracing(**fields), service=service)
+    return OpenTelemetryTracer(Tracing(url=chosen.url, ratio=chosen.ratio), service=service)
 
 
 async def _first(*work: Any) -> None:

@@ -13,18 +13,24 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..process.interruption import undoing
+from ..process.messages import Json, from_json, to_json
 from ..process.spawn.forking import die_with_parent, start_forked
 from ..wire.addresses import family_of
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
 from .hosts import DeploymentFile, HostOptions, Order
 from .kept_folder import kept, works_folder
+
+if TYPE_CHECKING:
+    from .gateway import GatewayOptions
+    from .generation.loop import GenerationOptions
+    from .pipeline import Pipeline
 
 __all__ = ["serve"]
 
@@ -33,6 +39,18 @@ GRACE_S = 10.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"
 PRELOAD = ("multiworld.serving.gateway_program", "multiworld.serving.control.controller_program")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnUp:
+    """What the process that draws the pipeline up leaves to the one that runs it. ``deployment``: a DeploymentSpec."""
+
+    name: str
+    token: str
+    http: tuple[str, int]
+    deployment: Mapping[str, Json]
+    preload: tuple[str, ...]
+    paths: tuple[str, ...]
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -63,13 +81,15 @@ def _works() -> Iterator[Path]:
 
 
 def _run(options: argparse.Namespace, folder: Path) -> int:
-    spec: dict[str, Any] = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+    drawn = from_json(DrawnUp, json.loads((folder / SPEC_FILE).read_text(encoding="utf-8")))
     address = (options.address, _port_at(options.address, options.control_port, "--address and --control-port"))
-    fields = {**spec["deployment"], "store": _store_url(options.address), "address": list(address)}
-    http = fields["gateway"]["http"]
-    name, http_address = fields["name"], (http["host"], http["port"])
+    fields: dict[str, Json] = {
+        **drawn.deployment,
+        "store": _store_url(options.address),
+        "address": list(address),
+    }
     with (
-        undoing(DeploymentFile.claim(name, address, fields["token"], http=http_address, works=folder)) as file,
+        undoing(DeploymentFile.claim(drawn.name, address, drawn.token, http=drawn.http, works=folder)) as file,
         kept(file.path.parent),
         kept(file.path.parents[1]),
     ):
@@ -78,17 +98,17 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
         status = run_host(
             HostOptions(
                 address=address,
-                token=fields["token"],
+                token=drawn.token,
                 name=socket.gethostname(),
                 own_address=options.address,
-                preload=(*PRELOAD, *spec["preload"]),
+                preload=(*PRELOAD, *drawn.preload),
                 members=(Order(member="controller", program=CONTROLLER_PROGRAM, arguments=fields, keep=True),),
                 log_dir=options.log_dir,
                 grace_s=GRACE_S,
-                paths=tuple(spec["paths"]),
+                paths=drawn.paths,
             )
         )
-        _say(f"{name} has ended")
+        _say(f"{drawn.name} has ended")
         return status
 
 
@@ -153,7 +173,7 @@ class _Child:
 
 def _draw_up(options: argparse.Namespace, folder: Path) -> int:
     from .config import ConfigError, PipelineFile, load_pipeline
-    from .gateway.options import DEFAULT_PORT
+    from .gateway.options import DEFAULT_PORT, GatewayOptions
     from .pipeline import Pipeline
 
     try:
@@ -169,7 +189,7 @@ def _draw_up(options: argparse.Namespace, folder: Path) -> int:
                 options.target, [f" is a {type(target).__name__}, expected a multiworld.serving.Pipeline"]
             )
         pipeline = _adapted(target, options)
-        http = {"port": DEFAULT_PORT} if described is None else asdict(described.gateway)
+        http = GatewayOptions(port=DEFAULT_PORT) if described is None else described.gateway
         gateways = 1 if described is None else described.gateways
         _write(options, folder, pipeline, http, gateways)
     except (ConfigError, DeploymentError, ValueError, TypeError) as error:
@@ -178,7 +198,7 @@ def _draw_up(options: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
-def _adapted(pipeline: Any, options: argparse.Namespace) -> Any:
+def _adapted(pipeline: Pipeline, options: argparse.Namespace) -> Pipeline:
     """Return the pipeline with what the command line says otherwise."""
     replicas = dict(options.replicas)
     unknown = sorted(set(replicas) - set(pipeline.graph.stages))
@@ -193,19 +213,18 @@ def _adapted(pipeline: Any, options: argparse.Namespace) -> Any:
     return pipeline.altered(stages=stages, name=options.name, lease_s=options.lease_s)
 
 
-def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[str, Any], gateways: int) -> None:
+def _write(options: argparse.Namespace, folder: Path, pipeline: Pipeline, http: GatewayOptions, gateways: int) -> None:
     from .control.spec import DeploymentSpec
-    from .gateway import GatewayOptions
 
-    given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("host", "port") if getattr(options, name) is not None
-    }
-    for option, name in (("cors_origin", "cors_origins"), ("allow_host", "allowed_hosts")):
-        if getattr(options, option) is not None:
-            given[name] = tuple(getattr(options, option))
-    options_of_http = GatewayOptions(**{**http, **given})
-    host = _numeric(options_of_http.host)
-    port = _port_at(host, options_of_http.port, "--host and --port")
+    http = replace(
+        http,
+        host=http.host if options.host is None else options.host,
+        port=http.port if options.port is None else options.port,
+        cors_origins=http.cors_origins if options.cors_origin is None else tuple(options.cors_origin),
+        allowed_hosts=http.allowed_hosts if options.allow_host is None else tuple(options.allow_host),
+    )
+    host = _numeric(http.host)
+    port = _port_at(host, http.port, "--host and --port")
     _port_at(options.address, options.control_port, "--address and --control-port")
     gateways = gateways if options.gateways is None else options.gateways
     if gateways < 1:
@@ -214,7 +233,7 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
         _say(warning)
     if pipeline.generation is not None:
         _check_generation(pipeline.generation)
-    http = asdict(replace(options_of_http, host=host, port=port, reuse_port=True))
+    http = replace(http, host=host, port=port, reuse_port=True)
     blueprint = pipeline.blueprint(in_main=False)
     spec = DeploymentSpec(
         name=pipeline.name,
@@ -225,22 +244,29 @@ def _write(options: argparse.Namespace, folder: Path, pipeline: Any, http: dict[
         lease_s=pipeline.lease_s,
         gateways=gateways,
         hosts=options.hosts,
-        gateway={"http": http, **_tracing(options)},
+        gateway={"http": asdict(http), **_tracing(options)},
         scaling=pipeline.autoscaling,
         backend=pipeline.backend,
     )
     paths = [entry for entry in sys.path if isinstance(entry, str)]  # Python looks at no others
-    content = {"deployment": spec.to_json(), "preload": list(pipeline.preload), "paths": paths}
+    drawn = DrawnUp(
+        name=spec.name,
+        token=spec.token,
+        http=(host, port),
+        deployment=spec.to_json(),
+        preload=pipeline.preload,
+        paths=tuple(paths),
+    )
     try:
         blueprint.write(folder)
-        (folder / SPEC_FILE).write_text(json.dumps(content), encoding="utf-8")
+        (folder / SPEC_FILE).write_text(json.dumps(to_json(drawn)), encoding="utf-8")
     except OSError as error:
         raise DeploymentError(
             f"{folder} cannot take the pipeline: {error.strerror}. TMPDIR names another folder."
         ) from None
 
 
-def _tracing(options: argparse.Namespace) -> dict[str, Any]:
+def _tracing(options: argparse.Namespace) -> Mapping[str, Json]:
     """Say at once what is wrong with it, and not in a gateway that cannot start.
 
     What only the environment says, which may be meant for others, keeps nobody from serving.
@@ -283,7 +309,7 @@ def _own(address: str) -> str:
     return address
 
 
-def _check_generation(arguments: Mapping[str, Any]) -> None:
+def _check_generation(arguments: GenerationOptions) -> None:
     from .generation import Generator
 
     try:

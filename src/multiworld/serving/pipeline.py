@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,7 +20,7 @@ from ..model.user_main import is_replaying_main
 from ..wire.token import check_token, warn_of_weakness
 from ..world.liveness import DEFAULT_LEASE_S, check_lease
 from ..world.manager import WorldManager
-from .blueprint import Blueprint
+from .blueprint import Blueprint, PipelineOptions
 from .config import NAME, PipelineFile
 from .control.controller import Controller
 from .control.lines import AttachedLine
@@ -38,6 +38,9 @@ from .member.member import GatewayMember, place_of
 from .taking import signature_of
 from .tracing import Tracing
 from .tracing.tracer import Tracer
+
+if TYPE_CHECKING:
+    from .generation.loop import GenerationOptions
 
 __all__ = ["Cluster", "Pipeline"]
 
@@ -89,7 +92,7 @@ class Pipeline:
         admission: Admission | None = None,
         autoscaling: ScalingPolicy | None = None,
         preload: Sequence[str] = (),
-        generation: Mapping[str, Any] | None = None,
+        generation: GenerationOptions | None = None,
         backend: str = "auto",
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -102,7 +105,7 @@ class Pipeline:
         self.autoscaling, self.preload, self.backend = autoscaling, tuple(preload), backend
         if generation is not None and policy != "sticky":
             raise ValueError(f'a pipeline that generates needs policy="sticky", got {policy!r}')
-        self.generation = None if generation is None else dict(generation)
+        self.generation: GenerationOptions | None = None if generation is None else {**generation}
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' '.join(self.graph.order)}>"
@@ -164,7 +167,7 @@ class Pipeline:
     def blueprint(self, *, in_main: bool = True) -> Blueprint:
         """Return what the processes of a deployment need to know. ``in_main``: works may be of ``__main__``."""
         signature = self.signature
-        options = {
+        options: PipelineOptions = {
             "signature": None if signature is None else signature.to_json(),
             "policy": self.policy,
             "backend": self.backend,

@@ -8,13 +8,16 @@ import ctypes
 import os
 import signal
 import sys
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
 from ..model.user_main import prepare_main
+from ..process.messages import Json
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
+from .member.arguments import MemberArguments
 from .member.control_line import ControlLine
 from .member.files import MemberFiles
 from .member.member import ReplicaMember, place_of
@@ -27,20 +30,20 @@ PR_SET_TIMERSLACK = 29
 SLACK_NS = 1000
 
 
-def main(arguments: dict[str, Any]) -> None:
+def main(arguments: Mapping[str, Json]) -> None:
     """Run until told to leave, or SIGTERM.
 
-    ``arguments``: member, stage, folder, job, token, store, lease_s, host (the numeric address of this machine), and
-    controller (where that listens), whom the files are asked of where the folder is not.
+    ``arguments``: of ``MemberArguments``. Raises MessageError for others.
     """
+    given = MemberArguments.of(arguments)
     sys.setswitchinterval(SWITCH_S)
     _wake_on_time()
     torch.set_grad_enabled(False)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    files = MemberFiles(arguments)
+    files = MemberFiles(Path(given.folder), given.controller, given.token)
     blueprint = files.blueprint()
     prepare_main(blueprint.main, elsewhere=files.is_elsewhere)
-    asyncio.run(_run(arguments, blueprint, files))
+    asyncio.run(_run(given, blueprint, files))
 
 
 def _wake_on_time() -> None:
@@ -49,15 +52,13 @@ def _wake_on_time() -> None:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(SLACK_NS), 0, 0, 0)
 
 
-async def _run(arguments: dict[str, Any], blueprint: Blueprint, files: MemberFiles) -> None:
-    manager = WorldManager(
-        job=arguments["job"], token=arguments["token"], lease_s=arguments["lease_s"], host=arguments.get("host")
-    )
+async def _run(given: MemberArguments, blueprint: Blueprint, files: MemberFiles) -> None:
+    manager = WorldManager(job=given.job, token=given.token, lease_s=given.lease_s, host=given.host)
     async with manager:
-        policy = str(blueprint.options.get("policy", "shortest-queue"))
-        backend = str(blueprint.options.get("backend", "auto"))
-        place = place_of(arguments["member"], blueprint.graph, arguments["store"], policy, backend)
-        member = ReplicaMember(manager, place, host=arguments.get("host", ""), files=files)
+        options = blueprint.options
+        policy, backend = options.get("policy", "shortest-queue"), options.get("backend", "auto")
+        place = place_of(given.member, blueprint.graph, given.store, policy, backend)
+        member = ReplicaMember(manager, place, host=given.host or "", files=files)
         line = ControlLine(manager, place.member, place.store, hello=member.hello, on_order=member.obey)
         member.line = line
         running = asyncio.ensure_future(line.run())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def test_a_work_of_a_program_that_cannot_be_imported_is_refused_at_once(
 
 
 @pytest.fixture
-def arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[tuple[str, int], str]:
     """Those of a member's program, on the controller's host; the controller answers at 10.0.0.1:7."""
 
     def ask(address: object, token: str, question: object, answer: type[object], *, timeout_s: float) -> object:
@@ -100,11 +100,13 @@ def arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return FilesFound(files=list_files(folder))
 
     monkeypatch.setattr(files, "ask", ask)
-    return {"folder": str(folder), "controller": ["10.0.0.1", 7], "token": "secret"}
+    return ("10.0.0.1", 7), "secret"
 
 
-async def test_a_member_finds_its_work_in_the_folder_of_the_deployment(arguments: dict[str, Any], folder: Path) -> None:
-    here = MemberFiles(arguments)
+async def test_a_member_finds_its_work_in_the_folder_of_the_deployment(
+    asked: tuple[tuple[str, int], str], folder: Path
+) -> None:
+    here = MemberFiles(folder, *asked)
     assert not here.is_elsewhere
     with here.place() as place:
         assert place == folder
@@ -115,9 +117,9 @@ async def test_a_member_finds_its_work_in_the_folder_of_the_deployment(arguments
 
 
 async def test_another_host_fetches_what_a_member_needs_and_keeps_none_of_it(
-    arguments: dict[str, Any], folder: Path
+    asked: tuple[tuple[str, int], str], folder: Path
 ) -> None:
-    there = MemberFiles({**arguments, "folder": "/nowhere"})
+    there = MemberFiles(Path("/nowhere"), *asked)
     assert there.is_elsewhere
     stages = there.blueprint().graph.stages
     assert list(stages) == list(Blueprint.read(folder).graph.stages)

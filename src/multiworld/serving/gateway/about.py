@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from ...observe.document import Document
 from ...observe.prometheus import CONTENT_TYPE, Family, families_text
@@ -38,7 +37,7 @@ class About:
         options: GatewayOptions,
         *,
         is_stopping: Callable[[], bool],
-        vitals: Callable[[], dict[str, Any]],
+        vitals: Callable[[], Mapping[str, object]],
         own_metrics: Callable[[], list[Family]],
         gather: Gather | None = None,
     ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ...observe.asgi import App, Message, Receive, Scope, Send
 from ...observe.prometheus import Family
@@ -98,7 +97,7 @@ class Application:
         for exchange in list(self._open):
             exchange.interruption(Refusal(503, "StoppingError", "the gateway stops; ask another one, or again later"))
 
-    def vitals(self) -> dict[str, Any]:
+    def vitals(self) -> Mapping[str, object]:
         """Return the gateway's own numbers, as JSON."""
         return {
             "connections": self.num_connections(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard
 
 from ...channel.base import Payload
 from ...model.signature import Signature
@@ -66,7 +66,7 @@ class Served(Protocol):
     def readiness(self) -> tuple[bool, str]:
         """Return whether a request would be answered now, and if not, why, as a sentence without a full stop."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """Return what there is to know, as JSON."""
 
     def metrics(self) -> Mapping[str, Metric | float]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
@@ -22,11 +22,23 @@ from .turns import Turns
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Generator"]
+    from ..gateway.served import Metric
+
+__all__ = ["GenerationOptions", "Generator"]
 
 CLOSE_S = 1.0
 LOOK_S = 0.5
 RETRY_AFTER_S = 1.0
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Arguments of ``Generator``."""
+
+    max_running: int
+    max_waiting: int
+    chunk_tokens: int
+    max_replays: int
+    timeout_s: float
 
 
 class Generator:
@@ -200,12 +212,12 @@ class Generator:
         readiness = getattr(self._served, "readiness", None)
         return (True, "") if readiness is None else readiness()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """As that which serves it, and ``generation``: counts since the start, and depths now."""
         status = getattr(self._served, "status", dict)
         return {**status(), "generation": self.statistics()}
 
-    def metrics(self) -> Mapping[str, Any]:
+    def metrics(self) -> Mapping[str, Metric | float]:
         """As that which serves it, and the counts of generations."""
         from ..gateway.served import Metric  # a gateway asks; without one, what it is made of need not be installed
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ..blueprint import GRAPH_FILE, WORKS, Blueprint
 from ..errors import DeploymentError
@@ -34,10 +34,8 @@ class MemberFiles:
     What is fetched is kept no longer than it takes to read it: a member may be killed at any time, and a work be large.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        """``arguments``: those of the member's program: folder, token, and controller (where that listens)."""
-        self._arguments = arguments
-        self._folder = Path(arguments["folder"])
+    def __init__(self, folder: Path, controller: tuple[str, int], token: str) -> None:
+        self._folder, self._controller, self._token = folder, controller, token
         self.is_elsewhere = not self._folder.is_dir()
         """Whether they are fetched."""
 
@@ -63,8 +61,7 @@ class MemberFiles:
             fetch_file(folder, f"{WORKS}/{stage}.pickle", self._ask)
 
     def _ask(self, question: ListFiles | ReadFile, answer: type[A]) -> A:
-        host, port = self._arguments["controller"]
-        return ask((host, port), self._arguments["token"], question, answer, timeout_s=FETCH_S)
+        return ask(self._controller, self._token, question, answer, timeout_s=FETCH_S)
 
 
 def list_files(folder: Path) -> dict[str, int]:

@@ -576,7 +576,8 @@ async def test_a_gateway_can_ask_for_all_and_for_a_stream() -> None:
         streamed = [part async for part in served.stream(asked)]
     assert answer["tokens"].tolist() == expected
     assert [part["token"].item() for part in streamed if isinstance(part, dict)] == expected
-    assert served.status()["generation"]["done"] == 3
+    status: Any = served.status()
+    assert status["generation"]["done"] == 3
     tokens = served.metrics()["generation_tokens_total"]
     assert isinstance(tokens, Metric)
     assert tokens.samples == [({}, 18.0)]

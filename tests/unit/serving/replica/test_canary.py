@@ -181,7 +181,7 @@ async def cancelled_work(x: Any) -> Any:
 @pytest.mark.parametrize("work", [CancelledSetup, cancelled_work])
 async def test_a_replica_whose_work_is_cancelled_by_itself_has_not_loaded(work: Any, tmp_path: Path) -> None:
     place = Place(member="a-1", stage="a", graph=Graph([Stage("a", work, canary=ONE)]), store="tcp://127.0.0.1:1")
-    member = ReplicaMember(None, place, host="", files=MemberFiles({"folder": tmp_path}))  # type: ignore[arg-type]
+    member = ReplicaMember(None, place, host="", files=MemberFiles(tmp_path, ("", 0), ""))  # type: ignore[arg-type]
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     member.line = Line(lambda report: told.put_nowait(REPLICA_REPORTS.to_json(report)))
     member.obey(ORDERS.from_json({"do": "load", "version": 1, "donor": None, "weights": None}))
@@ -208,7 +208,7 @@ async def test_a_replica_says_whether_its_work_or_the_hand_over_of_weights_faile
     work: Any, failed: bool, tmp_path: Path
 ) -> None:
     place = Place(member="a-2", stage="a", graph=Graph([Stage("a", work)]), store="tcp://127.0.0.1:1")
-    member = ReplicaMember(NobodyComes(), place, host="", files=MemberFiles({"folder": tmp_path}))  # type: ignore[arg-type]
+    member = ReplicaMember(NobodyComes(), place, host="", files=MemberFiles(tmp_path, ("", 0), ""))  # type: ignore[arg-type]
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     member.line = Line(lambda report: told.put_nowait(REPLICA_REPORTS.to_json(report)))
     member.obey(ORDERS.from_json({"do": "load", "version": 1, "donor": "a-1", "weights": None}))
