@@ -19,6 +19,7 @@ import multiworld as mw
 from multiworld.process.messages import from_json
 from multiworld.serving.control.controller import Controller
 from multiworld.serving.control.lines import AttachedLine
+from multiworld.serving.control.requests import answer
 from multiworld.serving.control.spec import DeploymentSpec
 from multiworld.serving.control.status import ControllerStatus
 from multiworld.serving.errors import DeploymentError
@@ -71,7 +72,7 @@ async def deployed(folder: Path) -> AsyncIterator[Controller]:
     """A controller and a gateway in this process, a host process, and three members on it."""
     spec = spec_of(folder)
     async with mw.WorldManager(job=spec.job, token=spec.token, lease_s=LEASE_S, host="127.0.0.1") as manager:
-        controller = Controller(spec, manager=manager)
+        controller = Controller(spec, manager=manager, answer=answer)
         await controller.start()
         arguments = {"member": "gateway-0", "stage": "gateway", "store": controller.store, "folder": str(folder)}
         gateway = FakeMember(manager, arguments, lambda message: line.tell(message))

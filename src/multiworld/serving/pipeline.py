@@ -24,6 +24,7 @@ from .blueprint import Blueprint, PipelineOptions
 from .config import NAME, PipelineFile
 from .control.controller import Controller
 from .control.lines import AttachedLine
+from .control.requests import answer
 from .control.scaling import ScalingPolicy
 from .control.spec import DeploymentSpec
 from .deployment import Deployment
@@ -208,7 +209,7 @@ class Pipeline:
     async def _brought_up(
         self, spec: DeploymentSpec, manager: WorldManager, cluster: Cluster, ready_s: float, tracer: Tracer | None
     ) -> AsyncIterator[Deployment]:
-        controller = Controller(spec, manager=manager, keeps_state=False)
+        controller = Controller(spec, manager=manager, answer=answer, keeps_state=False)
         await controller.start()
         host: KeptHost | None = None
         try:

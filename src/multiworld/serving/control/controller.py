@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..graph import GATEWAY
 from ..hosts.order import Order
 from ..hosts.orphans import end_orphans
+from ..hosts.questions import ControllerAnswer, ControllerQuestion
 from ..hosts.recent_lines import LinesTold
 from ..hosts.reception import Reception
 from ..member.exit_status import Ending
@@ -48,7 +49,6 @@ from .members import parse_member
 from .orders import MemberOrder
 from .ports import HostPort, LinePort
 from .reports import MemberReport
-from .requests import answer
 from .rollout import check_settle
 from .spec import DeploymentSpec
 from .state_file import StateFile
@@ -71,14 +71,20 @@ OTHERS_S = 30.0  # for the gateways of a host that is stopped to answer what the
 LOOPBACK = ("127.0.0.1", "::1", "")
 
 
+AnswerOf = Callable[["Controller", ControllerQuestion], Awaitable[ControllerAnswer]]
+"""Answers a question with what a controller knows, or does; raises what it refuses."""
+
+
 class Controller:
     """On one event loop, from ``start`` to ``stop``; losing it costs no request, and another may take over.
 
     ``manager``: of the process in which it runs, with the job, token and lease of the deployment. ``keeps_state``:
-    write what a successor must know, and take over what a predecessor wrote.
+    write what a successor must know, and take over what a predecessor wrote. ``answer``: answers what commands ask.
     """
 
-    def __init__(self, spec: DeploymentSpec, *, manager: WorldManager, keeps_state: bool = True) -> None:
+    def __init__(
+        self, spec: DeploymentSpec, *, manager: WorldManager, answer: AnswerOf, keeps_state: bool = True
+    ) -> None:
         self.spec = spec
         self.store, self.address = spec.store, spec.address
         """The URL of the store and the address of the reception: with their real ports once it was started."""

@@ -9,6 +9,7 @@ from typing import Final
 from ...process.messages import from_json
 from ...world.manager import WorldManager
 from .controller import Controller
+from .requests import answer
 from .spec import DeploymentSpec, SpecRecord
 
 __all__ = ["main"]
@@ -36,7 +37,7 @@ async def _run(spec: DeploymentSpec, grace_s: float) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     async with WorldManager(job=spec.job, token=spec.token, lease_s=spec.lease_s, host=spec.address[0]) as manager:
-        controller = Controller(spec, manager=manager)
+        controller = Controller(spec, manager=manager, answer=answer)
         await controller.start()
         asked, told = asyncio.ensure_future(controller.stop_asked.wait()), asyncio.ensure_future(ended.wait())
         await asyncio.wait({asked, told}, return_when=asyncio.FIRST_COMPLETED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from ...process.messages import to_json
 from ..errors import DeploymentError
@@ -31,9 +30,7 @@ from ..hosts.questions import (
     UpdateStage,
 )
 from ..member.files import list_files, read_piece
-
-if TYPE_CHECKING:
-    from .controller import Controller
+from .controller import Controller
 
 __all__ = ["answer"]
 
