@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ..errors import HandshakeError, ProtocolError, ReasonError
 from ..wire.connection import Connection
@@ -18,7 +17,7 @@ from ..wire.frames import Header, Kind, pack_frame
 from ..wire.handshake import decode_fields, encode_fields
 from ..wire.operation import Operation, settler
 from ..wire.progress import ProgressThread
-from .launch_news import PROGRESS
+from .launch_news import News, Progressed, pack_news
 from .launched import Launch, Place
 
 __all__ = ["AgentLostError", "LaunchLink"]
@@ -94,9 +93,9 @@ class LaunchLink:
             operation.succeed(None)
         return operation
 
-    def tell(self, news: dict[str, Any]) -> None:
+    def tell(self, news: News) -> None:
         """Send news (see ``launch_news``), as soon as the connection stands. Dropped if the agent is gone."""
-        frame = pack_frame(Kind.WORKER_NEWS, encode_fields(news))
+        frame = pack_frame(Kind.WORKER_NEWS, encode_fields(pack_news(news)))
         with self._lock:
             if self._connection is not None:
                 self._connection.send(frame)
@@ -108,7 +107,7 @@ class LaunchLink:
         now = time.monotonic()
         if now >= self._progress_at:
             self._progress_at = now + PROGRESS_S
-            self.tell(PROGRESS)
+            self.tell(Progressed())
 
     def listen(self, on_place: Callable[[Place], None], on_end: Callable[[], None]) -> Place | None:
         """Return the place, and from now on call with each other one, then once with the end: on the link's thread."""

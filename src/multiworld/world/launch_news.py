@@ -2,61 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 from ..errors import ProtocolError, WorldBrokenError
 from ..events import Event, WorldBroken, WorldFormed, WorldLeft
 
-__all__ = ["PROGRESS", "check_news", "left_news", "news_of"]
+__all__ = ["Broke", "Formed", "Left", "News", "Progressed", "news_of", "pack_news", "unpack_news"]
 
 MAX_TEXT = 200
 LIMIT = 2**62
-PROGRESS: dict[str, Any] = {"news": "progress"}
-_WORLD: dict[str, type] = {"job": str, "name": str, "generation": int}
-_FIELDS: dict[str, dict[str, type]] = {
-    "progress": {},
-    "formed": {**_WORLD, "rank": int, "world_size": int},
-    "broken": {**_WORLD, "rank": int, "cause": str, "detail": str},
-    "left": _WORLD,
-}
 
 
-def news_of(event: Event, job: str) -> dict[str, Any] | None:
-    """Return what the agent wants to know of an event, if anything.
+@dataclass(frozen=True, kw_only=True)
+class Progressed:
+    """The program goes on."""
 
-    ``rank`` is this process's own when a world was formed, and the lost one (-1: none) when it broke.
-    """
-    world = {"job": job, "name": event.world, "generation": event.generation}
+
+@dataclass(frozen=True, kw_only=True)
+class Formed:
+    """This process is a member of a world from now on, as ``rank``."""
+
+    job: str
+    name: str
+    generation: int
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broke:
+    """A world broke. ``rank``: the lost one; -1: none."""
+
+    job: str
+    name: str
+    generation: int
+    rank: int
+    cause: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """This process is no longer in a world, and did not see it break."""
+
+    job: str
+    name: str
+    generation: int
+
+
+News = Progressed | Formed | Broke | Left
+_KINDS: dict[str, type[News]] = {"progress": Progressed, "formed": Formed, "broken": Broke, "left": Left}
+_NAMES = {cls: kind for kind, cls in _KINDS.items()}
+
+
+def news_of(event: Event, job: str) -> News | None:
+    """Return what the agent wants to know of an event, if anything."""
+    name, generation = event.world, event.generation
     if isinstance(event, WorldFormed):
-        return {"news": "formed", **world, "rank": event.rank, "world_size": event.world_size}
+        return Formed(job=job, name=name, generation=generation, rank=event.rank, world_size=event.world_size)
     if isinstance(event, WorldBroken):
         error = event.error
         rank, detail = (error.rank, error.cause) if isinstance(error, WorldBrokenError) else (-1, str(error))
-        return {"news": "broken", **world, "rank": rank, "cause": type(error).__name__, "detail": detail[:MAX_TEXT]}
+        cause = type(error).__name__
+        return Broke(job=job, name=name, generation=generation, rank=rank, cause=cause, detail=detail[:MAX_TEXT])
     if isinstance(event, WorldLeft):
-        return left_news(job, event.world, event.generation)
+        return Left(job=job, name=name, generation=generation)
     return None
 
 
-def left_news(job: str, name: str, generation: int) -> dict[str, Any]:
-    """Return the news that this process is no longer in a world, and did not see it break."""
-    return {"news": "left", "job": job, "name": name, "generation": generation}
+def pack_news(news: News) -> dict[str, object]:
+    """Return what ``unpack_news`` takes, ready for JSON."""
+    return {"news": _NAMES[type(news)], **vars(news)}
 
 
-def check_news(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that count; raises ProtocolError for news that no worker of ours would tell."""
-    kind = fields.get("news")
-    expected = _FIELDS.get(kind) if isinstance(kind, str) else None
-    if expected is None:
+def unpack_news(told: Mapping[str, object]) -> News:
+    """Raises ProtocolError for news that no worker of ours would tell."""
+    kind = told.get("news")
+    cls = _KINDS.get(kind) if isinstance(kind, str) else None
+    if cls is None:
         raise ProtocolError(f"unknown news from a worker: {str(kind)[:MAX_TEXT]!r}")
-    news: dict[str, Any] = {"news": kind}
-    for name, kind_of_value in expected.items():
-        value = fields.get(name)
-        if type(value) is not kind_of_value:
-            raise ProtocolError(f"{kind!r} news from a worker, whose {name} is a {type(value).__name__}")
+    values: dict[str, object] = {}
+    for field in fields(cls):
+        value = told.get(field.name)
+        if type(value).__name__ != field.type:  # annotations are texts here
+            raise ProtocolError(f"{kind!r} news from a worker, whose {field.name} is a {type(value).__name__}")
         if not _is_in_range(value):
-            raise ProtocolError(f"{kind!r} news from a worker, whose {name} is out of range")
-        news[name] = value
+            raise ProtocolError(f"{kind!r} news from a worker, whose {field.name} is out of range")
+        values[field.name] = value
+    make: type = cls  # mypy knows the fields of each, and not of any
+    news: News = make(**values)
     return news
 
 

@@ -35,7 +35,7 @@ from .blocking_manager import BlockingManager
 from .detector import Detector
 from .join_request import JoinRequest, check_request
 from .joining import Joining
-from .launch_news import left_news, news_of
+from .launch_news import Left, News, news_of
 from .launched import MAX_JOB_NAME, launched, token_of_environment
 from .link import Link
 from .liveness import DEFAULT_LEASE_S, Cause, LivenessPolicy, Lost
@@ -292,7 +292,7 @@ class WorldManager:
         self._events.publish(event)
         self._tell_launcher(news_of(event, self.job))
 
-    def _tell_launcher(self, news: dict[str, Any] | None) -> None:
+    def _tell_launcher(self, news: News | None) -> None:
         if news is not None and self._launcher is not None:
             self._launcher.tell(news)
 
@@ -431,7 +431,7 @@ class WorldManager:
     def _end(self, world: World) -> None:
         """As ``discard``, of a world that is not formed again by itself: the launcher hears of it."""
         if self._worlds.get(world.name) is world:
-            self._tell_launcher(left_news(self.job, world.name, world.generation))
+            self._tell_launcher(Left(job=self.job, name=world.name, generation=world.generation))
         self.discard(world)
 
     def _forget(self, world: World) -> None:

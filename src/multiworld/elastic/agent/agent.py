@@ -7,10 +7,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ...process.spawn.fork_server import ForkServer
 from ...wire.progress import ProgressThread
+from ...world.launch_news import Broke, Left, News, Progressed
 from ...world.launched import Place, job_name
 from ..job.actions import (
     Die,
@@ -325,21 +325,21 @@ class Agent:
             held.uses_multiworld = True
             self._report(Greeted(worker=worker_id))
 
-    def _news(self, worker_id: str, news: dict[str, Any]) -> None:
+    def _news(self, worker_id: str, news: News) -> None:
         held = self._find(worker_id)
         if held is None:
             return
-        if news["news"] == "progress":
+        if isinstance(news, Progressed):
             held.progressed_at = time.monotonic()
             return
-        world, left = str(news["name"]), news["news"] == "left"
-        if left:
-            held.worlds.discard(world)
-        elif news["news"] == "formed":
-            held.worlds.add(world)
-        else:
+        if isinstance(news, Broke):
             return  # a broken world is formed again, by the same members
-        self._report(InWorld(worker=worker_id, world=world, left=left))
+        left = isinstance(news, Left)
+        if left:
+            held.worlds.discard(news.name)
+        else:
+            held.worlds.add(news.name)
+        self._report(InWorld(worker=worker_id, world=news.name, left=left))
 
     # ---- the store of plain programs
 

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ...errors import ProtocolError
 from ...wire.addresses import CREDENTIALS, local_name
@@ -15,7 +14,7 @@ from ...wire.frames import Header, Kind, pack_frame
 from ...wire.handshake import decode_fields, encode_fields
 from ...wire.listener import Listener, Pending
 from ...wire.progress import ProgressThread
-from ...world.launch_news import check_news
+from ...world.launch_news import News, unpack_news
 from ...world.launched import MAX_WORKER_NAME, Place
 
 __all__ = ["PURPOSE", "WorkerPort"]
@@ -40,7 +39,7 @@ class WorkerPort:
         token: bytes,
         *,
         on_hello: Callable[[str], None],
-        on_news: Callable[[str, dict[str, Any]], None],
+        on_news: Callable[[str, News], None],
         on_gone: Callable[[str], None],
     ) -> None:
         """Bind and listen; raises OSError."""
@@ -103,7 +102,7 @@ class WorkerPort:
         if len(ends) == 1:
             end.defer(partial(self._on_hello, end.worker_id))
 
-    def _heard(self, end: _WorkerEnd, news: dict[str, Any]) -> None:
+    def _heard(self, end: _WorkerEnd, news: News) -> None:
         if end in self._ends.get(end.worker_id, []):  # else it was forgotten
             self._on_news(end.worker_id, news)
 
@@ -126,7 +125,7 @@ class _WorkerEnd:
         worker_id: str,
         connection: Connection,
         *,
-        on_news: Callable[[_WorkerEnd, dict[str, Any]], None],
+        on_news: Callable[[_WorkerEnd, News], None],
         on_lost: Callable[[_WorkerEnd], None],
     ) -> None:
         self.worker_id = worker_id
@@ -159,7 +158,7 @@ class _WorkerEnd:
         return None
 
     def end(self, header: Header, meta: bytes) -> None:
-        news = check_news(decode_fields(meta))
+        news = unpack_news(decode_fields(meta))
         self._connection.defer(partial(self._on_news, self, news))
 
     def lost(self, reason: str) -> None:

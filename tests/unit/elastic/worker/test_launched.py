@@ -17,7 +17,7 @@ from multiworld.wire.dialer import dial
 from multiworld.wire.frames import Header, Kind, pack_frame
 from multiworld.wire.handshake import encode_fields
 from multiworld.wire.waiting import wait_blocking
-from multiworld.world.launch_news import check_news
+from multiworld.world.launch_news import Formed, pack_news, unpack_news
 from multiworld.world.launched import Launch, Place, job_name, launched
 from multiworld.world.process_link import close_links
 from tests.unit.elastic.launching_agent import TOKEN, Agent, agent_of, eventually
@@ -412,9 +412,11 @@ NEWS = {"news": "formed", "job": "j", "name": "w", "generation": 1, "rank": 0, "
     ],
 )
 def test_news_that_no_worker_tells_is_refused(changes: dict[str, Any]) -> None:
-    assert check_news({**NEWS, "more": 1}) == NEWS
+    news = unpack_news({**NEWS, "more": 1})
+    assert news == Formed(job="j", name="w", generation=1, rank=0, world_size=2)
+    assert pack_news(news) == NEWS
     with pytest.raises(ProtocolError):
-        check_news({**NEWS, **changes})
+        unpack_news({**NEWS, **changes})
 
 
 class Stranger:
