@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from multiworld.process.facts import catches_signal
+
 from .faults import until
 from .figures import quantile
 from .http_client import Connection
@@ -63,7 +65,8 @@ class Served:
         if what == "replica":
             return int(status["replicas"][0]["pid"])
         known = {each["pid"] for each in (*status["gateways"], *status["replicas"])}
-        [controller] = set(descendants(self.process.pid)) - known
+        takers = {pid for pid in descendants(self.process.pid) if catches_signal(pid, signal.SIGTERM)}
+        [controller] = takers - known  # neither the guard nor the fork server
         return controller
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 
-from multiworld.process.spawn.worker_program import Inheritance
+from multiworld.process.spawn.fork_server import ForkServer
 from multiworld.serving.hosts.members import Members
 from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.output import Outputs
@@ -29,15 +28,13 @@ def main() -> None:
     loop = ProgressThread("multiworld-host", starts=False)
     outputs = Outputs(loop, None)
 
-    def abandon() -> None:
-        outputs.close_descriptors()
-        loop.close()
-
+    server = ForkServer.start(preload=["multiworld.serving.hosts.member_process"], paths=sys.path)
+    server.wait_ready()
     members = Members(
         loop,
         outputs,
-        Inheritance(os.getpid(), tuple(sys.path), None),
-        abandon=abandon,
+        server,
+        ForkServer.start,
         on_started=show,
         on_exit=lambda name, pid, ending: None,
         look_s=0.02,

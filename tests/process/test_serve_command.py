@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from multiworld.process.facts import catches_signal
 from multiworld.testing.deadlines import wait_until
 
 pytestmark = pytest.mark.process
@@ -322,8 +323,8 @@ def test_stops_when_told_and_leaves_nothing(deployment: Deployment) -> None:
 
 
 def _pid_of(deployment: Deployment, member: str) -> int:
-    """The controller is not among its own members: it is the child of the host process that listens."""
+    """The controller is not among its own members: it is the child of the host process that takes SIGTERM."""
     children = Path(f"/proc/{deployment.process.pid}/task/{deployment.process.pid}/children").read_text().split()
     known = {entry["pid"] for kind in ("replicas", "gateways") for entry in deployment.status()[kind]}
-    (pid,) = {int(child) for child in children if os.getsid(int(child)) == int(child)} - known  # members lead sessions
+    (pid,) = {int(child) for child in children if catches_signal(int(child), signal.SIGTERM)} - known
     return pid

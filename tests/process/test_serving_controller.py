@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import multiworld as mw
+from multiworld.process.facts import catches_signal
 from multiworld.process.messages import from_json
 from multiworld.serving.control.controller import Controller
 from multiworld.serving.control.lines import AttachedLine
@@ -216,8 +217,8 @@ async def _when(
 
 
 def _child(host: int, status: dict[str, Any]) -> int:
-    """Return the controller's pid: that child of the host process which is no member."""
+    """Return the controller's pid: that child of the host process which is no member and ends by SIGTERM."""
     known = {each["pid"] for each in status["replicas"] + status["gateways"]}
     children = Path(f"/proc/{host}/task/{host}/children").read_text().split()
-    (pid,) = {int(child) for child in children if os.getsid(int(child)) == int(child)} - known  # members lead sessions
+    (pid,) = {int(child) for child in children if catches_signal(int(child), signal.SIGTERM)} - known
     return pid

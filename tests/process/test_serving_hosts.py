@@ -266,6 +266,10 @@ async def desk(shared: tuple[HostHandle, int]) -> AsyncIterator[Desk]:
         yield desk
 
 
+def command_of(pid: int | str) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def children_of(pid: int) -> str:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
 
@@ -437,6 +441,24 @@ async def test_last_lines_of_a_member_come_with_its_end(desk: Desk) -> None:
     assert (returncode, lines[-1]) == (1, "ModuleNotFoundError: No module named 'no'")
     assert os.listdir(f"/proc/{host.pid}/fd") == descriptors
     assert children_of(host.pid) == children
+
+
+async def test_members_outlive_the_fork_server_and_others_are_started_by_the_next(desk: Desk, tmp_path: Path) -> None:
+    host = await desk.host()
+    before = await host.start(order("before-1", idle))
+    (server,) = (
+        int(pid)
+        for pid in children_of(host.pid).split()
+        if int(pid) != before and command_of(pid) == command_of(host.pid)
+    )
+    os.kill(server, signal.SIGKILL)
+    pid = await host.start(order("after-1", describe, path=str(tmp_path / "told")), timeout_s=scaled(30))
+    assert (await desk.exit())[:2] == ("after-1", 0)
+    told = json.loads((tmp_path / "told").read_text(encoding="utf-8"))
+    assert (told["descriptors"], told["leads"], pid != before) == ([], True, True)
+    assert host.members == {"before-1": before}
+    host.kill("before-1")
+    assert (await desk.exit())[:2] == ("before-1", -9)
 
 
 async def test_killed_member_takes_along_what_it_started(desk: Desk, tmp_path: Path) -> None:

@@ -53,11 +53,6 @@ class OrphanGuard:
         if process is not None:
             process.finish()
 
-    def close_descriptors(self) -> None:
-        """In a forked child."""
-        if self._kept.current is not None:
-            self._kept.current.hang_up()
-
     def _tell_all(self, process: _Process) -> None:
         self._watched &= WAITED_FOR
         process.tell(*map(str, self._watched))
@@ -94,12 +89,9 @@ class _Process:
             self._process.wait(END_S)
         self.close()
 
-    def hang_up(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self.hang_up()  # last: one that runs on takes the end of its input for ours, and kills all that it guards
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # last: one that runs on takes this for our end, and kills all that it guards
         WAITED_FOR.discard(self.pid)

@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
-from ...world.kept_process import Loop
+from ...wire.progress import ProgressThread
 from . import seqpacket
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
@@ -38,20 +37,12 @@ from .messages import (
 from .program import ServerOptions
 from .start import start_process
 
-__all__ = ["CallingLoop", "ForkServer", "Launch"]
+__all__ = ["ForkServer", "Launch"]
 
 logger = logging.getLogger(__name__)
 
 ENDS_WITHIN_MS = 3000  # on a busy machine; killed, it would leave what it has forked and not told of as zombies
 Started = Callable[["int | OSError"], None]
-
-
-class CallingLoop(Loop, Protocol):
-    """Whose thread a fork server is used on: a ``ProgressThread``, or the loop of a process with one thread."""
-
-    def modify(self, fd: int, events: int) -> None: ...
-
-    def call_soon(self, callback: Callable[[], None]) -> None: ...
 
 
 class ForkServer:
@@ -74,7 +65,7 @@ class ForkServer:
         self._pending: dict[int, Started] = {}
         self._forked: set[int] = set()  # children of ours that are no workers yet
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
-        self._loop: CallingLoop | None = None
+        self._loop: ProgressThread | None = None
         self._on_lost: Callable[[str], None] | None = None
         self._on_forked: Callable[[int], None] = _nothing
         self._ended = False
@@ -146,7 +137,7 @@ class ForkServer:
 
     def attach(
         self,
-        loop: CallingLoop,
+        loop: ProgressThread,
         on_lost: Callable[[str], None],
         on_forked: Callable[[int], None] | None = None,
     ) -> None:

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from ...wire.progress import ProgressThread
 from ...wire.seldom import Seldom
 from ...world.restarts import Restarts
 from ...world.stopped import StoppedTime
-from .fork_server import CallingLoop, ForkServer, Started
+from .fork_server import ForkServer, Started
 
 __all__ = ["ForkServerKeeper"]
 
@@ -42,7 +43,7 @@ class ForkServerKeeper:
 
     def __init__(
         self,
-        loop: CallingLoop,
+        loop: ProgressThread,
         first: ForkServer,
         start: Callable[[], ForkServer],
         *,

@@ -56,18 +56,17 @@ class Spare:
         try:
             os.setsid()
             reset_signals(self._inheritance.ignored)
-            _await_adoption(self._parent)
             received = seqpacket.receive(self._channel)
             if received is None:
                 os._exit(0)  # a spare that is not needed
             _, (launch_fd, stdout_fd, stderr_fd, *passed) = received
             with open(launch_fd, "rb") as file:
                 launch = Launch.from_bytes(file.read())
-            die_with_parent(self._inheritance.agent_pid)
             self._become(launch, stdout_fd, stderr_fd)
             run = prepare(launch.entrypoint, launch.arguments, self._inheritance.base_path)
             if launch.set_up is not None:
                 function_at(launch.set_up)(*passed)
+            self._end_with_agent()
         except OSError as error:
             self._fail(error.errno, error.strerror or str(error), error.filename)
         except BaseException as error:
@@ -83,8 +82,17 @@ class Spare:
         if launch.numa is not None:
             _bind(*launch.numa)
         if not launch.warm:
+            self._end_with_agent()
             self._execute(launch)
         become_fresh(launch.env, self._inheritance.num_blas_threads)
+
+    def _end_with_agent(self) -> None:
+        """As late as can be: the process that forked this one takes a while to end, if it has imported torch.
+
+        Raises OSError if the agent has ended.
+        """
+        _await_adoption(self._parent)
+        die_with_parent(self._inheritance.agent_pid)
 
     def _execute(self, launch: Launch) -> NoReturn:
         for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, other programs do not

@@ -10,6 +10,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ...errors import HandshakeError, MultiworldError, ProtocolError, TokenError
 from ...process.link import Call, ControlLink, LinkLostError, RedialedLink
@@ -44,20 +45,23 @@ class ControllerLink:
         on_order: Callable[[HostOrder, Call], None],
         on_refused: Callable[[str], None] | None = None,
         on_outdated: Callable[[], None] = lambda: None,
+        when_settled: Callable[[Callable[[], None]], None] = lambda callback: callback(),
     ) -> None:
-        """``hello`` gets this host's own address, as the connection shows it.
+        """``hello`` gets this host's own address, as the connection shows it, when ``when_settled`` calls back.
 
         ``on_refused``, of a host whose controller is elsewhere, gets the reason, at the end; once let in, there is
         none. ``on_outdated`` is called when what the host runs belongs to a deployment that is no more.
         """
         self._where = show(*address)
-        self._make_hello, self._on_order, self._on_refused = hello, on_order, on_refused
+        self._make_hello, self._when_settled = hello, when_settled
+        self._on_order, self._on_refused = on_order, on_refused
         self._on_outdated = on_outdated
         self.tells_absence = on_refused is not None
         """Whether people are told when the controller is not there."""
         self._absent_since: float | None = None
         self._was_absence_told = False
         self._was_up = False
+        self._introduced: ControlLink[HostEvent, HostOrder] | None = None  # the link on which the hello was said
         self._complaint = ""
         self._refused_since: float | None = None
         self._redialed: RedialedLink[HostEvent, HostOrder] = RedialedLink(
@@ -73,13 +77,16 @@ class ControllerLink:
             on_down=self._down,
         )
         self.dial = self._redialed.dial
-        self.tell = self._redialed.tell
         self.close = self._redialed.close
+
+    def tell(self, event: HostEvent) -> None:
+        if self.is_up:
+            self._redialed.tell(event)
 
     @property
     def is_up(self) -> bool:
         """Whether the controller hears what is said now."""
-        return self._redialed.link is not None
+        return self._redialed.link is not None and self._redialed.link is self._introduced
 
     @property
     def owes(self) -> bool:
@@ -90,7 +97,12 @@ class ControllerLink:
         if self._was_absence_told:
             logger.warning("the controller at %s is there", self._where)
         self._absent_since, self._was_absence_told, self._was_up = None, False, True
-        link.tell(self._make_hello(link.connection.sock.getsockname()[0]))
+        self._when_settled(partial(self._introduce, link))
+
+    def _introduce(self, link: ControlLink[HostEvent, HostOrder]) -> None:
+        if self._redialed.link is link:  # else it was lost meanwhile
+            self._introduced = link
+            link.tell(self._make_hello(link.connection.sock.getsockname()[0]))
 
     def _take(self, order: HostOrder, call: Call) -> None:
         if isinstance(order, Refused):

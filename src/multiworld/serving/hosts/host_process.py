@@ -15,7 +15,7 @@ from pathlib import Path
 from ...process.facts import process_space
 from ...process.link import Call
 from ...process.orphans import OrphanReaper, Reaping
-from ...process.spawn.worker_program import Inheritance
+from ...process.spawn.fork_server import ForkServer
 from ...wire.descriptors import is_scarcity
 from ...wire.progress import ProgressThread, Timer
 from ..errors import DeploymentError, HostExhaustedError
@@ -59,7 +59,8 @@ class HostProcess:
     def __init__(
         self,
         options: HostOptions,
-        inheritance: Inheritance,
+        server: ForkServer,
+        start_server: Callable[[], ForkServer],
         signals: Signals,
         reaping: Reaping,
         *,
@@ -73,8 +74,8 @@ class HostProcess:
         self._members = Members(
             self._loop,
             self._outputs,
-            inheritance,
-            abandon=self._abandon,
+            server,
+            start_server,
             on_started=self._restarted,
             on_exit=self._exited,
         )
@@ -83,6 +84,7 @@ class HostProcess:
             options.address,
             options.token,
             hello=self._hello,
+            when_settled=self._members.when_settled,
             on_order=self._obey,
             on_refused=None if owner is not None or options.members else self._refused,  # else all ends with this host
             on_outdated=self._outdated,
@@ -117,6 +119,12 @@ class HostProcess:
             logger.warning("%s", warning)
         for order in self._options.members:
             self._start(order)
+        self._members.when_settled(self._open)
+
+    def _open(self) -> None:
+        """Be there for the controller and the owner, once what this process starts by itself runs."""
+        if self._phase is not None:
+            return
         self._link.dial()
         if self._owner is not None:
             self._owner.say(Ready(pid=os.getpid(), warnings=tuple(self._warnings)))
@@ -141,7 +149,7 @@ class HostProcess:
             self._status = 1
             self._stop(0.0)
 
-        self._members.start(order, lambda pid: None, failed)
+        self._members.start(order, partial(self._restarted, order.member), failed)
 
     def _start_for(self, order: Order, call: Call) -> None:
         def failed(error: Exception) -> None:
@@ -264,12 +272,6 @@ class HostProcess:
             self._loop.call_later(0.01, self._finish)
         else:
             self._loop.stop()
-
-    def _abandon(self) -> None:
-        """In a forked child: close what is the host process's."""
-        self._outputs.close_descriptors()
-        self._loop.close()
-        self._signals.close_descriptors()
 
 
 class _PidWatch:

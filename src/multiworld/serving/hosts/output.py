@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from functools import partial
 from pathlib import Path
 
 from ...process.logs.console import open_consoles
@@ -30,7 +29,6 @@ class Outputs:
         self._loop, self._folder = loop, folder
         self._out, self._err = open_consoles(loop, sys.stdout, sys.stderr, LossyConsole)
         self._own_label = Labeller(b"[host] ")
-        self._files: set[LogFile] = set()
         self._recent: OrderedDict[str, RecentLines] = OrderedDict()  # also of members that have ended
 
     def open(self, member: str) -> ProcessOutput:
@@ -43,12 +41,11 @@ class Outputs:
         if self._folder is None:
             return ProcessOutput(self._loop, consoles, routes, prefix, followers=(recent.take,), on_end=_nothing)
         file = LogFile(self._folder / f"{member.replace('/', '_')}.log", largest=LARGEST_BYTES, is_private=True)
-        self._files.add(file)
-        end = partial(self._close_file, file)
+        followers = (recent.take, file.write)
         try:
-            return ProcessOutput(self._loop, consoles, routes, prefix, followers=(recent.take, file.write), on_end=end)
+            return ProcessOutput(self._loop, consoles, routes, prefix, followers=followers, on_end=file.close)
         except BaseException:
-            end()
+            file.close()
             raise
 
     def lines(self, member: str, *, since: int | None, last: int) -> LinesTold | None:
@@ -70,17 +67,6 @@ class Outputs:
     def close(self) -> None:
         self._out.close()
         self._err.close()
-
-    def close_descriptors(self) -> None:
-        """In a forked child: the pipes are closed with the loop."""
-        self._out.close_descriptor()
-        self._err.close_descriptor()
-        for file in self._files:
-            file.close()
-
-    def _close_file(self, file: LogFile) -> None:
-        self._files.discard(file)
-        file.close()
 
 
 def _nothing() -> None: ...

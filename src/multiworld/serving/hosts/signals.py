@@ -52,10 +52,6 @@ class Signals:
                 signal.signal(signum, handler)
             os.close(self._write_fd)
 
-    def close_descriptors(self) -> None:
-        """In a forked child, which sets its signals by itself."""
-        os.close(self._write_fd)
-
 
 def _noted(signum: int, frame: object) -> None:
     """Python then writes the number to the descriptor, which is all that is wanted."""

@@ -1,32 +1,44 @@
 """What a replica was executing when it died: written where its host process can still read it afterwards.
 
-Who is killed can say nothing any more, and whoever had sent to it would have to suspect all that it held. The memory
-was made by the host process before it forked the replica, so both have it; what the replica wrote last is there
-whatever ended it. One process writes, the other reads once the first has been reaped.
+Who is killed can say nothing any more, and whoever had sent to it would have to suspect all that it held. Both
+processes map the memory; what the replica wrote last is there whatever ended it. One process writes, the other reads
+once the first has been reaped.
 """
 
 from __future__ import annotations
 
-import mmap
 from typing import Final
 
-from ..flow.packets import ID_BYTES
+from ...wire.shared_region import SharedRegion
 
 __all__ = ["BlackBox", "carried", "carry"]
 
+PLACE_BYTES: Final = 16  # of a request's id: packets.ID_BYTES, which a host process would have to import torch for
 NUM_PLACES: Final = 511  # the first place of the memory says whether they were enough
-NOBODY: Final = bytes(ID_BYTES)
-TOO_MANY: Final = b"\x01" * ID_BYTES
+NOBODY: Final = bytes(PLACE_BYTES)
+TOO_MANY: Final = b"\x01" * PLACE_BYTES
+SIZE_BYTES: Final = (1 + NUM_PLACES) * PLACE_BYTES
 
 
 class BlackBox:
-    """Holds the ids, of 16 bytes, of the requests that are being executed. Raises OSError without memory for it."""
+    """Holds the ids, of 16 bytes, of the requests that are being executed."""
 
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, (1 + NUM_PLACES) * ID_BYTES)
+    def __init__(self, region: SharedRegion) -> None:
+        self._memory = memoryview(region.array(region)).cast("B")
         self._free = list(range(NUM_PLACES, 0, -1))
         self._places: dict[bytes, int] = {}
         self._without_place: set[bytes] = set()
+
+    @classmethod
+    def create(cls) -> tuple[BlackBox, int]:
+        """Return a new one, and the descriptor for the other process, which the caller closes. Raises OSError."""
+        region, descriptor = SharedRegion.create(SIZE_BYTES)
+        return cls(region), descriptor
+
+    @classmethod
+    def at(cls, descriptor: int) -> BlackBox:
+        """Map one that another process has created. The descriptor stays the caller's. Raises OSError."""
+        return cls(SharedRegion(descriptor, SIZE_BYTES))
 
     def begin(self, id_: bytes) -> None:
         """It is about to be executed. Once is enough."""
@@ -52,24 +64,24 @@ class BlackBox:
 
     def read(self) -> list[bytes] | None:
         """Return what is being executed, or was last; None if that is more than there is room for."""
-        content = self._memory[:]
-        if content[:ID_BYTES] != NOBODY:
+        content = bytes(self._memory)
+        if content[:PLACE_BYTES] != NOBODY:
             return None
-        ids = [content[at : at + ID_BYTES] for at in range(ID_BYTES, len(content), ID_BYTES)]
+        ids = [content[at : at + PLACE_BYTES] for at in range(PLACE_BYTES, len(content), PLACE_BYTES)]
         return [id_ for id_ in ids if id_ != NOBODY]
 
     def close(self) -> None:
-        self._memory.close()
+        self._memory.release()
 
     def _write(self, place: int, what: bytes) -> None:
-        self._memory[place * ID_BYTES : (place + 1) * ID_BYTES] = what
+        self._memory[place * PLACE_BYTES : (place + 1) * PLACE_BYTES] = what
 
 
 _carried: BlackBox | None = None
 
 
 def carry(box: BlackBox) -> None:
-    """This process, which was just forked, is the one that the box is for."""
+    """This process is the one that the box is for."""
     global _carried
     _carried = box
 

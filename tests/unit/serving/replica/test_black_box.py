@@ -1,6 +1,9 @@
 """What a replica was executing when it died."""
 
-from multiworld.serving.replica.black_box import NUM_PLACES, BlackBox, carried
+import os
+
+from multiworld.serving.flow.packets import ID_BYTES
+from multiworld.serving.replica.black_box import NUM_PLACES, PLACE_BYTES, BlackBox, carried
 
 
 def ids(*numbers: int) -> list[bytes]:
@@ -8,7 +11,8 @@ def ids(*numbers: int) -> list[bytes]:
 
 
 def test_what_is_executed_is_read_until_it_has_ended() -> None:
-    box = BlackBox()
+    box, descriptor = BlackBox.create()
+    os.close(descriptor)
     assert box.read() == []
     for id_ in ids(1, 2, 3, 2):
         box.begin(id_)
@@ -22,7 +26,8 @@ def test_what_is_executed_is_read_until_it_has_ended() -> None:
 
 
 def test_more_than_there_is_room_for_is_not_known_until_it_has_ended() -> None:
-    box = BlackBox()
+    box, descriptor = BlackBox.create()
+    os.close(descriptor)
     many = ids(*range(1, NUM_PLACES + 3))
     for id_ in many:
         box.begin(id_)
@@ -41,3 +46,7 @@ def test_more_than_there_is_room_for_is_not_known_until_it_has_ended() -> None:
 
 def test_a_process_that_no_host_has_started_has_none() -> None:
     assert carried() is None
+
+
+def test_a_place_has_room_for_an_id() -> None:
+    assert PLACE_BYTES == ID_BYTES
