@@ -24,6 +24,7 @@ from ..process.spawn.forking import die_with_parent, start_forked
 from ..wire.addresses import family_of
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
+from .graces import GRACE_S
 from .hosts import DeploymentFile, HostOptions, Order
 from .kept_folder import kept, works_folder
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 SPEC_FILE = "spec.json"
-GRACE_S = 10.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"
 PRELOAD = ("multiworld.serving.gateway_program", "multiworld.serving.control.controller_program")

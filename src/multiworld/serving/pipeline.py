@@ -30,6 +30,7 @@ from .control.spec import DeploymentSpec
 from .deployment import Deployment
 from .errors import DeploymentError
 from .flow.routing import make_policy
+from .graces import STOP_S
 from .graph import GATEWAY, Graph, Stage
 from .hosts import HostHandle, KeptHost, start_host
 from .ingress.admission import Admission
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "Pipeline"]
 
 READY_S = 120.0
-STOP_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from ...process.facts import process_space
 from ...process.messages import Json
 from ...world.manager import WorldManager
 from ..errors import DeploymentError, HostExhaustedError, what_happened
+from ..graces import STOP_S
 from ..graph import GATEWAY
 from ..hosts.order import Order
 from ..hosts.orphans import end_orphans
@@ -146,7 +147,7 @@ class Controller:
         await self._until(lambda: not self._fleet.resuming and hosts <= self._hosts.keys(), time_s)
         self.stop_asked.set()
 
-    async def stop(self, grace_s: float = 15.0) -> None:
+    async def stop(self, grace_s: float = STOP_S) -> None:
         """End the deployment: gateways, which answer what they hold, then replicas, then the host processes.
 
         Bounded by little more than ``grace_s``, of which gateways may take two thirds.

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import PeerLeftError
 from ..errors import DeploymentError, UnknownStageError
+from ..graces import STOP_S
 from ..graph import GATEWAY, Batch, Graph
 from ..member.exit_status import IN_VAIN, starts_again
 from . import orders, reports
@@ -52,7 +53,6 @@ DRAIN_S = 60.0  # without work to execute; then it leaves with what it still hol
 LEAVE_S = 6.0
 RETURN_S = 3.0  # beyond the lease, for members to come back to a controller that was started again
 GATEWAY_AGAIN_S = 1.0  # after one could not be started
-GATEWAY_STOP_S = 15.0  # for gateways to answer what they hold before the replicas leave
 FORGET_HOST_S = 600.0  # after the link to it ended
 MOST_REPLICAS = 1024
 FEWEST_MOST, USEFUL_PER_CORE = 16, 8  # replicas of a stage without max_replicas
@@ -369,7 +369,7 @@ class Fleet(Staffing):
         tuned = [member for member in self.of_stage(stage) if member.attached]
         return actions + [Send(member=member.id, message=tuning) for member in tuned]
 
-    def stop(self, now: float, *, gateways_s: float = GATEWAY_STOP_S) -> list[Action]:
+    def stop(self, now: float, *, gateways_s: float = STOP_S) -> list[Action]:
         """End all members: first the gateways, which may take so long to answer what they hold, then the replicas."""
         if self.stopping:
             return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ..graces import GRACE_S
 from ..hosts.order import Order
 from ..hosts.recent_lines import LinesTold
 from ..member.exit_status import Ending
@@ -40,7 +41,7 @@ class HostPort(Protocol):
 
     def ask_to_stop(self, grace_s: float) -> None: ...
 
-    async def stop(self, grace_s: float = 10.0) -> None: ...
+    async def stop(self, grace_s: float = GRACE_S) -> None: ...
 
 
 class LinePort(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...process.messages import Json, from_json, to_json
 from ...world.liveness import DEFAULT_LEASE_S
+from ..graces import STOP_S
 from ..graph import Batch, Graph, Stage
 from .scaling import ScalingPolicy
 
@@ -63,7 +64,7 @@ class SpecRecord(_Settings):
 
     folder: str
     stages: tuple[StageRecord, ...]
-    grace_s: float = 15.0
+    grace_s: float = STOP_S
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ...command_parser import CommandParser
 from ...process.interruption import end_on_signals
 from ...wire.token import TOKEN_VARIABLE, check_token, weakness_of
+from ..graces import GRACE_S
 from .options import HostOptions
 
 
@@ -48,7 +49,7 @@ def command_parser(prog: str) -> CommandParser:
     parser.add_argument("--address", default="", help="at which others reach this host; by default as it shows itself")
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before any fork")
     parser.add_argument("--log-dir", default="", help="a folder for one log file per member")
-    parser.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="that members have to finish")
+    parser.add_argument("--grace", type=float, default=GRACE_S, metavar="SECONDS", help="that members have to finish")
     parser.epilog = f"The token of the deployment is taken from the environment: {TOKEN_VARIABLE}."
     return parser
 

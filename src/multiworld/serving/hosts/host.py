@@ -12,6 +12,7 @@ from ...process.link import CallRefusedError, ControlLink, LinkLostError
 from ...wire.operation import Operation, pass_on
 from ...wire.waiting import wait_async
 from ..errors import DeploymentError, HostExhaustedError
+from ..graces import GRACE_S
 from ..member.exit_status import Ending
 from .messages import (
     Exited,
@@ -118,7 +119,7 @@ class Host:
         """As ``stop``, without waiting for the end."""
         self._link.tell(Stop(grace_s=float(grace_s)))
 
-    async def stop(self, grace_s: float = 10.0) -> None:
+    async def stop(self, grace_s: float = GRACE_S) -> None:
         """Have all its members end, and the host process. Returns when that has ended; the time is bounded."""
         self.ask_to_stop(grace_s)
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...process.messages import message
 from ...wire.names import is_address
 from ...wire.token import check_token
+from ..graces import GRACE_S
 from .order import Order
 
 __all__ = ["HostOptions"]
@@ -31,7 +32,7 @@ class HostOptions:
     preload: tuple[str, ...] = ()
     members: tuple[Order, ...] = ()
     log_dir: str = ""
-    grace_s: float = 10.0
+    grace_s: float = GRACE_S
     paths: tuple[str, ...] = ()
     owner_pid: int = 0
 

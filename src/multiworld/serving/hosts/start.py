@@ -15,6 +15,7 @@ from pathlib import Path
 from ...errors import ProtocolError
 from ...process.spawn.interpreter import start_interpreter
 from ..errors import DeploymentError
+from ..graces import GRACE_S
 from .lines import LineSplitter, to_line
 from .messages import Stop
 from .options import HostOptions
@@ -39,7 +40,7 @@ def start_host(
     preload: Iterable[str] = (),
     members: Iterable[Order] = (),
     log_dir: str | Path = "",
-    grace_s: float = 10.0,
+    grace_s: float = GRACE_S,
 ) -> HostHandle:
     """Start it and return at once, while it imports. It dials the controller at ``address`` when it is ready.
 
@@ -124,7 +125,7 @@ class HostHandle:
             loop.remove_reader(pidfd)
             os.close(pidfd)
 
-    async def stop(self, grace_s: float = 10.0) -> None:
+    async def stop(self, grace_s: float = GRACE_S) -> None:
         """End it and its members: gateways have ``grace_s`` to finish. Bounded; what does not end is killed."""
         if self.returncode is None and self._line.fileno() >= 0:
             with suppress(OSError):
