@@ -14,6 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from ..errors import MultiworldError
 from ..process.logs.outlet import tell
+from ..process.signal_names import signal_name
 
 __all__ = ["told"]
 
@@ -38,7 +39,7 @@ def told(name: str, program: Callable[[Sequence[str] | None], object], arguments
         rank, failure = error.get_first_failure()
         return _tell(name, _failure_line(rank, failure), _worker_status(failure.exitcode))
     except SignalException as error:
-        return _tell(name, f"ended by {_signal_name(error.sigval)}", SIGNALLED + error.sigval)
+        return _tell(name, f"ended by {signal_name(error.sigval)}", SIGNALLED + error.sigval)
     except KeyboardInterrupt:
         return _tell(name, "interrupted", SIGNALLED + signal.SIGINT)
     except MultiworldError as error:
@@ -86,7 +87,7 @@ def _tell(name: str, what: str, status: int) -> int:
 def _failure_line(rank: int, failure: ProcessFailure) -> str:
     ended = f"failed with exit status {failure.exitcode}"
     if failure.exitcode < 0:
-        ended = f"was ended by {_signal_name(-failure.exitcode)}"
+        ended = f"was ended by {signal_name(-failure.exitcode)}"
     reason = _reason(failure.message)
     return f"rank {rank} (local rank {failure.local_rank}, pid {failure.pid}) {ended}" + (
         f": {reason}" if reason else ""
@@ -103,10 +104,3 @@ def _worker_status(exitcode: int) -> int:
     if exitcode < 0:
         return SIGNALLED - exitcode
     return exitcode or 1
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..process.signal_names import signal_name
 from ..serving.control.actions import (
     EdgeBroken,
     EdgeLost,
@@ -214,7 +214,7 @@ class Record:
         if event.returncode > 0:
             self.crash = f"replica {event.member} ended with status {event.returncode}\n{event.last_lines}".rstrip()
         elif fault is not None and fault.freezes:
-            fault.fenced_by = signal.Signals(-event.returncode).name
+            fault.fenced_by = signal_name(-event.returncode)
 
     # ---- below
 

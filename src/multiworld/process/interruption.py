@@ -19,6 +19,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
 from typing import NoReturn, TypeVar
 
+from .signal_names import signal_name
+
 __all__ = [
     "SIGNALLED",
     "Interrupted",
@@ -47,7 +49,7 @@ class Interrupted(BaseException):
         self.signum = signum
 
     def __str__(self) -> str:
-        return f"ended by {signal.Signals(self.signum).name}"
+        return f"ended by {signal_name(self.signum)}"
 
 
 class _State:
@@ -160,7 +162,7 @@ def _unwind(signum: int) -> NoReturn:
 def _end(signum: int) -> NoReturn:
     _state.num_held += 1  # for ever: what is undone is undone whole
     try:
-        tell(f"ended by {signal.Signals(signum).name}")
+        tell(f"ended by {signal_name(signum)}")
         while _state.made:
             _undo(_state.made.pop())
     finally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...process.messages import Json
+from ...process.signal_names import signal_name
 
 __all__ = ["FailureCause", "WorkerFailure", "first_failure", "in_causal_order"]
 
@@ -76,10 +76,7 @@ class WorkerFailure:
         """``SIGKILL``, say, if a signal ended it."""
         if self.returncode is None or self.returncode >= 0:
             return None
-        try:
-            return signal.Signals(-self.returncode).name
-        except ValueError:  # a real-time signal has no name
-            return f"signal {-self.returncode}"
+        return signal_name(-self.returncode)
 
     def _summary(self) -> str:
         first_line = self.message.strip().partition("\n")[0][:LONGEST_SUMMARY]

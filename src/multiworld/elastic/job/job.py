@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ...process.messages import Json
+from ...process.signal_names import signal_name
 from .actions import (
     Action,
     End,
@@ -405,7 +406,7 @@ class Job:
             return []
         self._signal = signum
         self._failures.clear()  # what has been cured is not why it ends
-        text = f"{why or signal.Signals(signum).name}: all workers are asked to end"
+        text = f"{why or signal_name(signum)}: all workers are asked to end"
         actions: list[Action] = [Record(kind="interrupted", text=text)]
         if self.phase is not Phase.RESUMING:  # else hosts still come with their workers, who get the signal then
             self._begin_to_end(now)
@@ -796,7 +797,7 @@ class Job:
             return replace(self._failing, failures=failures)
         if self._signal is None:
             return Outcome(status=0, text="all workers have ended well")
-        name = signal.Signals(self._signal).name
+        name = signal_name(self._signal)
         if self._posts.all_succeeded():
             return Outcome(status=0, text=f"ended by {name}: all workers have ended well")
         return Outcome(status=128 + self._signal, text=f"ended by {name}", failures=failures, signum=self._signal)

@@ -32,6 +32,7 @@ from ...process.interruption import takeable
 from ...process.logs.carrier import LogCarrier
 from ...process.logs.outlet import tell
 from ...process.orphans import OrphanReaper, Reaping
+from ...process.signal_names import signal_name
 from ...process.spawn.fork_server import ForkServer
 from ...wire.descriptors import raise_limit
 from ...wire.progress import ProgressThread
@@ -359,7 +360,7 @@ def _conclude(options: JobOptions, outcome: Outcome, run_dir: str | None) -> Non
         if run_dir is not None:
             _keep(Path(run_dir, "failure.json"), json.dumps(told, indent=2) + "\n")
     if outcome.signum is not None and outcome.status:
-        name = signal.Signals(outcome.signum).name
+        name = signal_name(outcome.signum)
         raise SignalException(f"the job was ended by {name}", signal.Signals(outcome.signum))
     if failures and outcome.status:
         name = options.entrypoint.named or options.entrypoint.target

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from ...wire.progress import ProgressThread
+from ..signal_names import signal_name
 from . import seqpacket
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
@@ -356,5 +357,5 @@ def _describe(status: int | None) -> str:
     if status is None:
         return "has ended"
     if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
+        return f"was killed by {signal_name(-status)}"
     return f"ended with status {status}"

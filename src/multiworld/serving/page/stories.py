@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import MessageError, PeerLeftError
 from ...process.messages import from_json
+from ...process.signal_names import signal_name
 from ..control import actions
 from ..control.history import EventRecord
 
@@ -114,15 +114,8 @@ def _edge_broken(event: actions.EdgeBroken) -> str:
 
 def _ended(event: actions.ProcessEnded) -> str:
     code = event.returncode
-    how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
+    how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with status {code}"
     return f"the process of {event.member} {how}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # those of real time have numbers only
-        return f"signal {number}"
 
 
 def _edge(event: actions.EdgeOpened | actions.EdgeClosed | actions.EdgeBroken | actions.EdgeLost) -> str:
