@@ -13,8 +13,11 @@ import pytest
 import torch
 
 from multiworld.errors import MessageError
+from multiworld.process.messages import to_json
 from multiworld.serving.errors import DeploymentError, StageFailedError
 from multiworld.serving.flow.context import RequestContext, decode, encode
+from multiworld.serving.gateway.options import GatewayOptions
+from multiworld.serving.gateway_program import GatewayArguments, TraceArguments
 from multiworld.serving.gateway_program import main as run_gateway
 from multiworld.serving.graph import Stage
 from multiworld.serving.launch import _tracing
@@ -172,8 +175,19 @@ def test_a_gateway_ends_for_good_where_the_extra_is_missing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    given = GatewayArguments(
+        member="gateway-1",
+        folder=str(tmp_path),
+        job="job",
+        token="token",
+        store="127.0.0.1:1",
+        lease_s=1.0,
+        controller=("127.0.0.1", 1),
+        http=GatewayOptions(),
+        tracing=TraceArguments(url=ENDPOINT, ratio=0.0),
+    )
     with pytest.raises(SystemExit) as ended:
-        run_gateway({"member": "gateway-1", "folder": str(tmp_path), "tracing": {"url": ENDPOINT, "ratio": 0.0}})
+        run_gateway(to_json(given))
     assert ended.value.code == IN_VAIN
     assert not starts_again(IN_VAIN)
     assert "gateway-1: traces need the extra 'tracing'" in caplog.text
