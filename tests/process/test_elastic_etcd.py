@@ -196,9 +196,14 @@ def test_an_agent_that_finds_no_etcd_says_so(tmp_path: Path) -> None:
         agent.end()
 
 
+def _is_whole(certificate: Path) -> bool:
+    """Whether etcd, which has made it, has also written all of it."""
+    return certificate.exists() and "END CERTIFICATE" in certificate.read_text()
+
+
 def test_a_real_etcd_with_tls_and_passwords_holds_claims_as_long_as_their_owners(tmp_path: Path) -> None:
     with Etcd(tmp_path, "--auto-tls", scheme="https") as etcd:
-        assert wait_until(etcd.certificate.exists, timeout_s=20.0)
+        assert wait_until(lambda: _is_whole(etcd.certificate), timeout_s=20.0)
         tls = ssl.create_default_context(cafile=str(etcd.certificate))
         etcd.client(tls)
         with pytest.raises(EtcdAwayError, match="does it want --rdzv-conf protocol=https"):
