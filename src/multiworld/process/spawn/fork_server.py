@@ -60,6 +60,8 @@ class ForkServer:
         """Whether it has imported what it should."""
         self.is_useless = False
         """Whether it cannot import what it should."""
+        self.exit_status: int | None = None
+        """How it ended by itself, as ``subprocess`` has it: negative for a signal. None if that is not known."""
         self._channel, self._warm, self._adopts = channel, warm, adopts
         self._env = dict(os.environ)
         self._numbers = itertools.count()
@@ -84,6 +86,7 @@ class ForkServer:
         spares: int = 0,
         in_place: bool = True,
         stopped_limit_s: float | None = None,
+        stoppable: bool = False,
     ) -> ForkServer:
         """Start it and return at once, while it imports ``preload`` and, if ``warm``, what every worker needs.
 
@@ -94,7 +97,8 @@ class ForkServer:
         A module that cannot be imported makes it useless or, without ``must_preload``, is only warned of. ``paths`` is
         what ``sys.path`` is to be; empty: that of the interpreter, with the current folder first for ``preload``.
         ``spares`` processes are forked in advance. If this process is stopped for longer than ``stopped_limit_s``, its
-        workers are killed. Raises OSError if the kernel cannot do what is needed: Linux 5.3 or later does.
+        workers are killed. ``stoppable``: signals end it while it imports; later, and otherwise, it ignores those that
+        ask to end. Raises OSError if the kernel cannot do what is needed: Linux 5.3 or later does.
         """
         if not hasattr(os, "pidfd_open"):
             raise OSError("workers cannot be started: this Python was built without pidfd_open, of Linux 5.3")
@@ -111,6 +115,7 @@ class ForkServer:
             spares=spares,
             dies_with_agent=threading.current_thread() is threading.main_thread(),
             stopped_limit_s=stopped_limit_s,
+            stoppable=stoppable,
         )
         pid, channel = start_process(options, in_place=in_place)
         return cls(pid, channel, warm=warm, adopts=adopts)
@@ -270,8 +275,8 @@ class ForkServer:
             self._tell(self._pending.pop(next(iter(self._pending))), self._lost_error())
 
     def _end_lost(self) -> None:
-        status = self._end()
-        self._reason = self._reason or f"the fork server {_describe(status)}"
+        self.exit_status = self._end()
+        self._reason = self._reason or f"the fork server {_describe(self.exit_status)}"
 
     def _tell(self, on_started: Started, result: int | OSError) -> None:
         """Not from within here: an error of theirs is not ours."""

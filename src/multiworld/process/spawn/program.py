@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -46,6 +46,8 @@ class ServerOptions:
     """Already while it imports, which may hang. Only where the agent's main thread starts it."""
     stopped_limit_s: float | None = None
     """How long the agent may be stopped before its workers are ended."""
+    stoppable: bool = False
+    """Whether signals end it while it imports, as they would end a program with these modules."""
 
     def to_text(self) -> str:
         return json.dumps(to_json(self))
@@ -85,8 +87,10 @@ def serve(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]
 
 def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]) -> Inheritance:
     ignored = frozenset(each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN)
-    for signum in UNSTOPPABLE:  # a terminal or a scheduler may signal all processes, and somebody must see to the rest
-        signal.signal(signum, signal.SIG_IGN)
+    if options.stoppable:
+        _handle_signals(frozenset(UNSTOPPABLE) - ignored, signal.SIG_DFL)  # no import can catch them
+    else:
+        _handle_signals(UNSTOPPABLE, signal.SIG_IGN)
     if os.getsid(0) != os.getpid():
         os.setsid()
     _close_others(agent.fileno())
@@ -99,6 +103,7 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
         for name in IMPORTED:
             importlib.import_module(name)
         _preload(agent, options, base_path)
+    _handle_signals(UNSTOPPABLE, signal.SIG_IGN)
     num_blas_threads = get_blas_threads()
     set_blas_threads(1)  # of most workers; the others set it again
     share_memory()
@@ -106,6 +111,12 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
     if options.dies_with_agent:
         outlive_parent()  # to kill what is left when that has ended
     return Inheritance(options.agent_pid, tuple(base_path), num_blas_threads, ignored)
+
+
+def _handle_signals(signums: Iterable[signal.Signals], handler: signal.Handlers) -> None:
+    """A terminal or a scheduler may signal all processes: a fork server ignores it, and sees to the rest."""
+    for signum in signums:
+        signal.signal(signum, handler)
 
 
 def _preload(agent: socket.socket, options: ServerOptions, base_path: Sequence[str]) -> None:

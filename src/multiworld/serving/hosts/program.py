@@ -20,7 +20,7 @@ from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions
 from .owner_messages import OWNER_SAYS
-from .signals import Signals
+from .signals import ENDING, Signals
 
 __all__ = ["main", "run_host"]
 
@@ -65,7 +65,7 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
         must_preload=False,
         paths=tuple(sys.path),
     )
-    server = start_server()
+    server = start_server(stoppable=True)
     try:
         warnings = server.wait_ready()
         with closing(Signals()) as signals:
@@ -74,6 +74,8 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
             again = partial(start_server, in_place=False)  # by then this process holds what is not for members
             return HostProcess(options, server, again, signals, reaping, warnings=warnings, owner=owner).run()
     except ConnectionError as error:
+        if (status := server.exit_status) is not None and -status in ENDING:  # while it imported the user's modules
+            signal.raise_signal(-status)  # the end of this process, as if it had imported them itself
         sys.stderr.write(f"no member can be started: {error}\n")
         return 1
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ...process.interruption import takeable
 from ...wire.progress import ProgressThread
 
-__all__ = ["Signals"]
+__all__ = ["ENDING", "Signals"]
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
