@@ -186,7 +186,7 @@ def requirements_of(python: Path, *extras: str) -> list[str]:
 
 def pip_install(folder: Path, torch: str | None) -> list[str]:
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    return [*pip, "--no-compile", "-c", str(constraints(folder, torch))]  # most of what is installed is never imported
+    return [*pip, "-c", str(constraints(folder, torch))]  # with bytecode: processes may be forbidden to write any
 
 
 def make_environment(folder: Path) -> None:
