@@ -34,7 +34,7 @@ class AgentLinksOwner(Protocol):
     """Who decides about links; called on the progress thread."""
 
     def agent_said(self, link: Link, message: AgentMessage) -> None:
-        """Whoever opened a link says first what it wants. Raises ProtocolError: it makes no sense, and is dropped."""
+        """The end that opened a link says first what it wants. Raises ProtocolError for what makes no sense."""
 
     def agent_link_lost(self, link: Link, cause: Cause, detail: str) -> None:
         """``Cause.DIED`` and ``Cause.LEFT`` are certain; after the others the agent may still be alive."""

@@ -1,4 +1,4 @@
-"""What the agents of one job say to each other, whoever coordinates it. Pure values, as they cross the network.
+"""What the agents of one job say to each other, the coordinator included. Pure values, as they cross the network.
 
 Agents of the release before leave out what has a default here.
 """

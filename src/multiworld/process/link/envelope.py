@@ -47,7 +47,7 @@ def pack_answered(number: int, name: str, content: Json, kind: str = "") -> byte
 
 
 def unpack(body: bytes) -> Asked | Answered:
-    """Raises ProtocolError: whoever says that speaks another protocol."""
+    """Raises ProtocolError for a frame of another protocol."""
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:

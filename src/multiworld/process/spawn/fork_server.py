@@ -49,8 +49,8 @@ Started = Callable[["int | OSError"], None]
 class ForkServer:
     """A process that forks workers. They are children of this process, which has to wait for them.
 
-    Before ``attach`` on any thread, after it on the loop's thread. When this process ends, by whatever, the fork
-    server kills the workers and all that is in their process groups.
+    Before ``attach`` it is used on any thread, after it on the loop's thread. However this process ends, the fork
+    server then kills the workers and all that is in their process groups.
     """
 
     def __init__(self, pid: int, channel: socket.socket, *, warm: bool, adopts: bool) -> None:

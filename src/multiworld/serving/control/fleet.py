@@ -518,7 +518,7 @@ class Fleet(Staffing):
             member.worked_at = now
 
     def _where(self, member: Member, asked: reports.AskWhere) -> list[Action]:
-        """A gateway asks where requests are; whoever knows answers by ``At``."""
+        """A gateway asks where requests are. All replicas are asked; those that have one answer by ``At``."""
         question = orders.TellWhere(ids=asked.ids, asker=member.id)
         replicas = [other for other in self.members.values() if other.attached and not other.is_gateway]
         return [Send(member=other.id, message=question) for other in replicas]

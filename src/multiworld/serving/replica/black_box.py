@@ -1,8 +1,8 @@
 """What a replica was executing when it died: written where its host process can still read it afterwards.
 
-Who is killed can say nothing any more, and whoever had sent to it would have to suspect all that it held. Both
-processes map the memory; what the replica wrote last is there whatever ended it. One process writes, the other reads
-once the first has been reaped.
+A process that was killed can say nothing any more. Those that had sent to it would have to suspect all that it held.
+So both processes map the memory, and what the replica wrote last stays there, however it ended. One process writes. The
+other reads when the first has been reaped.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def test_another_coordinator_tells_its_roster_whole() -> None:
 
 
 class Reader:
-    """An agent, b, that is told of the roster at once."""
+    """The agent ``b``. It is told each change of the roster at once."""
 
     def __init__(self) -> None:
         self.sent: list[RosterTold | RosterChanged] = []
