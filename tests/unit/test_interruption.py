@@ -19,7 +19,7 @@ from multiworld.process.interruption import (
     undoing,
     unwinding,
 )
-from multiworld.serving.kept_folder import works_folder
+from multiworld.serving.locked_folder import works_folder
 
 
 def dispositions() -> list[object]:

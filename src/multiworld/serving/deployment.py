@@ -20,7 +20,7 @@ from .control.status import ControllerStatus
 from .gateway.served import Metric
 from .graph import Batch
 from .ingress.answers import Report
-from .ingress.front import Front
+from .ingress.ingress import Front
 from .ingress.metrics import request_metrics
 
 __all__ = ["Deployment"]

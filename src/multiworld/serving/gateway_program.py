@@ -26,7 +26,7 @@ from .gateway.fleet_metrics import FleetMetrics
 from .generation import Generator
 from .ingress.admission import Admission
 from .ingress.answers import Asked
-from .ingress.front import Front
+from .ingress.ingress import Front
 from .ingress.metrics import request_metrics
 from .member.arguments import MemberArguments
 from .member.control_line import ControlLine

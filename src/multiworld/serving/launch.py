@@ -26,7 +26,7 @@ from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
 from .graces import GRACE_S
 from .hosts import DeploymentFile, HostOptions, Order
-from .kept_folder import kept, works_folder
+from .locked_folder import kept, works_folder
 
 if TYPE_CHECKING:
     from .gateway import GatewayOptions

@@ -34,12 +34,12 @@ from .graces import STOP_S
 from .graph import GATEWAY, Graph, Stage
 from .hosts import HostHandle, KeptHost, start_host
 from .ingress.admission import Admission
-from .ingress.front import Front
-from .kept_folder import works_folder
+from .ingress.ingress import Front
+from .locked_folder import works_folder
 from .member.member import GatewayMember, place_of
-from .taking import signature_of
 from .tracing import Tracing
 from .tracing.tracer import Tracer
+from .work_signature import signature_of
 
 if TYPE_CHECKING:
     from .generation.loop import GenerationOptions

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.serving import Pipeline, Signature, Stage, TensorSpec
-from multiworld.serving.taking import kind_of_work
+from multiworld.serving.work_signature import kind_of_work
 
 
 class Pixels(TypedDict):

@@ -9,7 +9,7 @@ from typing import Any
 from multiworld.channel.parcel import Parcel
 from multiworld.errors import PeerDiedError
 from multiworld.serving.graph import GATEWAY, Graph, Stage
-from multiworld.serving.ingress.front import Front
+from multiworld.serving.ingress.ingress import Front
 from multiworld.serving.member.member import place_of
 from multiworld.serving.replica.replica import Replica
 from multiworld.wire.copying import aligned_memory

@@ -37,13 +37,13 @@ from .actions import (
     Tuned,
     UpdateStarted,
 )
+from .fleet_state import GATHER_S
 from .members import CONTROLLER, Member, MemberState, parse_member
 from .orders import EdgeEnd
 from .placement import HostInfo
+from .replacement import Staffing
 from .reports import MemberReport
 from .rollout import Rollout, check_settle
-from .roster import GATHER_S
-from .staffing import Staffing
 
 __all__ = ["Fleet"]
 

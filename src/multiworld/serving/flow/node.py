@@ -16,8 +16,8 @@ from ...world.manager import WorldManager
 from ..errors import MemberLostError, ServingError
 from ..graph import GATEWAY, Graph
 from ..member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
-from .custody import Custody, CustodyCounts, Loss, Refusal
 from .edge import Edge
+from .in_flight import Custody, CustodyCounts, Loss, Refusal
 from .packets import Item, Kind, Note
 from .routing import make_policy
 from .turn import Turn

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
+from .error_body import Refusal
 from .http.exchange import Answer
-from .refusal import Refusal
 
 __all__ = ["error_answer", "error_object", "html_answer", "json_answer", "json_list", "text_answer"]
 

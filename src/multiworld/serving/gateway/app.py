@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping
 from ...observe.asgi import App, Message, Receive, Scope, Send
 from ...observe.prometheus import Family
 from ..errors import ServingError
-from .about import About, Gather
 from .answers import error_answer
 from .ending import Ending, Outcome
+from .endpoints.about import About, Gather
+from .endpoints.inference import Inference
+from .endpoints.routes import Routes
+from .endpoints.sse import error_event
+from .error_body import Refusal, refusal_of
 from .http.budget import HeldBytes, Turns
 from .http.compression import compressed
 from .http.exchange import Answer, Exchange, headers_of, with_shared
 from .http.interruption import ClientGoneError
-from .http_counts import HttpCounts
-from .inference import Inference
+from .http_metrics import HttpCounts
 from .options import GatewayOptions
-from .refusal import Refusal, refusal_of
-from .routes import Routes
 from .served import Served
-from .sse import error_event
 
 __all__ = ["Application"]
 

@@ -11,9 +11,9 @@ from uvicorn.server import ServerState
 
 from ...observe.asgi import App
 from ...observe.prometheus import Family
-from .about import Gather
 from .app import Application
 from .ending import Ending
+from .endpoints.about import Gather
 from .http.acceptor import Acceptor
 from .http.connection import HttpConnection
 from .http.room import Room

@@ -19,7 +19,7 @@ from ...process.facts import network_space, process_space
 from ...wire.token import check_token
 from ...world.procfs import EXITED, process_start_time, process_state
 from ..errors import DeploymentError
-from ..kept_folder import WORKS_PREFIX
+from ..locked_folder import WORKS_PREFIX
 
 __all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deployment", "list_deployments"]
 

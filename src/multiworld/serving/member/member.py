@@ -24,7 +24,7 @@ from ..errors import CanaryFailedError, what_happened
 from ..flow.edge import Edge
 from ..flow.node import Node, Place
 from ..graph import GATEWAY, Batch, Graph, Stage
-from ..ingress.front import Front
+from ..ingress.ingress import Front
 from ..replica.canary import Canary, answer_canary, difference, give_canary, given_inputs, take_canary
 from ..replica.executor import describe_error
 from ..replica.replica import Replica

@@ -23,9 +23,9 @@ from ..errors import (
     StateLostError,
 )
 from ..flow.context import EMPTY, RequestContext
-from ..flow.custody import Refusal
 from ..flow.edge import Edge
 from ..flow.error_answer import ErrorAnswer
+from ..flow.in_flight import Refusal
 from ..flow.node import Node, Place
 from ..flow.packets import Item, Kind
 from ..flow.payloads import Packed

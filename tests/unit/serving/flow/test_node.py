@@ -25,7 +25,7 @@ from multiworld.serving.errors import (
     StageFailedError,
 )
 from multiworld.serving.graph import Stage
-from multiworld.serving.ingress.front import Front
+from multiworld.serving.ingress.ingress import Front
 from multiworld.serving.replica.replica import Replica
 from multiworld.testing import scaled
 from tests.unit.serving.wires import Plant

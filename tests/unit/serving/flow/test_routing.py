@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from multiworld.serving.flow.custody import Custody
+from multiworld.serving.flow.in_flight import Custody
 from multiworld.serving.flow.routing import POLICIES, make_policy, rendezvous
 
 CHECK_S = 0.05

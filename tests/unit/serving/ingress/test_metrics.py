@@ -15,7 +15,7 @@ from multiworld.serving.control.reports import GatewayCounts
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.gateway import Metric, fleet_metrics
 from multiworld.serving.gateway.fleet_metrics import FleetMetrics
-from multiworld.serving.gateway.http_counts import HttpCounts, families_of
+from multiworld.serving.gateway.http_metrics import HttpCounts, families_of
 from multiworld.serving.hosts.questions import MetricsTold
 from multiworld.serving.ingress.metrics import request_metrics
 from tests.unit.exposition import check_with_promtool, checked_samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..refusal import Refusal
+from ..error_body import Refusal
 
 __all__ = ["DTYPES", "dtype_name", "dtype_of", "kserve_dtype", "kserve_name"]
 

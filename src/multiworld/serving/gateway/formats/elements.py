@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..refusal import Refusal
+from ..error_body import Refusal
 from ..served import Payload
 from .dtypes import dtype_name
 from .json_reading import MAX_DIMS, Numbers, as_array, check_rows, is_rounded

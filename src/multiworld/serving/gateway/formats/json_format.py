@@ -8,8 +8,8 @@ import orjson
 import torch
 from torch import Tensor
 
+from ..error_body import Refusal
 from ..http.budget import Budget
-from ..refusal import Refusal
 from ..served import Payload
 from .dtypes import dtype_name, dtype_of
 from .elements import Buffer, check_count, from_json

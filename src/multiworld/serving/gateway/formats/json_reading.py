@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from ..error_body import Refusal
 from ..http.budget import Budget
-from ..refusal import Refusal
 
 __all__ = ["MAX_DIMS", "WORDS", "Numbers", "as_array", "check_rows", "is_rounded", "load", "num_bytes_read", "parsed"]
 

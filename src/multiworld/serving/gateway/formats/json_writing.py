@@ -12,8 +12,8 @@ import orjson
 import torch
 from torch import Tensor
 
+from ..error_body import Refusal
 from ..http.budget import Budget
-from ..refusal import Refusal
 from .dtypes import dtype_name
 from .elements import Buffer, on_host
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ....model.signature import KINDS, Signature, TensorSpec, named_tensors
+from ..error_body import Refusal
 from ..http.budget import Budget
-from ..refusal import Refusal
 from ..served import Payload
 from .dtypes import DTYPES, KSERVE_NAMES, kserve_dtype, kserve_name
 from .elements import Buffer, as_bytes, check_count, checked_shape, from_bytes, from_json

@@ -14,8 +14,8 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
+from ..error_body import Refusal
 from ..http.budget import Budget
-from ..refusal import Refusal
 from ..served import Payload
 from .elements import Buffer, as_bytes, checked_shape, on_host
 from .raw_format import single

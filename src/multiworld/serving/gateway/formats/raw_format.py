@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from ..error_body import Refusal
 from ..http.budget import Budget
-from ..refusal import Refusal
 from ..served import Payload
 from .dtypes import dtype_name, dtype_of
 from .elements import Buffer, as_bytes, checked_shape, from_bytes

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ..error_body import Refusal
 from ..http.budget import Budget
-from ..refusal import Refusal
 from ..served import Payload
 from . import json_format, npy_format, raw_format, safetensors_format
 from .elements import Buffer, num_bytes_of

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 from torch import Tensor
 
+from ..error_body import Refusal
 from ..http.budget import Budget
-from ..refusal import Refusal
 from ..served import Payload
 from .dtypes import DTYPES, dtype_name
 from .elements import Buffer, as_bytes, check_count, checked_shape, from_bytes

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 
 from ....observe.asgi import Receive
+from ..error_body import Refusal
 from ..options import GatewayOptions
-from ..refusal import Refusal
 from .budget import HeldBytes, Turns
 from .inflating import Inflater, coding_of
 from .interruption import ClientGoneError, Interruption

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from ..refusal import Refusal
+from ..error_body import Refusal
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec

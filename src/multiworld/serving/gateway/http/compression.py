@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from ..error_body import Refusal
 from ..formats.elements import Buffer
-from ..refusal import Refusal
 from .exchange import Answer, Exchange
 from .inflating import CODINGS
 

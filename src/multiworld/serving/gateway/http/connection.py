@@ -22,8 +22,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ....wire.descriptors import is_reserved
 from ..answers import error_object
+from ..error_body import Refusal
 from ..options import GatewayOptions
-from ..refusal import Refusal
 from .exchange import LOSABLE
 from .room import Room, Wait
 

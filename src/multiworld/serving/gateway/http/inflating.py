@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 
-from ..refusal import Refusal
+from ..error_body import Refusal
 
 __all__ = ["CODINGS", "Inflater", "coding_of"]
 

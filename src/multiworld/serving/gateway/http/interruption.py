@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ..refusal import Refusal
+from ..error_body import Refusal
 
 __all__ = ["ClientGoneError", "Interruption"]
 

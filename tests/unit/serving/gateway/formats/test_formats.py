@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
+from multiworld.serving.gateway.error_body import Refusal
 from multiworld.serving.gateway.formats import json_reading
 from multiworld.serving.gateway.formats import kserve as kserve_module
 from multiworld.serving.gateway.formats import registry as formats
@@ -32,7 +33,6 @@ from multiworld.serving.gateway.formats.raw_format import SHAPE
 from multiworld.serving.gateway.formats.registry import FORMATS, Encoded, Format, accepted_format, sent_format
 from multiworld.serving.gateway.formats.safetensors_format import MAX_HEADER_BYTES
 from multiworld.serving.gateway.http.budget import APART_BYTES, Budget, HeldBytes, Turns
-from multiworld.serving.gateway.refusal import Refusal
 from multiworld.serving.gateway.served import Payload
 
 T = TypeVar("T")

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from multiworld.serving.gateway import GatewayOptions
+from multiworld.serving.gateway.error_body import Refusal
 from multiworld.serving.gateway.formats.kserve import HEADER_LENGTH
 from multiworld.serving.gateway.http import inflating
 from multiworld.serving.gateway.http.compression import accepted_coding
 from multiworld.serving.gateway.http.inflating import Inflater
-from multiworld.serving.gateway.refusal import Refusal
 from tests.unit.serving.gateway.client import Client
 
 PLAIN = orjson.dumps({"inputs": list(range(3000))})

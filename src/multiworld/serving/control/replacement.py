@@ -24,11 +24,11 @@ from .actions import (
     UpdateFinished,
     UpdateRolledBack,
 )
+from .fleet_state import Roster
 from .members import CONTROLLER, ENDING, Member, MemberState, member_id
 from .orders import MemberOrder
 from .placement import HostInfo, place
 from .rollout import Rollout
-from .roster import Roster
 from .stage_plan import StagePlan
 
 __all__ = ["Staffing"]

@@ -6,17 +6,17 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from ...observe.document import Document
-from ...observe.prometheus import CONTENT_TYPE, Family, families_text
-from ...process.messages import Json
-from .answers import html_answer, json_answer, json_list, text_answer
-from .formats.kserve import model_metadata
-from .http.exchange import Answer
-from .http_counts import families_of
+from ....observe.document import Document
+from ....observe.prometheus import CONTENT_TYPE, Family, families_text
+from ....process.messages import Json
+from ..answers import html_answer, json_answer, json_list, text_answer
+from ..error_body import Refusal
+from ..formats.kserve import model_metadata
+from ..http.exchange import Answer
+from ..http_metrics import families_of
+from ..options import GatewayOptions
+from ..served import Metric, Served, can_stream, signature_of
 from .openapi import describe
-from .options import GatewayOptions
-from .refusal import Refusal
-from .served import Metric, Served, can_stream, signature_of
 
 __all__ = ["VERSIONS", "About", "Gather"]
 

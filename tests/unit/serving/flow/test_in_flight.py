@@ -1,6 +1,6 @@
 """Who gets what, who is suspected, and on whom a death is blamed."""
 
-from multiworld.serving.flow.custody import Custody, Loss, Refusal
+from multiworld.serving.flow.in_flight import Custody, Loss, Refusal
 from multiworld.serving.flow.routing import make_policy
 
 

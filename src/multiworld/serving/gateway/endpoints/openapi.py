@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from ...process.messages import Json
-from .formats.dtypes import DTYPES, KSERVE
-from .options import GatewayOptions
+from ....process.messages import Json
+from ..formats.dtypes import DTYPES, KSERVE
+from ..options import GatewayOptions
 
 __all__ = ["describe"]
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from .http.inflating import coding_of
-from .refusal import Refusal
+from ..error_body import Refusal
+from .inflating import coding_of
 
 __all__ = ["Asking", "asking"]
 

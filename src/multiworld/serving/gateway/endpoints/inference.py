@@ -6,20 +6,20 @@ import functools
 import time
 from collections.abc import Callable
 
-from ...observe.event_stream import CONTENT_TYPE
-from ..ingress.answers import Asked
-from ..ingress.versions import shown
-from .answers import JSON
-from .asking import Asking, asking
-from .formats.elements import check_finite, num_bytes_of
-from .formats.json_writing import TensorWriter
-from .formats.kserve import HEADER_LENGTH, answer_question, parse_question
-from .formats.registry import Format, accepted_format, decode, encode, reading, sent_format
-from .http.exchange import Answer, Exchange
-from .http_counts import HttpCounts
-from .options import GatewayOptions
-from .refusal import Refusal
-from .served import Payload, Report, Served, can_report, can_stream, signature_of
+from ....observe.event_stream import CONTENT_TYPE
+from ...ingress.answers import Asked
+from ...ingress.versions import shown
+from ..answers import JSON
+from ..error_body import Refusal
+from ..formats.elements import check_finite, num_bytes_of
+from ..formats.json_writing import TensorWriter
+from ..formats.kserve import HEADER_LENGTH, answer_question, parse_question
+from ..formats.registry import Format, accepted_format, decode, encode, reading, sent_format
+from ..http.exchange import Answer, Exchange
+from ..http.request_head import Asking, asking
+from ..http_metrics import HttpCounts
+from ..options import GatewayOptions
+from ..served import Payload, Report, Served, can_report, can_stream, signature_of
 from .sse import close, first_event, remaining_events
 
 __all__ = ["Inference"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
-from ...observe.event_stream import event
-from .answers import error_object
-from .formats.json_format import as_object
-from .formats.json_writing import TensorWriter, dumps
-from .refusal import Refusal
-from .served import Payload
+from ....observe.event_stream import event
+from ..answers import error_object
+from ..error_body import Refusal
+from ..formats.json_format import as_object
+from ..formats.json_writing import TensorWriter, dumps
+from ..served import Payload
 
 __all__ = ["close", "error_event", "first_event", "remaining_events"]
 

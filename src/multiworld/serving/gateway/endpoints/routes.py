@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from ..error_body import Refusal
+from ..http.exchange import Answer, Exchange
 from .about import VERSIONS, About
-from .http.exchange import Answer, Exchange
 from .inference import Inference
-from .refusal import Refusal
 
 __all__ = ["Route", "Routes"]
 

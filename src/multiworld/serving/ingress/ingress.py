@@ -32,9 +32,9 @@ from ..errors import (
     StageUnavailableError,
 )
 from ..flow.context import EMPTY, RequestContext, Versions
-from ..flow.custody import Refusal
 from ..flow.edge import Edge
 from ..flow.error_answer import ErrorAnswer
+from ..flow.in_flight import Refusal
 from ..flow.node import Node, Place
 from ..flow.packets import Item, Kind
 from ..flow.payloads import digest_of

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.serving.flow.custody import Custody
+from multiworld.serving.flow.in_flight import Custody
 from multiworld.serving.flow.routing import POLICIES, make_policy
 
 PEERS = ("r-1", "r-2", "r-3", "r-4")
