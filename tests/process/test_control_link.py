@@ -16,10 +16,10 @@ import pytest
 
 from multiworld.process.link import BlockingLinks, Call, ControlLink, LinkLostError, on_event_loop, wait_for
 from multiworld.process.link.envelope import pack_asked
-from multiworld.process.messages import MessageSet, message
 from multiworld.testing import scaled
 from multiworld.wire.frames import Kind, pack_frame
 from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.messages import MessageSet, message
 from multiworld.wire.progress import ProgressThread
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

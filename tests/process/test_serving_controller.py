@@ -17,7 +17,6 @@ import torch
 
 import multiworld as mw
 from multiworld.process.facts import catches_signal
-from multiworld.process.messages import from_json
 from multiworld.serving.control.controller import Controller
 from multiworld.serving.control.lines import AttachedLine
 from multiworld.serving.control.requests import answer
@@ -38,6 +37,7 @@ from multiworld.serving.hosts.questions import (
     StopAll,
 )
 from multiworld.serving.hosts.start import start_host
+from multiworld.wire.messages import from_json
 from tests.process.serving_members import FakeMember
 
 A = TypeVar("A")

@@ -20,7 +20,6 @@ import pytest
 import torch
 
 from multiworld.errors import MultiworldError
-from multiworld.process.messages import from_json, to_json
 from multiworld.serving import DeploymentError, Pipeline, Stage, StageFailedError
 from multiworld.serving.control.history import EventRecord
 from multiworld.serving.control.status import ControllerStatus
@@ -28,6 +27,7 @@ from multiworld.serving.hosts import Reception
 from multiworld.serving.hosts.questions import ControllerQuestion, EventsSince, EventsTold, StatusTold
 from multiworld.serving.page import ControllerSource, DeploymentSource, Recorder, serve_page
 from multiworld.testing import scaled
+from multiworld.wire.messages import from_json, to_json
 from tests.unit.serving.page.test_page import event, failing, status_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

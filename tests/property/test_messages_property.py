@@ -15,11 +15,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-import tests.unit.process.test_messages as examples
+import tests.unit.wire.test_messages as examples
 from multiworld.elastic.leadership.messages import AGENT_MESSAGES
 from multiworld.errors import MessageError
-from multiworld.process.messages import MESSAGE_SETS, REST, Json, MessageSet
 from multiworld.process.spawn.messages import ANSWERS, REQUESTS
+from multiworld.wire.messages import MESSAGE_SETS, REST, Json, MessageSet
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INTS = st.integers(-(1 << 63), (1 << 64) - 1)

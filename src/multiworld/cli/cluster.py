@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
 from ..elastic.control.messages import Done, Drain, Here, Kill, Scale, WhoIsHere
-from ..process.messages import to_json
+from ..wire.messages import to_json
 from ..wire.names import addresses_of, is_address
 from ..wire.token import weakness_of
 from ..world.launched import token_of_environment

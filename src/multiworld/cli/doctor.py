@@ -14,7 +14,7 @@ from typing import Protocol
 from .. import native
 from ..command_parser import CommandParser
 from ..extras import install_extra
-from ..process.messages import Json
+from ..wire.messages import Json
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from . import machine
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ..command_parser import CommandParser
 from ..elastic.control.messages import Events, EventsOf
 from ..elastic.job.history import Event
-from ..process.messages import to_json
+from ..wire.messages import to_json
 from .cluster import cluster_parser, conversation, name_job, told
 
 __all__ = ["command_parser", "main"]

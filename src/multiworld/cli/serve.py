@@ -12,10 +12,10 @@ from typing import Any
 
 from ..command_parser import CommandParser
 from ..extras import SERVING, install_extra, missing_modules
-from ..process.messages import to_json
 from ..serving.errors import DeploymentError
 from ..serving.hosts import DeploymentRecord, ask, find_deployment, questions
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
+from ..wire.messages import to_json
 from ..world.liveness import DEFAULT_LEASE_S
 from .native_note import note_uncompiled
 from .serve_follow import LAST_LINES, show_events, show_logs

@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..process.messages import Json
 from ..serving.errors import DeploymentError
 from ..serving.hosts import ControllerCalls, ControllerLostError, DeploymentRecord, ask, conversation, find_deployment
 from ..serving.hosts.questions import EventsSince, EventsTold, LinesOfMembers, MembersLines
 from ..serving.hosts.recent_lines import LinesTold
 from ..wire.backoff import BackOff
+from ..wire.messages import Json
 from .cluster import told
 
 __all__ = ["LAST_LINES", "event_text", "show_events", "show_logs"]

@@ -16,8 +16,8 @@ from functools import partial
 from types import FrameType
 
 from ..process.interruption import SIGNALLED, end_on_signals, held, takeable
-from ..process.messages import from_json
 from ..process.spawn.forking import die_with_parent
+from ..wire.messages import from_json
 from .hosts.shares import FarOrder
 
 __all__ = ["main"]

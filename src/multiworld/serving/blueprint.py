@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..model.user_main import dumps_for, main_of_this_process
 from ..model.work import import_work, set_up_work
-from ..process.messages import Json
+from ..wire.messages import Json
 from .errors import DeploymentError
 from .graph import Graph, Stage
 

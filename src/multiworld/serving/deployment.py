@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..channel.base import Payload
 from ..model.signature import Signature
-from ..process.messages import to_json
+from ..wire.messages import to_json
 from .control.actions import FleetEvent
 from .control.controller import Controller
 from .control.history import EventRecord

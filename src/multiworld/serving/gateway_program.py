@@ -16,7 +16,7 @@ import torch
 from ..channel.base import Payload
 from ..model.signature import Signature
 from ..observe.prometheus import to_json
-from ..process.messages import Json
+from ..wire.messages import Json
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .errors import DeploymentError

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..process.interruption import undoing
-from ..process.messages import Json, from_json, to_json
 from ..process.spawn.forking import die_with_parent, start_forked
 from ..wire.addresses import family_of
+from ..wire.messages import Json, from_json, to_json
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
 from .graces import GRACE_S

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ..model.user_main import prepare_main
-from ..process.messages import Json
+from ..wire.messages import Json
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .member.arguments import MemberArguments

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...process.memory_kills import MemoryKills
-from ...process.messages import Json, is_json
+from ...wire.messages import Json, is_json
 from ..job.assignment import Assignment
 from ..job.failure import FailureCause, WorkerFailure
 from ..job.tracebacks import exception_line, fatal_line, find_cause, last_traceback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...process.messages import MessageSet, message, sparse
+from ...wire.messages import MessageSet, message, sparse
 from ..job.history import Event
 
 __all__ = [

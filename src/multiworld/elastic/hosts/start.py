@@ -14,10 +14,10 @@ from threading import Thread
 from types import FrameType
 
 from ...process.interruption import takeable
-from ...process.messages import to_json
 from ...process.orphans import Reaping
 from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.missing_command import start_error
+from ...wire.messages import to_json
 from ...world.procfs import child_pids
 from .shares import RemoteJob
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...process.messages import Json, message
+from ...wire.messages import Json, message
 from .assignment import Assignment, Membership
 from .failure import WorkerFailure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import metadata
 
-from ...process.messages import Json
+from ...wire.messages import Json
 from .job import JobPlan
 from .options import JobOptions
 

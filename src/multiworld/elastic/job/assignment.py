@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...process.messages import message
+from ...wire.messages import message
 
 __all__ = ["Assignment", "Membership"]
 

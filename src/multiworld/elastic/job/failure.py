@@ -6,8 +6,8 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...process.messages import Json
 from ...process.signal_names import signal_name
+from ...wire.messages import Json
 
 __all__ = ["FailureCause", "WorkerFailure", "first_failure", "in_causal_order"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
-from ...process.messages import Json, to_json
+from ...wire.messages import Json, to_json
 from .failure import FailureCause, WorkerFailure
 from .tracebacks import UNKNOWN_RANK
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from ...process.messages import REST, Json, to_json
+from ...wire.messages import REST, Json, to_json
 
 __all__ = ["CatchingUp", "Event", "History", "Segment", "first_number", "is_covered"]
 

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from ...process.messages import Json
 from ...process.signal_names import signal_name
+from ...wire.messages import Json
 from .actions import (
     Action,
     End,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from ...process.messages import sparse
+from ...wire.messages import sparse
 from .layout import AgentInfo
 
 __all__ = ["NamesChange", "Roster", "RosterChange", "RosterEntry", "RosterFacts", "change_between", "changed"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 
-from ...process.messages import Json
+from ...wire.messages import Json
 from ..job.history import CatchingUp, Event, History, Segment, first_number, is_covered
 from .election import heirs
 from .messages import EventsTold, EventsWanted

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ...process.messages import Json
+from ...wire.messages import Json
 from ...wire.operation import Operation, drive
 from ...wire.progress import ProgressThread, Timer
 from ...world.link import Link

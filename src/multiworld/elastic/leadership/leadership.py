@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from ...process.messages import Json
+from ...wire.messages import Json
 from ...wire.operation import Operation, StepsCancelled, drive
 from ...wire.progress import ProgressThread
 from ...world.link import Link

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...process.messages import Json, MessageSet, message, sparse
+from ...wire.messages import Json, MessageSet, message, sparse
 from ..job.actions import Master, Order, Outcome, Report, WorkerReport
 from ..job.history import Event, Segment
 from ..job.layout import AgentInfo

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ...process.messages import Json
 from ...store.tcp import TCPStoreServer
+from ...wire.messages import Json
 from ...wire.progress import ProgressThread
 from ..job.actions import Outcome
 from ..job.history import History

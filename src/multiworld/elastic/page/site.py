@@ -16,7 +16,7 @@ from ...observe.server import HEALTHZ, PageServer
 from ...observe.site import HTML, JSON, Answer, Request, Site
 from ...observe.sites import site_rule
 from ...observe.snapshots import Snapshots
-from ...process.messages import to_json
+from ...wire.messages import to_json
 from ..job.status import AgentStatus
 from .metrics import metrics_text
 from .snapshot import Snapshot

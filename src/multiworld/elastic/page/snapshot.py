@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from ...process.messages import Json, to_json
+from ...wire.messages import Json, to_json
 from ..job.failure import WorkerFailure
 from ..job.history import Event
 from ..job.status import JobStatus

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from ...process.messages import Json
+from ...wire.messages import Json
 from ...world.launched import TOKEN_VARIABLE
 
 __all__ = ["Controller", "Manifest", "documents", "objects"]

@@ -23,8 +23,8 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from ...process.logs.carrier import LogCarrier
-from ...process.messages import Json
 from ...wire.descriptors import raise_limit
+from ...wire.messages import Json
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
 from ...wire.waiting import run_in_thread, wait_blocking

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from ...process.messages import Json
+from ...wire.messages import Json
 
 __all__ = ["RankExchange"]
 

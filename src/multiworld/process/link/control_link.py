@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 from ...errors import MessageError, MultiworldError, ProtocolError
 from ...wire.connection import MAX_META_BYTES, Connection
 from ...wire.frames import Header, Kind, pack_frame
+from ...wire.messages import MAX_BYTES, MessageSet, from_json, to_json
 from ...wire.operation import Operation
-from ..messages import MAX_BYTES, MessageSet, from_json, to_json
 from .envelope import NOTE, Answered, Asked, pack_answered, pack_asked, unpack
 from .keep_alive import keep_alive
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from ...errors import ProtocolError
-from ..json_forms import Json
-from ..messages import MAX_BYTES
+from ...wire.json_forms import Json
+from ...wire.messages import MAX_BYTES
 
 __all__ = ["NOTE", "Answered", "Asked", "pack_answered", "pack_asked", "unpack"]
 

@@ -10,9 +10,9 @@ from ...errors import MultiworldError
 from ...wire.backoff import BackOff
 from ...wire.connection import Connection
 from ...wire.dialer import dial
+from ...wire.messages import MessageSet
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread, Timer
-from ..messages import MessageSet
 from .control_link import Call, ControlLink, LinkLostError
 
 __all__ = ["DIAL_S", "RedialedLink"]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..messages import from_json, to_json
+from ...wire.messages import from_json, to_json
 from .entrypoint import Entrypoint, EntrypointKind
 
 __all__ = ["Launch", "suits_interpreter"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..messages import MessageSet, message
+from ...wire.messages import MessageSet, message
 
 __all__ = [
     "ANSWERS",

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from ...wire.messages import from_json, to_json
 from ..facts import open_descriptors
-from ..messages import from_json, to_json
 from . import seqpacket
 from .blas_threads import get_blas_threads, set_blas_threads
 from .forking import count_lasting_threads, die_with_parent, open_standard_descriptors, outlive_parent, share_memory

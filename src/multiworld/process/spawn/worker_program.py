@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ...wire.messages import from_json, to_json
 from ..facts import open_descriptors
-from ..messages import from_json, to_json
 from . import seqpacket
 from .entrypoint import EntrypointKind
 from .forking import die_with_parent, fork

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...errors import MultiworldError
 from ...process.facts import process_space
-from ...process.messages import Json
+from ...wire.messages import Json
 from ...world.manager import WorldManager
 from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..graces import STOP_S

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import Final
 
-from ...process.messages import from_json
+from ...wire.messages import from_json
 from ...world.manager import WorldManager
 from .controller import Controller
 from .requests import answer

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ...process.messages import REST, Json, to_json
+from ...wire.messages import REST, Json, to_json
 from .actions import FleetEvent
 
 __all__ = ["EventRecord", "History", "record_of"]

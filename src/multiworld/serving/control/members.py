@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from ...process.messages import Json
+from ...wire.messages import Json
 from ..graph import GATEWAY
 from ..member.failure import Failure
 from .orders import MemberOrder

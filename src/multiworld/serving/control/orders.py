@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ...process.messages import MessageSet, message
+from ...wire.messages import MessageSet, message
 
 __all__ = [
     "ORDERS",

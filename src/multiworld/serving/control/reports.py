@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
-from ...process.messages import Json, MessageSet, message
+from ...wire.messages import Json, MessageSet, message
 from ..graph import GATEWAY
 from ..member.failure import Failure
 from .orders import EdgeEnd

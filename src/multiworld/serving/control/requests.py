@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ...process.messages import to_json
+from ...wire.messages import to_json
 from ..errors import DeploymentError
 from ..hosts.questions import (
     ControllerAnswer,

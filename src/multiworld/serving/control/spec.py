@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ...process.messages import Json, from_json, to_json
+from ...wire.messages import Json, from_json, to_json
 from ...world.liveness import DEFAULT_LEASE_S
 from ..graces import STOP_S
 from ..graph import Batch, Graph, Stage

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ...errors import MessageError
-from ...process.messages import from_json, to_json
+from ...wire.messages import from_json, to_json
 from .saved import SavedFleet
 
 __all__ = ["StateFile"]

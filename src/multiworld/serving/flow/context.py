@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...errors import MessageError
-from ...process.messages import from_json
+from ...wire.messages import from_json
 from ..tracing.hops import Hops
 
 __all__ = ["EMPTY", "RequestContext", "Versions", "decode", "encode"]

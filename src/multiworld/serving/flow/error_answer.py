@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from ...errors import MessageError
-from ...process.messages import Json, from_json, to_json
+from ...wire.messages import Json, from_json, to_json
 from .. import errors
 from ..errors import ServingError
 

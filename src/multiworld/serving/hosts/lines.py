@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from ...errors import ProtocolError
-from ...process.messages import MAX_BYTES, MessageSet
+from ...wire.messages import MAX_BYTES, MessageSet
 
 __all__ = ["LineSplitter", "to_line"]
 

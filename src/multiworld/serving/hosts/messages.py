@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...process.messages import MessageSet, message
+from ...wire.messages import MessageSet, message
 from .order import Order
 from .recent_lines import LinesTold
 

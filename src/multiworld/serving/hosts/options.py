@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...process.messages import message
+from ...wire.messages import message
 from ...wire.names import is_address
 from ...wire.token import check_token
 from ..graces import GRACE_S

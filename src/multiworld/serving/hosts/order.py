@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ...process.messages import Json
+from ...wire.messages import Json
 
 __all__ = ["FIRST", "LAST", "MIDDLE", "Order"]
 

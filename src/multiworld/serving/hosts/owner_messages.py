@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...process.messages import MessageSet, message
+from ...wire.messages import MessageSet, message
 from .messages import Stop
 from .options import HostOptions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...process.messages import Json, MessageSet, message
+from ...wire.messages import Json, MessageSet, message
 from .recent_lines import LinesTold
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...process.messages import Json, from_json
+from ...wire.messages import Json, from_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -11,7 +11,7 @@ from ...observe.access import Access
 from ...observe.asgi import AsgiSite
 from ...observe.site import HTML, JSON, Answer, Request, Site
 from ...observe.sites import SiteRule
-from ...process.messages import to_json
+from ...wire.messages import to_json
 from .document import POLICY, document
 from .recorder import PointsFrom, Recorder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...observe.document import Document
-from ...process.messages import to_json
+from ...wire.messages import to_json
 from .recorder import Everything
 
 __all__ = ["POLICY", "document"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ...process.messages import from_json
+from ...wire.messages import from_json
 from ..control.history import EventRecord
 from ..control.status import ControllerStatus
 from ..hosts.questions import (

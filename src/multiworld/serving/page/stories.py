@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import MessageError, PeerLeftError
-from ...process.messages import from_json
 from ...process.signal_names import signal_name
+from ...wire.messages import from_json
 from ..control import actions
 from ..control.history import EventRecord
 

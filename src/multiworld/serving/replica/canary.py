@@ -14,7 +14,7 @@ from torch import Tensor
 from ...channel.base import Payload
 from ...errors import MessageError, ProtocolError
 from ...model.user_code import OverdueError, contained, result_of
-from ...process.messages import from_json, to_json
+from ...wire.messages import from_json, to_json
 from ...world.manager import WorldManager
 from ..errors import CanaryFailedError
 from ..flow.packets import Item

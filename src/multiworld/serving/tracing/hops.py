@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ...errors import MessageError
-from ...process.messages import Json, from_json
+from ...wire.messages import Json, from_json
 
 __all__ = ["Executed", "Hop", "Hops", "Sent", "merged"]
 

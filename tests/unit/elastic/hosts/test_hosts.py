@@ -22,8 +22,8 @@ from multiworld.elastic.hosts.own_host import is_this_host
 from multiworld.elastic.hosts.shares import HostShare, RemoteJob, allot
 from multiworld.elastic.job.options import JobOptions, RestartBudget, RestartPolicy
 from multiworld.elastic.launch.parser import run_parser
-from multiworld.process.messages import to_json
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
+from multiworld.wire.messages import to_json
 
 JOB = RemoteJob(
     shares=allot("me@a,[::1]:3"),

@@ -25,7 +25,7 @@ from multiworld.elastic.launch.child_failed import to_child_failed_error
 from multiworld.elastic.leadership.messages import AGENT_MESSAGES
 from multiworld.errors import BrokenWorldException, MessageError, PeerDiedError, PeerLeftError, StaleGenerationError
 from multiworld.process.memory_kills import MemoryKills
-from multiworld.process.messages import from_json, to_json
+from multiworld.wire.messages import from_json, to_json
 
 ASSIGNMENT = Assignment(
     generation=3,

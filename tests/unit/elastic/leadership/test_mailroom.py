@@ -13,8 +13,8 @@ from multiworld.elastic.job.roster import Roster, RosterChange, RosterEntry, cha
 from multiworld.elastic.leadership.mailroom import Mailroom, RosterCopy
 from multiworld.elastic.leadership.messages import AgentMessage, RosterChanged, RosterTold
 from multiworld.elastic.leadership.outbox import Outbox
-from multiworld.process.messages import from_json, to_json
 from multiworld.wire.handshake import decode_fields, encode_fields
+from multiworld.wire.messages import from_json, to_json
 from multiworld.wire.progress import ProgressThread
 
 MAX_BYTES = 2_000_000  # when one host is lost and replaced

@@ -16,11 +16,11 @@ import pytest
 from multiworld.errors import HandshakeError, MessageError, MultiworldError, TokenError
 from multiworld.process.link import Call, CallRefusedError, ControlLink, LinkLostError, RedialedLink
 from multiworld.process.link.envelope import pack_asked
-from multiworld.process.messages import MessageSet, message
 from multiworld.wire.backoff import BackOff
 from multiworld.wire.dialer import DialError, dial
 from multiworld.wire.frames import Kind, pack_frame
 from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.messages import MessageSet, message
 from multiworld.wire.operation import Operation
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking

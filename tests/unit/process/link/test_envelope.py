@@ -8,7 +8,7 @@ import pytest
 
 from multiworld.errors import ProtocolError
 from multiworld.process.link.envelope import Answered, Asked, pack_answered, pack_asked, unpack
-from multiworld.process.messages import MAX_BYTES
+from multiworld.wire.messages import MAX_BYTES
 
 
 def test_frames_come_out_as_they_went_in() -> None:

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from multiworld.process.messages import from_json, to_json
 from multiworld.serving.control.actions import (
     Action,
     BackedOff,
@@ -28,6 +27,7 @@ from multiworld.serving.control.wiring import Edge, EdgeState, Wiring
 from multiworld.serving.errors import DeploymentError, UnknownStageError
 from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.member.exit_status import IN_VAIN
+from multiworld.wire.messages import from_json, to_json
 from tests.unit.serving.simulated_fleet import SimulatedFleet, chain, hear, order_of, send
 
 

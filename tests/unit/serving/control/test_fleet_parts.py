@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.process.messages import from_json, to_json
 from multiworld.serving.control.actions import HostJoined, HostLost
 from multiworld.serving.control.autoscale import AT_ONCE, Autoscaling
 from multiworld.serving.control.crash_loop import CrashLoop
@@ -23,6 +22,7 @@ from multiworld.serving.control.state_file import StateFile
 from multiworld.serving.control.status import ControllerStatus, describe
 from multiworld.serving.graph import Batch, Graph, Stage
 from multiworld.serving.replica.executor import MAX_CONCURRENT
+from multiworld.wire.messages import from_json, to_json
 from tests.unit.serving.simulated_fleet import SimulatedFleet, chain, hear
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multiworld.process.messages import from_json, to_json
 from multiworld.serving.hosts.recent_lines import KEPT_BYTES, LinesTold, RecentLines
+from multiworld.wire.messages import from_json, to_json
 
 
 def test_lines_are_followed_from_where_a_reader_stood() -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from multiworld.errors import MultiworldError
 from multiworld.observe.sites import SiteRule, site_rule
-from multiworld.process.messages import from_json, to_json
 from multiworld.serving.control.actions import FleetEvent
 from multiworld.serving.control.history import EventRecord
 from multiworld.serving.control.status import ControllerStatus, ReplicaStatus
@@ -29,6 +28,7 @@ from multiworld.serving.page.failures import last_failure, trouble
 from multiworld.serving.page.series import Point, Rates, Series
 from multiworld.serving.page.slots import FRESH_S, Slots
 from multiworld.serving.page.stories import CATEGORIES, Story
+from multiworld.wire.messages import from_json, to_json
 
 RHOMBUS = {"embed": ["gateway"], "left": ["embed"], "right": ["embed"], "join": ["left", "right"]}
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from multiworld.errors import MessageError
-from multiworld.process.messages import to_json
 from multiworld.serving.errors import DeploymentError, StageFailedError
 from multiworld.serving.flow.context import RequestContext, decode, encode
 from multiworld.serving.gateway.options import GatewayOptions
@@ -27,6 +26,7 @@ from multiworld.serving.tracing.choice import ENDPOINT_VARIABLE, chosen_tracing
 from multiworld.serving.tracing.hops import Executed, Hop, Hops, Sent, merged
 from multiworld.serving.tracing.spans import Journey, spans_of
 from multiworld.serving.tracing.traceparent import Parent, is_traced, parse_traceparent
+from multiworld.wire.messages import to_json
 from tests.unit.serving.wires import Plant
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

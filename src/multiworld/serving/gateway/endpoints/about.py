@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ....observe.document import Document
 from ....observe.prometheus import CONTENT_TYPE, Family, families_text
-from ....process.messages import Json
+from ....wire.messages import Json
 from ..answers import html_answer, json_answer, json_list, text_answer
 from ..error_body import Refusal
 from ..formats.kserve import model_metadata

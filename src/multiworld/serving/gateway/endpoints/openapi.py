@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from ....process.messages import Json
+from ....wire.messages import Json
 from ..formats.dtypes import DTYPES, KSERVE
 from ..options import GatewayOptions
 

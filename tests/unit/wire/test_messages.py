@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from multiworld.errors import MessageError, ProtocolError
-from multiworld.process.messages import (
+from multiworld.wire.messages import (
     MAX_DEPTH,
     MESSAGE_SETS,
     REST,
