@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.browser import browser
 from tests.process.test_page import page_of
-from tests.process.test_serving_page import browser
 from tests.unit.elastic.control.test_questions import three
 from tests.unit.elastic.job.test_job import agent, hosts
 
