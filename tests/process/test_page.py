@@ -243,7 +243,7 @@ def test_a_browser_shows_the_job(tmp_path: Path) -> None:
     with page_of(some) as (server, shown):
         shown.happen()
         html = browse(server, tmp_path)
-    assert text_of(html, "job") == "job7"
+    assert text_of(html, "name") == "job7"
     assert text_of(html, "phase") == "running"
     agents = text_of(html, "agents").split()
     assert [word for word in agents if word in ("a", "b", "waits")] == ["a", "b", "waits"]
@@ -281,7 +281,7 @@ def test_a_browser_shows_why_a_rank_failed_and_since_when_the_job_runs(tmp_path:
         )
         html = browse(server, tmp_path)
     assert "<title>job7 · multiworld</title>" in html
-    assert "since" in text_of(html, "since")
+    assert "since" in text_of(html, "about")
     assert "✕ Rank 1 on a failed" in text_of(html, "banner")
     assert "line 3\nValueError: no such shard</pre>" in html.partition('id="failures"')[2]
     assert "pid 77" in html.partition('id="failures"')[2]

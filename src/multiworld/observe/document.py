@@ -10,20 +10,23 @@ from importlib.resources import files
 
 __all__ = ["Document"]
 
-STYLE, SCRIPT, TITLE, FIRST = "@style@", "@script@", "@title@", "@first@"
+TITLE, FIRST = "@title@", "@first@"
 
 
 class Document:
-    """``package``: whose folder ``assets`` has ``page.html``, ``page.css`` and ``page.js``.
+    """``package``: whose folder ``assets`` has ``page.html`` (the body), ``page.css`` and ``page.js``.
 
-    ``base.css`` and ``base.js`` of this layer come before the last two. In the HTML stand ``@title@``, ``@style@``,
-    ``@script@`` and, in an element of type ``application/json``, ``@first@``.
+    ``base.css`` and ``base.js`` of this layer come before the last two. A live page, which follows its server, has a
+    header, a banner and, at ``@detail@``, the panel of one process besides (``live.html``, ``live.css``, ``live.js``).
     """
 
-    def __init__(self, package: str) -> None:
-        style = _read(__package__, "base.css") + _read(package, "page.css")
-        script = _read(__package__, "base.js") + _read(package, "page.js")
-        self._template = _read(package, "page.html").replace(STYLE, style).replace(SCRIPT, script)
+    def __init__(self, package: str, *, is_live: bool = False) -> None:
+        layers = [(__package__, "base"), *([(__package__, "live")] if is_live else []), (package, "page")]
+        style, script = ("".join(_read(*layer, kind) for layer in layers) for kind in ("css", "js"))
+        body = _read(package, "page", "html")
+        if is_live:
+            body = _filled(_read(__package__, "live", "html"), page=body, detail=_read(__package__, "detail", "html"))
+        self._template = _filled(_read(__package__, "shell", "html"), body=body, style=style, script=script)
         self.policy = (
             f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "
             "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -37,8 +40,14 @@ class Document:
         return before + (escape(title) if title_end else "") + after.replace(FIRST, data)
 
 
-def _read(package: str, name: str) -> str:
-    return (files(package) / "assets" / name).read_text(encoding="utf-8")
+def _filled(template: str, **parts: str) -> str:
+    for name, part in parts.items():
+        template = template.replace(f"@{name}@", part)
+    return template
+
+
+def _read(package: str, name: str, kind: str) -> str:
+    return (files(package) / "assets" / f"{name}.{kind}").read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

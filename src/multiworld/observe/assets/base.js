@@ -18,4 +18,3 @@ function clock(at) {
   return when.toLocaleTimeString([], {hour12: false}) + "." + String(when.getMilliseconds()).padStart(3, "0");
 }
 function first() { return JSON.parse(at("first").textContent); }
-function banner(look, text) { name(at("banner"), look); put(at("banner"), text); }

@@ -8,7 +8,7 @@ from .recorder import Everything
 
 __all__ = ["POLICY", "document"]
 
-DOCUMENT = Document(__package__)
+DOCUMENT = Document(__package__, is_live=True)
 POLICY = DOCUMENT.policy
 
 

@@ -13,6 +13,7 @@ from .series import Point, Rates
 from .slots import Slots
 
 __all__ = [
+    "Condition",
     "Shown",
     "ShownGateway",
     "ShownMember",
@@ -35,6 +36,14 @@ class Silence:
 
     since: float
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """How the whole deployment stands. ``tone``: good, warn or bad; ``text``: a sentence without its dot."""
+
+    tone: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +137,7 @@ class Shown:
 
     name: str
     ready: bool
-    missing: str
+    condition: Condition
     unready_s: float | None
     epoch: int
     resuming: bool
@@ -181,7 +190,7 @@ def snapshot(status: ControllerStatus, rates: Rates, slots: Slots, now: float) -
     return Shown(
         name=status.name,
         ready=status.ready,
-        missing=status.missing,
+        condition=_condition(status, overall),
         unready_s=_rounded(status.unready_s, 1),
         epoch=status.epoch,
         resuming=status.resuming,
@@ -194,6 +203,18 @@ def snapshot(status: ControllerStatus, rates: Rates, slots: Slots, now: float) -
         gateways=tuple(_gateway(each, rates) for each in status.gateways),
         hosts=status.hosts,
     )
+
+
+def _condition(status: ControllerStatus, overall: Trouble | None) -> Condition:
+    if status.stopping:
+        return Condition(tone="warn", text="the deployment is being stopped")
+    if status.missing:
+        return Condition(tone="bad", text=f"not ready: {status.missing}")
+    if status.resuming:
+        return Condition(tone="warn", text="the controller was started again; it waits for the members that ran before")
+    if overall is not None:
+        return Condition(tone=overall.tone, text=overall.text)
+    return Condition(tone="good", text="every stage takes requests")
 
 
 def point(totals: Totals, at: float) -> Point:

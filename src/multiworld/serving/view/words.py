@@ -77,14 +77,8 @@ def condition(shown: Shown) -> tuple[str, str]:
     """Return how the whole deployment stands: the tone, and a sentence."""
     if shown.silent:
         return "warn", f"the controller does not answer ({shown.silent.why}); requests go on without it"
-    if shown.stopping:
-        return "warn", "stopping"
-    if shown.missing:
-        return "bad", f"not ready: {shown.missing}"
-    if shown.trouble:
-        last = "" if shown.failure is None else f"; the last: {shown.failure.error}".splitlines()[0]
-        return shown.trouble.tone, f"ready, but {shown.trouble.text}{last}"
-    return "good", "ready"
+    last = f"; the last: {shown.failure.error}".splitlines()[0] if shown.failure else ""
+    return shown.condition.tone, shown.condition.text + last
 
 
 def summary(shown: Shown) -> str:

@@ -2,8 +2,8 @@ const tones = {"worker failed": "bad", "agent lost": "bad", "giving up": "bad", 
   "waiting": "warn", "draining": "warn", "interrupted": "warn", "generation": "good", "agent joined": "calm",
   "takeover": "warn", "drained": "calm", "scaled": "calm"};
 const columns = ["Agent", "State", "Ranks", "Worlds", "Restarts", "Devices"];
-const kept = 200, events = [], recent = 60, askAgain = 2000;
-let seen = 0, job = null, now = null, failures = [], picked = null, isLost = false, asking = 0;
+const kept = 200, recent = 60;
+let seen = 0, job = null, now = null, failures = [];
 
 function ranges(numbers) {
   const parts = [];
@@ -13,11 +13,6 @@ function ranges(numbers) {
   }
   return parts.map(([from, to]) => from === to ? from : from + "–" + to).join(", ") || "–";
 }
-function linked(text) {  // addresses in texts, such as those of serving's pages, can be followed
-  return text.split(/(https?:\/\/[^\s<>"'()]+)/).map((part, index) =>
-    index % 2 ? make("a", {href: part, rel: "noreferrer"}, part) : part);
-}
-function times(number) { return number === 1 ? "once" : number + " times"; }
 function since(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   return `${new Date(seconds * 1000).toLocaleString([], {hour12: false})} (${age(Math.max(0, Date.now() / 1000 - seconds))})`;
@@ -34,10 +29,10 @@ function chip(worker) {
     `${times(worker.restarts)}, ${worker.restarts_left} restarts left`;
   const made = make("button", {type: "button", className: "chip " + worker.state, title}, rank);
   made.setAttribute("aria-label", title);
-  made.setAttribute("aria-expanded", String(worker.rank !== null && worker.rank === picked));
+  made.setAttribute("aria-expanded", String(worker.rank !== null && worker.rank === chosen));
   made.dataset.rank = rank;
   if (worker.restarts) made.append(make("i", {}, " ↻" + worker.restarts));
-  if (worker.rank !== null) made.addEventListener("click", () => pick(worker.rank === picked ? null : worker.rank));
+  if (worker.rank !== null) made.addEventListener("click", () => choose(worker.rank === chosen ? null : worker.rank));
   return made;
 }
 function agentRow(agent, workers) {
@@ -48,7 +43,7 @@ function agentRow(agent, workers) {
   const chips = workers.length ? workers.map(chip) : [make("span", {className: "none"}, "no ranks")];
   const row = make("tr", {}, host, state, make("td", {className: "ranks"}, ...chips),
     make("td", {}, String(agent.worlds.length)), make("td", {}, String(agent.restarts)),
-    make("td", {className: "devices"}, agent.devices));
+    make("td", {className: "devices"}, agent.devices || "–"));
   columns.forEach((label, index) => { row.cells[index].dataset.label = label; });
   return row;
 }
@@ -57,86 +52,58 @@ function showAgents() {
   const byAgent = new Map(now.agents.map(agent => [agent.id, []]));
   for (const worker of now.workers) if (byAgent.has(worker.agent)) byAgent.get(worker.agent).push(worker);
   at("agents").replaceChildren(...now.agents.map(agent => agentRow(agent, byAgent.get(agent.id))));
-  if (focused) focusOn(focused);
+  if (focused) chipOf(focused)?.focus({preventScroll: true});
 }
-function focusOn(rank) {
-  const found = document.querySelector(`#agents [data-rank="${rank}"]`);
-  if (found) found.focus({preventScroll: true});
-}
+function chipOf(rank) { return document.querySelector(`#agents [data-rank="${rank}"]`); }
 
-// ---- one rank: its process, its last failure and its last lines
+// ---- one rank
 
-function pick(rank) {
-  const before = picked;
-  picked = rank;
-  asking += 1;
-  at("detail").hidden = rank === null;
-  showAgents();
-  if (rank === null) { focusOn(before); return; }
-  put(at("lines"), "…");
-  showDetail();
-  at("detail").focus();
-  at("detail").scrollIntoView({block: "nearest"});
-  askLines(asking);
-}
-function showDetail() {
-  const worker = now.workers.find(each => each.rank === picked);
-  if (!worker) return;
-  put(at("who"), `Rank ${picked}`);
-  const facts = {State: worker.state, Host: worker.host ?? "–", Pid: worker.pid ?? "–", Since: since(worker.since),
-    Restarts: worker.restarts, "Restarts left": worker.restarts_left, Worlds: worker.worlds.join(", ") || "–"};
-  at("facts").replaceChildren(...Object.entries(facts).map(([term, value]) =>
-    make("div", {}, make("dt", {}, term), make("dd", {}, String(value)))));
-  const failure = failures.filter(each => each.rank === picked).pop();
-  at("trouble").replaceChildren(...failure ? [make("h2", {}, "Last failure"), ...told(failure)] : []);
-}
-async function askLines(number) {
-  if (number !== asking || picked === null) return;
-  const query = new URLSearchParams(location.search);
-  query.set("rank", picked);
-  let lines = [];
-  try {
-    const answer = await fetch("logs?" + query);
-    lines = answer.ok ? (await answer.json()).lines : [await answer.text()];
-  } catch { lines = ["The lines cannot be read: the page is not connected."]; }
-  if (number !== asking) return;
-  const text = lines.join("\n") || "It has written nothing.", pane = at("lines");
-  if (pane.textContent !== text) {
-    pane.replaceChildren(...linked(text));
-    pane.scrollTop = pane.scrollHeight;
-  }
-  setTimeout(askLines, askAgain, number);
-}
+panel = {
+  show() {
+    const worker = workerOf(chosen), failure = failures.filter(each => each.rank === chosen).pop();
+    put(at("who"), worker ? `Rank ${chosen}` : `Rank ${chosen} is gone`);
+    showFacts(!worker ? [] : [["State", worker.state], ["Host", worker.host], ["Pid", worker.pid],
+      ["Since", since(worker.since)], ["Restarts", worker.restarts], ["Restarts left", worker.restarts_left],
+      ["Worlds", worker.worlds.join(", ") || "–"]]);
+    showTrouble(failure && `Last failure, at ${clock(failure.at)}: ${failure.text}`, failure && evidence(failure));
+  },
+  marks: showAgents,
+  linesOf(rank) {
+    const query = new URLSearchParams(location.search);
+    query.set("rank", rank);
+    return "logs?" + query;
+  },
+  openerOf: chipOf,
+  copied: rank => String(workerOf(rank)?.pid ?? ""),
+};
+put(at("detail").querySelector(".copy"), "copy pid");
+function workerOf(rank) { return now.workers.find(each => each.rank === rank); }
 
 // ---- failures
 
-function told(failure) {
-  const parts = [make("div", {}, make("b", {}, failure.text), ` · ${clock(failure.at)}`)];
-  const evidence = failure.traceback || failure.last_lines.join("\n");
-  if (evidence) parts.push(make("pre", {tabIndex: 0}, evidence));
-  return parts;
-}
+function evidence(failure) { return failure.traceback || failure.last_lines.join("\n"); }
 function showFailures(all) {
   failures = all;
   const open = new Set([...document.querySelectorAll("#failures details[open]")].map(each => each.dataset.id));
   at("failed").hidden = !all.length;
   at("failures").replaceChildren(...all.slice().reverse().map(failure => {
-    const [, ...evidence] = told(failure), id = `${failure.at} ${failure.rank}`;
+    const wrote = evidence(failure), id = `${failure.at} ${failure.rank}`;
     const made = make("details", {open: open.has(id)}, make("summary", {}, `${clock(failure.at)} rank ${failure.rank} ` +
       `on ${failure.hostname} (pid ${failure.pid}): `, make("b", {}, failure.text)),
-      ...evidence.length ? evidence : [make("span", {className: "none"}, "It wrote nothing.")]);
+      wrote ? make("pre", {tabIndex: 0}, wrote) : make("span", {className: "none"}, "It wrote nothing."));
     made.dataset.id = id;
     return made;
   }));
-  if (picked !== null) showDetail();
+  if (chosen !== null) panel.show();
   showBanner();
 }
 
 // ---- the job
 
 function showBanner() {
-  if (isLost) {
-    banner("lost", "Not connected: the job has ended, or another agent coordinates it now. What is shown is old.");
+  if (!isLive) {
+    banner("lost", "Not connected: the job has ended, or another agent coordinates it now. What is shown is of " +
+      `${clock(lostAt)}.`);
     return;
   }
   if (!now) { banner("warn", "This agent does not coordinate the job."); return; }
@@ -159,18 +126,17 @@ function showBanner() {
   } else { banner("", "All workers run, or have ended well."); }
 }
 function showStatus(status) {
-  if (job !== null && status.job !== job) { seen = 0; events.length = 0; }  // it is at this address now
+  if (job !== null && status.job !== job) { seen = 0; at("events").replaceChildren(); }  // it is at this address now
   now = status;
   job = status.job;
   document.title = `${status.job} · multiworld`;
-  put(at("job"), status.job);
+  put(at("name"), status.job);
   put(at("phase"), status.phase);
   name(at("phase"), "pill " + status.phase);
-  put(at("policy"), `restart policy ${status.policy}`);
   showSince();
   const nodes = status.nodes, running = status.workers.filter(each => each.state === "running").length;
   const scaled = nodes.wanted === nodes.max ? "" : `, scaled to ${nodes.wanted}`;
-  const bounds = `${nodes.min}:${nodes.max}${scaled}`;
+  const bounds = `${nodes.min === nodes.max ? nodes.min : `${nodes.min} to ${nodes.max}`}${scaled}`;
   at("tiles").replaceChildren(tile(status.generation, "generation"), tile(nodes.active, `hosts with ranks (${bounds})`),
     tile(`${running} of ${status.workers.length}`, "workers running"), tile(status.worlds.length, "worlds"),
     tile(status.restarts, "restarts"));
@@ -178,29 +144,26 @@ function showStatus(status) {
   at("worlds").replaceChildren(...status.worlds.map(world =>
     make("div", {}, make("b", {}, world.name), make("small", {}, "ranks " + ranges(world.ranks)))));
   if (!status.worlds.length) at("worlds").append(make("span", {className: "none"}, "No world has members now."));
-  if (picked !== null) showDetail();
+  if (chosen !== null) panel.show();
   showBanner();
 }
-function showSince() { put(at("since"), now && now.began_at ? "since " + since(now.began_at) : ""); }
+function showSince() {
+  if (now) put(at("about"), `${now.began_at ? `since ${since(now.began_at)} · ` : ""}restart policy ${now.policy}`);
+}
 function showEvents(more) {
   const news = more.filter(event => event.number > seen);
   if (!news.length) return;
-  events.push(...news);
   seen = news[news.length - 1].number;
-  events.splice(0, events.length - kept);
-  at("events").replaceChildren(...events.slice().reverse().map(event => {
-    const about = `${event.kind}, generation ${event.generation}, term ${event.term}`;
-    const at = new Date(event.at * 1000).toISOString();
-    return make("li", {className: tones[event.kind] || "", title: about},
-      make("time", {dateTime: at}, clock(event.at)), ...linked(event.text));
-  }));
+  showNews(news.map(event => {
+    const made = entry(event, tones[event.kind] || "", clock(event.at), ...linked(event.text));
+    made.title = `${event.kind}, generation ${event.generation}, term ${event.term}`;
+    return made;
+  }), kept);
 }
 
 // ---- from the server
 
-at("close").addEventListener("click", () => pick(null));
 document.addEventListener("keydown", event => {
-  if (event.key === "Escape" && picked !== null) pick(null);
   const step = {ArrowLeft: -1, ArrowRight: 1}[event.key], chips = [...document.querySelectorAll("#agents .chip")];
   const next = step && chips[chips.indexOf(document.activeElement) + step];
   if (next && chips.includes(document.activeElement)) next.focus();
@@ -211,9 +174,4 @@ const known = first();
 if (known) { showStatus(known.status); showFailures(known.failures); showEvents(known.events); }
 showBanner();
 setInterval(() => { showSince(); showBanner(); }, 5000);
-const source = new EventSource("events" + location.search);
-for (const [kind, show] of [["status", showStatus], ["failures", showFailures], ["events", showEvents]]) {
-  source.addEventListener(kind, message => show(JSON.parse(message.data)));
-}
-source.onopen = () => { isLost = false; name(at("link"), ""); put(at("link"), "live"); showBanner(); };
-source.onerror = () => { isLost = true; name(at("link"), "lost"); put(at("link"), "not connected"); showBanner(); };
+follow("events", {status: showStatus, failures: showFailures, events: showEvents}, showBanner);

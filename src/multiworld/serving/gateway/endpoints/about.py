@@ -104,7 +104,7 @@ class About:
     def docs(self) -> Answer:
         """A page that shows the document, for people, and tries ``/infer``."""
         document = Document(__package__)
-        return html_answer(document.page(self._served.name, self._description), document.policy)
+        return html_answer(document.page(f"{self._served.name} · multiworld", self._description), document.policy)
 
     def home(self) -> Answer:
         return Answer(307, "text/plain; charset=utf-8", [b"see /docs\n"], {"location": "/docs"})

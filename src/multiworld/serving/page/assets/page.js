@@ -3,9 +3,9 @@ const glyphs = {good: "●", calm: "◔", warn: "◑", bad: "✕"}, marks = {war
 const order = ["fault", "replica", "scaling", "update"];
 const labels = {fault: "faults", replica: "starts and replacements", scaling: "scaling", update: "updates",
   other: "other", world: "worlds"};
-const hidden = new Set(["world"]);
+const hidden = new Set(["world"]), path = location.pathname.replace(/[/]$/, "");
 const narrow = matchMedia("(max-width: 700px)");
-let run = null, graph = null, snapshot = null, points = [], events = [], picked = null, chosen = null, isLive = true, heard = 0;
+let run = null, graph = null, snapshot = null, points = [], events = [], picked = null;
 function draw(tag, attributes, ...children) {
   const made = document.createElementNS(svgSpace, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -23,6 +23,7 @@ function time(seconds) {
   if (seconds >= 1) return seconds.toFixed(2) + " s";
   return (seconds * 1000).toFixed(seconds >= 0.1 ? 0 : seconds >= 0.01 ? 1 : 2) + " ms";
 }
+function bounds([fewest, most]) { return most === null ? `${fewest} or more` : `${fewest}–${most}`; }
 function batch(size) { return size === null || size === undefined ? "–" : size.toFixed(1); }
 function share(value) { return value === null || value === undefined ? "–" : Math.round(value * 100) + " %"; }
 function size(bytes) { return bytes >= 1e6 ? (bytes / 1e6).toFixed(1) + " MB" : Math.round(bytes / 1e3) + " kB"; }
@@ -143,7 +144,7 @@ function showNumbers() {
     name(part.box, "stage " + (each.trouble ? each.trouble.tone : ""));
     name(part.below, each.trouble ? each.trouble.tone : "faint");
     put(part.below, each.trouble ? `${marks[each.trouble.tone]} ${each.trouble.percent} failed${version}` :
-      `${rate(each.rate)} · ${share(each.utilisation)} busy${version}`);
+      each.rate === null ? "no numbers yet" : `${rate(each.rate)} · ${share(each.utilisation)} busy${version}`);
   }
   for (const each of snapshot.replicas) {
     const part = parts.get(each.id);
@@ -168,142 +169,121 @@ function showNumbers() {
 }
 function fill(part, texts) { if (part) texts.forEach((text, index) => put(part.lines[index], text)); }
 
-// ---- tables: rows stay, cells change
+// ---- tables: rows stay, cells change. Each column: heading, what a row says there, class, tone
 
-function table(id, rows) {
+const stateColumn = ["State", each => `${glyphs[tone(each)]} ${stateOf(each)}`, "", tone];
+const pidColumn = ["Pid", each => String(each.pid ?? "–"), "n"], hostColumn = ["Host", each => each.host];
+const cpuColumn = ["CPU", each => share(each.cpu), "n"], memoryColumn = ["Memory", each => memory(each.memory_mb), "n"];
+const tables = {
+  stages: [["Stage", each => each.name],
+    ["Open", each => `${each.open} of ${each.desired}`, "n",
+      each => each.open < each.desired ? "warn" : ""],
+    ["Bounds", each => bounds(each.bounds), "n"], ["Rate", each => rate(each.rate), "n"],
+    ["Busy", each => share(each.utilisation), "n"], ["Service", each => time(each.service_s), "n"],
+    ["Batch", each => batch(each.batch), "n"], ["Queue", each => count(each.queue), "n"],
+    ["Version", each => each.updating_to ? `${each.version} → ${each.updating_to}` : String(each.version), "n"],
+    ["", each => each.note || (each.trouble ? `${marks[each.trouble.tone]} ${each.trouble.percent} failed` : ""), "note"]],
+  gateways: [["Gateway", each => each.id], stateColumn, pidColumn, hostColumn,
+    ["Open", each => count(each.open_requests), "n"], ["Waiting", each => count(each.waiting), "n"],
+    ["Rate", each => rate(each.rate), "n"], ["p50", each => time(each.p50_s), "n"], ["p95", each => time(each.p95_s), "n"],
+    ["p99", each => time(each.p99_s), "n"], cpuColumn, memoryColumn],
+  hosts: [["Host", each => each.name], ["Address", each => each.address],
+    ["State", each => each.live ? "● connected" : "✕ lost", "", each => each.live ? "good" : "bad"],
+    ["Members", each => count(members().filter(one => one.host === each.name).length), "n"],
+    ["Capacity", each => each.capacity ? count(each.capacity) : "–", "n"]],
+  replicas: [["Replica", each => each.id], stateColumn, pidColumn, hostColumn, ["Version", each => String(each.version), "n"],
+    ["Queue", each => count(each.queue), "n"], ["In hand", each => count(each.in_flight), "n"],
+    ["Window", each => limit(each.window) || "–", "n"], ["Rate", each => rate(each.rate), "n"],
+    ["Service", each => time(each.service_s), "n"], ["Batch", each => batch(each.batch), "n"],
+    ["Busy", each => share(each.utilisation), "n"], ["Done", each => count(each.done), "n"],
+    ["Failed", each => count(each.failed), "n", each => each.trouble ? each.trouble.tone : ""],
+    ["Held", each => size(each.held_bytes), "n"], cpuColumn, memoryColumn, ["Age", each => age(each.age_s), "n"]],
+};
+for (const [id, columns] of Object.entries(tables)) {
+  const heads = columns.map(([heading, , look]) => make("th", {scope: "col", className: look || ""}, heading));
+  const scroll = make("div", {className: "scroll", tabIndex: 0},
+    make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {id})));
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", id);
+  at("tables").append(make("section", {className: "card"}, make("h2", {}, id), scroll));
+}
+function members() { return [...snapshot.replicas, ...snapshot.gateways]; }
+function table(id) {
   const body = at(id), known = new Map([...body.rows].map(row => [row.dataset.id, row]));
-  rows.forEach(([key, cells], index) => {
-    const row = known.get(key) || make("tr", {});
+  snapshot[id].forEach((each, index) => {
+    const key = each.id || each.name, row = known.get(key) || newRow(key, tables[id].length, Boolean(each.id));
     known.delete(key);
-    row.dataset.id = key;
-    while (row.cells.length < cells.length) row.append(make("td", {}));
-    cells.forEach(([text, look], column) => {
-      put(row.cells[column], text);
-      if (row.cells[column].className !== (look || "")) row.cells[column].className = look || "";
+    tables[id].forEach(([, says, look, tone], column) => {
+      const cell = row.cells[column];
+      put(cell.firstElementChild || cell, says(each));
+      name(cell, `${look || ""} ${tone ? tone(each) : ""}`.trim());
     });
     if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
   });
   for (const row of known.values()) row.remove();
 }
-function showTables() {
-  table("stages", snapshot.stages.map(each => [each.name, [[each.name], [`${each.open} of ${each.desired}`,
-    each.open < each.desired ? "n warn" : "n"], [each.bounds.join("–"), "n"], [rate(each.rate), "n"],
-    [share(each.utilisation), "n"], [time(each.service_s), "n"], [batch(each.batch), "n"],
-    [count(each.queue), "n"], [each.updating_to ?
-    `${each.version} → ${each.updating_to}` : String(each.version), "n"], [each.note, "note"]]]));
-  table("replicas", snapshot.replicas.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,
-    tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [String(each.version), "n"], [count(each.queue), "n"],
-    [count(each.in_flight), "n"], [limit(each.window) || "–", "n"], [rate(each.rate), "n"], [time(each.service_s), "n"],
-    [batch(each.batch), "n"], [share(each.utilisation), "n"], [count(each.done), "n"],
-    [count(each.failed), each.trouble ? "n " + each.trouble.tone : "n"],
-    [size(each.held_bytes), "n"], [share(each.cpu), "n"], [memory(each.memory_mb), "n"], [age(each.age_s), "n"]]]));
-  table("gateways", snapshot.gateways.map(each => [each.id, [[each.id], [`${glyphs[tone(each)]} ${stateOf(each)}`,
-    tone(each)], [String(each.pid ?? "–"), "n"], [each.host], [count(each.open_requests), "n"],
-    [count(each.waiting), "n"], [rate(each.rate), "n"], [time(each.p50_s), "n"], [time(each.p95_s), "n"],
-    [time(each.p99_s), "n"], [share(each.cpu), "n"], [memory(each.memory_mb), "n"]]]));
-  const members = [...snapshot.replicas, ...snapshot.gateways];
-  table("hosts", snapshot.hosts.map(each => [each.name, [[each.name], [each.address],
-    each.live ? ["● connected", "good"] : ["✕ lost", "bad"],
-    [count(members.filter(one => one.host === each.name).length), "n"],
-    [each.capacity ? count(each.capacity) : "–", "n"]]]));
+function newRow(key, width, isMember) {
+  const row = make("tr", {}, ...Array.from({length: width}, () => make("td", {})));
+  row.dataset.id = key;
+  if (isMember) row.cells[0].append(make("button", {type: "button", className: "who", title: `show ${key}`}));
+  if (isMember) row.addEventListener("click", () => { if (!String(getSelection())) choose(key); });
+  return row;
 }
+function showTables() { for (const id of Object.keys(tables)) table(id); }
 
-// ---- one member: what is known of it
+// ---- one member
 
-function choose(id) {
-  chosen = id;
-  put(at("lines"), "");
-  showDetail();
-  showLines();
-  showNumbers();
-  for (const row of document.querySelectorAll("#replicas tr")) row.classList.toggle("picked", row.dataset.id === id);
-  if (id) at("detail").scrollIntoView({block: "nearest"});
-}
-function showDetail() {
-  const box = at("detail");
-  box.hidden = chosen === null;
-  if (chosen === null || !snapshot) return;
-  const found = [...snapshot.replicas, ...snapshot.gateways].find(each => each.id === chosen);
-  put(box.querySelector("h2"), found ? chosen : `${chosen} is gone`);
-  const stage = found && snapshot.stages.find(each => each.name === found.stage);
-  facts(box.querySelector("dl"), !found ? [] : [["state", stateOf(found)], ["pid", String(found.pid ?? "–")],
-    ["host", found.host], ["age", age(found.age_s)], ["rate", rate(found.rate)], ["memory", memory(found.memory_mb)],
-    ...(stage ? [["stage", stage.name], ["version", String(found.version)], ["queue", count(found.queue)],
-      ["batch", batch(found.batch)], ["done", count(found.done)], ["failed", count(found.failed)]] : [])]);
-  const failure = [stage && stage.failure, snapshot.failure].find(each => each && each.member === chosen);
-  const failed = box.querySelector(".failed");
-  failed.hidden = !failure;
-  if (failure) {
-    put(failed.querySelector("h3"), `the last error (${failure.count} times): ${failure.error.split("\n")[0]}`);
-    put(failed.querySelector("pre"), failure.traceback || failure.error);
-  }
-}
-async function showLines() {
-  const member = chosen;
-  if (member === null || !isLive) return;
-  const query = new URLSearchParams(location.search);
-  query.set("member", member);
-  try {
-    const answer = await fetch(`${location.pathname.replace(/[/]$/, "")}/lines?${query}`);
-    const {lines} = answer.ok ? await answer.json() : {lines: []};
-    if (member === chosen) put(at("lines"), lines.join("\n") || "–");
-  } catch (error) {  // the gateway is gone: the page says so, and asks again
-    put(at("lines"), "–");
-  }
-}
-setInterval(showLines, 2000);
-function facts(list, pairs) {
-  while (list.children.length > pairs.length) list.lastChild.remove();
-  pairs.forEach(([label, value], index) => {
-    if (!list.children[index]) list.append(make("div", {}, make("dt", {}), make("dd", {})));
-    put(list.children[index].children[0], label);
-    put(list.children[index].children[1], value);
-  });
-}
-async function copy(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const field = make("textarea", {value: text});  // where the page comes over plain HTTP from another host
-  document.body.append(field);
-  field.select();
-  document.execCommand("copy");
-  field.remove();
-}
-at("detail").querySelector(".close").addEventListener("click", () => choose(null));
-at("detail").querySelector(".copy").addEventListener("click", async ({target}) => {
-  await copy(chosen);
-  put(target, "copied");
-  setTimeout(() => put(target, "copy id"), 1500);
-});
-for (const id of ["replicas", "gateways"]) at(id).addEventListener("click", ({target}) => {
-  const row = target.closest("tr");
-  if (row && !String(getSelection())) choose(row.dataset.id);
-});
-
+panel = {
+  show() {
+    if (!snapshot) return;
+    const found = members().find(each => each.id === chosen);
+    put(at("who"), found ? chosen : `${chosen} is gone`);
+    const stage = found && snapshot.stages.find(each => each.name === found.stage);
+    showFacts(!found ? [] : [["State", stateOf(found)], ["Pid", found.pid], ["Host", found.host], ["Age", age(found.age_s)],
+      ["Rate", rate(found.rate)], ["Memory", memory(found.memory_mb)],
+      ...(stage ? [["Stage", stage.name], ["Version", found.version], ["Queue", count(found.queue)],
+        ["Batch", batch(found.batch)], ["Done", count(found.done)], ["Failed", count(found.failed)]] : [])]);
+    const failure = [stage && stage.failure, snapshot.failure].find(each => each && each.member === chosen);
+    showTrouble(failure && `Last error (${times(failure.count)}): ${failure.error.split("\n")[0]}`,
+      failure && (failure.traceback || failure.error));
+  },
+  marks() {
+    showNumbers();
+    for (const row of document.querySelectorAll("#replicas tr, #gateways tr")) {
+      row.classList.toggle("picked", row.dataset.id === chosen);
+    }
+  },
+  linesOf(member) {
+    const query = new URLSearchParams(location.search);
+    query.set("member", member);
+    return `${path}/lines?${query}`;
+  },
+  openerOf: member => parts.get(member)?.group,
+  copied: member => member,
+};
 // ---- totals and curves
 
 function showStatus() {
-  if (!snapshot) { banner("warn", "Nothing is known of the deployment yet: its controller has not answered."); return; }
-  document.title = `${snapshot.ready ? "" : "✕ "}${snapshot.name} · multiworld`;
+  if (!snapshot) {
+    banner(isLive ? "warn" : "lost", isLive ? "Nothing is known of the deployment yet: its controller has not answered." :
+      "Not connected: the gateway has ended, or cannot be reached.");
+    return;
+  }
   put(at("name"), snapshot.name);
-  const phase = snapshot.stopping ? "stopping" : snapshot.resuming ? "resuming" : snapshot.ready ? "ready" : "unready";
-  const isKnown = isLive && !snapshot.silent;
-  put(at("phase"), phase === "unready" ? "not ready" : phase);
-  name(at("phase"), isKnown ? "pill " + phase : "pill");
-  put(at("epoch"), `routing epoch ${snapshot.epoch}`);
-  at("main").className = isKnown ? "" : "lost";
+  const {tone, text} = snapshot.condition, isKnown = isLive && !snapshot.silent;
+  document.title = `${isKnown ? marks[tone] || "" : "…"} ${snapshot.name} · multiworld`.trim();
+  put(at("phase"), snapshot.stopping ? "stopping" : snapshot.resuming ? "resuming" : snapshot.ready ? "ready" : "not ready");
+  name(at("phase"), isKnown ? "pill " + tone : "pill");
+  put(at("about"), `routing epoch ${snapshot.epoch}`);
   if (!isLive) {
-    banner("lost", `Not connected${heard ? `: what is shown is of ${clock(heard)}` : ""}.`);
+    banner("lost", `Not connected: the gateway has ended, or cannot be reached. What is shown is of ${clock(lostAt)}.`);
   } else if (snapshot.silent) {
     banner("lost", `The controller does not answer: ${snapshot.silent.why}. Requests go on without it; what is shown ` +
       `is of ${clock(snapshot.silent.since)}.`);
-  } else if (snapshot.missing) {
-    const since = snapshot.unready_s === null ? "" : ` for ${snapshot.unready_s} s`;
-    banner("bad", `✕ Not ready${since}: ${snapshot.missing}`);
-  } else if (snapshot.resuming) {
-    banner("warn", "The controller was started again; it waits for the members that ran before.");
-  } else if (snapshot.trouble) {
-    banner(snapshot.trouble.tone, `${marks[snapshot.trouble.tone]} ${snapshot.trouble.text}.`);
-  } else { banner("", snapshot.stopping ? "The deployment is being stopped." : "Every stage takes requests."); }
+  } else {
+    const since = snapshot.unready_s ? `, for ${age(snapshot.unready_s)}` : "";
+    banner(marks[tone] ? tone : "", `${marks[tone] || ""} ${text[0].toUpperCase()}${text.slice(1)}${since}.`.trim());
+  }
   showFailure(snapshot.failure);
   const totals = snapshot.totals;
   put(at("n-rate"), rate(totals.rate));
@@ -318,8 +298,7 @@ function showFailure(failure) {
   const box = at("failure");
   box.hidden = !failure;
   if (!failure) return;
-  const times = failure.count === 1 ? "once" : `${count(failure.count)} times`;
-  put(box.querySelector("summary"), `The last, at ${clock(failure.at)} in ${failure.member} (${times}): ` +
+  put(box.querySelector("summary"), `The last, at ${clock(failure.at)} in ${failure.member} (${times(failure.count)}): ` +
     failure.error.split("\n")[0]);
   put(box.querySelector("pre"), failure.traceback || failure.error);
 }
@@ -375,26 +354,23 @@ function shape(tone, x, y) {
 // ---- what happened
 
 function item(event) {
-  const made = make("li", {className: event.tone}, make("time", {dateTime: new Date(event.at * 1000).toISOString()},
-    `${clock(event.at)} · ${labels[event.category]}`), event.text);
-  if (event.member) {
-    const who = make("button", {type: "button", className: "who", title: `show ${event.member}`}, event.text);
-    who.addEventListener("click", () => choose(event.member));
-    made.lastChild.replaceWith(who);
-  }
+  const told = event.member ? make("button", {type: "button", className: "who", title: `show ${event.member}`},
+    event.text) : event.text;
+  const made = entry(event, event.tone, `${clock(event.at)} · ${labels[event.category]}`, told);
+  if (event.member) told.addEventListener("click", () => choose(event.member));
   if (event.detail) made.append(make("details", {}, make("summary", {}, "more"), make("pre", {}, event.detail)));
   return made;
 }
-function showEvents(all) {
-  const list = at("events"), shown = (all || events).filter(each => !hidden.has(each.category)).map(item).reverse();
-  if (all) list.prepend(...shown); else list.replaceChildren(...shown);
-  while (list.children.length > kept) list.lastChild.remove();
+function showEvents(news) { showNews(news.filter(each => !hidden.has(each.category)).map(item), kept); }
+function showAllEvents() {
+  at("events").replaceChildren();
+  showEvents(events);
 }
 for (const box of document.querySelectorAll("#filters input")) {
   box.checked = !hidden.has(box.value);
   box.addEventListener("change", () => {
     if (box.checked) hidden.delete(box.value); else hidden.add(box.value);
-    showEvents();
+    showAllEvents();
   });
 }
 
@@ -402,14 +378,13 @@ for (const box of document.querySelectorAll("#filters input")) {
 
 function isRun(other) {
   if (run === other) return;
-  if (run !== null) { points = []; events = []; graph = snapshot = null; showEvents(); }
+  if (run !== null) { points = []; events = []; graph = snapshot = null; showAllEvents(); }
   run = other;
 }
 function takeSnapshot(value) {
   snapshot = value;
-  if (value) heard = Date.now() / 1000;
   showStatus();
-  if (value) { showNumbers(); showTables(); showDetail(); }
+  if (value) { showNumbers(); showTables(); if (chosen !== null) panel.show(); }
 }
 function takeGraph(value) { graph = value; showGraph(); }
 function takePoints({points: more}) {
@@ -423,27 +398,6 @@ function takeEvents(more) {
   events = [...events, ...news].slice(-kept);
   showEvents(news);
 }
-function link(look, text) { name(at("link"), look); put(at("link"), text); }
-function connect() {
-  const source = new EventSource(location.pathname.replace(/[/]$/, "") + "/events" + location.search);
-  const hear = (kind, take) => source.addEventListener(kind, message => take(JSON.parse(message.data)));
-  hear("hello", value => isRun(value.run));
-  hear("graph", takeGraph);
-  hear("snapshot", takeSnapshot);
-  hear("series", takePoints);
-  hear("events", takeEvents);
-  source.onopen = () => {
-    isLive = true;
-    link("", "live");
-    showStatus();
-  };
-  source.onerror = () => {
-    isLive = false;
-    showStatus();
-    link("lost", "not connected: the gateway has ended or cannot be reached; trying again");
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 1000);
-  };
-}
 narrow.addEventListener("change", showGraph);
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; showGraph(); showCurves(); } });
@@ -453,4 +407,5 @@ takeEvents(known.events);
 takeSnapshot(known.snapshot);
 takeGraph(known.graph);
 takePoints(known.series);
-connect();
+follow(path + "/events", {hello: ({run}) => isRun(run), graph: takeGraph, snapshot: takeSnapshot, series: takePoints,
+  events: takeEvents}, showStatus);
