@@ -24,7 +24,12 @@ from .signals import ENDING, Signals
 
 __all__ = ["main", "run_host"]
 
-PRELOADED = ("multiworld.serving.hosts.member_process", "multiworld.serving.replica_program")  # as most members run
+# What most members run, and what the user's main module, which defines the works of a replica, imports itself.
+PRELOADED = (
+    "multiworld.serving.hosts.member_process",
+    "multiworld.serving.replica_program",
+    "multiworld.serving.pipeline",
+)
 CHUNK_BYTES = 64 * 1024
 
 
