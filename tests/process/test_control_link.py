@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from multiworld.process.link import BlockingLinks, Call, ControlLink, LinkLostError, on_event_loop, wait_for
+from multiworld.process.link import Call, ControlLink, LinkLostError, on_event_loop
+from multiworld.process.link.blocking import BlockingLinks, wait_for
 from multiworld.process.link.envelope import pack_asked
 from multiworld.testing import scaled
 from multiworld.wire.frames import Kind, pack_frame

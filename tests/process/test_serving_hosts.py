@@ -22,10 +22,12 @@ from typing import Any
 import pytest
 import torch
 
-from multiworld.process.link import BlockingLinks, ControlLink
+from multiworld.process.link import ControlLink
+from multiworld.process.link.blocking import BlockingLinks
 from multiworld.process.link.envelope import pack_answered, pack_asked
 from multiworld.serving.errors import DeploymentError
-from multiworld.serving.hosts import Host, HostHandle, Order, Reception, ask, start_host
+from multiworld.serving.hosts.client import ask
+from multiworld.serving.hosts.host import Host
 from multiworld.serving.hosts.messages import (
     HOST_EVENTS,
     HOST_ORDERS,
@@ -36,6 +38,7 @@ from multiworld.serving.hosts.messages import (
     Start,
     Stopping,
 )
+from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.questions import (
     ControllerQuestion,
     FilePiece,
@@ -45,6 +48,8 @@ from multiworld.serving.hosts.questions import (
     StatusOf,
     StatusTold,
 )
+from multiworld.serving.hosts.reception import Reception
+from multiworld.serving.hosts.start import HostHandle, start_host
 from multiworld.serving.member.exit_status import IN_VAIN, Ending
 from multiworld.serving.replica.black_box import carried
 from multiworld.testing import Relay, scaled
@@ -624,7 +629,7 @@ async def test_all_ends_with_the_process_that_started_it(tmp_path: Path, no_leak
     async with Desk(0) as desk:
         script = (
             "import asyncio, sys, time\n"
-            "from multiworld.serving.hosts import start_host\n"
+            "from multiworld.serving.hosts.start import start_host\n"
             f"handle = start_host(('127.0.0.1', {desk.port}), {TOKEN!r}, preload=[{HERE!r}])\n"
             "print(handle.pid, flush=True)\n"
             "time.sleep(1000)\n"

@@ -12,8 +12,11 @@ import multiworld as mw
 from multiworld.cli.main import main
 from multiworld.elastic.job.options import JobOptions
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
-from multiworld.serving.hosts import DeploymentFile, HostOptions, Reception, ask, find_deployment
+from multiworld.serving.hosts.client import ask
+from multiworld.serving.hosts.deployment_file import DeploymentFile, find_deployment
+from multiworld.serving.hosts.options import HostOptions
 from multiworld.serving.hosts.questions import Done, StatusOf, StatusTold
+from multiworld.serving.hosts.reception import Reception
 from multiworld.serving.pipeline import Cluster
 from multiworld.wire import token as token_module
 from multiworld.wire.token import check_token, warn_of_no_token, warn_of_weakness, weakness_is_told, weakness_of

@@ -13,7 +13,9 @@ from typing import Any
 from ..command_parser import CommandParser
 from ..extras import SERVING, install_extra, missing_modules
 from ..serving.errors import DeploymentError
-from ..serving.hosts import DeploymentRecord, ask, find_deployment, questions
+from ..serving.hosts import questions
+from ..serving.hosts.client import ask
+from ..serving.hosts.deployment_file import DeploymentRecord, find_deployment
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
 from ..wire.messages import to_json
 from ..world.liveness import DEFAULT_LEASE_S

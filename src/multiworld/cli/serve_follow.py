@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..serving.errors import DeploymentError
-from ..serving.hosts import ControllerCalls, ControllerLostError, DeploymentRecord, ask, conversation, find_deployment
+from ..serving.hosts.client import ControllerCalls, ControllerLostError, ask, conversation
+from ..serving.hosts.deployment_file import DeploymentRecord, find_deployment
 from ..serving.hosts.questions import EventsSince, EventsTold, LinesOfMembers, MembersLines
 from ..serving.hosts.recent_lines import LinesTold
 from ..wire.backoff import BackOff

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
@@ -104,7 +103,7 @@ def group_name() -> str:
     return f"{PACKAGE}_{digest.hexdigest()[:16]}"
 
 
-class SourceFinder(importlib.abc.MetaPathFinder):
+class SourceFinder:
     """Finds the sources of the modules that would else be found compiled."""
 
     def find_spec(

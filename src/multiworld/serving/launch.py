@@ -25,7 +25,9 @@ from ..wire.messages import Json, from_json, to_json
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
 from .graces import GRACE_S
-from .hosts import DeploymentFile, HostOptions, Order
+from .hosts.deployment_file import DeploymentFile
+from .hosts.options import HostOptions
+from .hosts.order import Order
 from .locked_folder import kept, works_folder
 
 if TYPE_CHECKING:

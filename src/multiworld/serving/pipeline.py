@@ -32,7 +32,8 @@ from .errors import DeploymentError
 from .flow.routing import make_policy
 from .graces import STOP_S
 from .graph import GATEWAY, Graph, Stage
-from .hosts import HostHandle, KeptHost, start_host
+from .hosts.kept_host import KeptHost
+from .hosts.start import HostHandle, start_host
 from .ingress.admission import Admission
 from .ingress.ingress import Front
 from .locked_folder import works_folder

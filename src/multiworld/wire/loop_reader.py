@@ -10,17 +10,19 @@ is woken finds nothing any more where it left it, neither in the caches nor, on 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import select
 import threading
 import time
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .processors import usable_processors
 from .spinning import QuickWaits
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["HOT_S", "KEPT_PATROL_S", "KEPT_S", "PATROL_S", "LoopReader", "LoopWatched"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 import logging
@@ -14,9 +13,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .loop_reader import LoopReader
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["IOHandler", "ProgressThread", "Timer", "weakly"]
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from ...errors import MessageError, MultiworldError, ReasonError
 from ...process.facts import unix_sockets
-from ...process.link import BlockingLinks, CallRefusedError, ControlLink, LinkLostError, wait_for
+from ...process.link import CallRefusedError, ControlLink, LinkLostError
+from ...process.link.blocking import BlockingLinks, wait_for
 from .messages import QUESTIONS, Lines, LogsOf, Question
 from .names import find_names, short_job
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import itertools
 import logging
@@ -10,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ...errors import MessageError, MultiworldError, ProtocolError
 from ...wire.connection import MAX_META_BYTES, Connection
@@ -19,6 +18,9 @@ from ...wire.messages import MAX_BYTES, MessageSet, from_json, to_json
 from ...wire.operation import Operation
 from .envelope import NOTE, Answered, Asked, pack_answered, pack_asked, unpack
 from .keep_alive import keep_alive
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Call", "CallRefusedError", "ControlLink", "LinkLostError", "as_json", "on_event_loop"]
 

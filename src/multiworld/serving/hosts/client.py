@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from ...errors import HandshakeError, MessageError
-from ...process.link import BlockingLinks, CallRefusedError, ControlLink, LinkLostError, wait_for
+from ...process.link import CallRefusedError, ControlLink, LinkLostError
+from ...process.link.blocking import BlockingLinks, wait_for
 from ...wire.addresses import show
 from ...wire.dialer import DialError
 from ...wire.token import check_token

@@ -37,7 +37,8 @@ from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.leadership.event_log import EventLog
 from multiworld.elastic.leadership.messages import AgentMessage, Answered, Asked, Attach
 from multiworld.elastic.logs.pump import LogPump
-from multiworld.process.link import CallRefusedError, wait_for
+from multiworld.process.link import CallRefusedError
+from multiworld.process.link.blocking import wait_for
 from multiworld.process.link.envelope import pack_asked
 from multiworld.wire.progress import ProgressThread
 from multiworld.world.link import Link

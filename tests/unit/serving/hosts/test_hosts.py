@@ -21,16 +21,9 @@ from multiworld.process.logs.console import open_consoles
 from multiworld.process.logs.lines import Labeller
 from multiworld.process.logs.lossy_console import LossyConsole
 from multiworld.serving.errors import DeploymentError, HostExhaustedError
-from multiworld.serving.hosts import (
-    DeploymentFile,
-    Host,
-    HostOptions,
-    Order,
-    deployment_file,
-    deployments_dir,
-    find_deployment,
-    list_deployments,
-)
+from multiworld.serving.hosts import deployment_file
+from multiworld.serving.hosts.deployment_file import DeploymentFile, deployments_dir, find_deployment, list_deployments
+from multiworld.serving.hosts.host import Host
 from multiworld.serving.hosts.lines import LineSplitter, to_line
 from multiworld.serving.hosts.messages import (
     HOST_ORDERS,
@@ -42,6 +35,8 @@ from multiworld.serving.hosts.messages import (
     Start,
     Started,
 )
+from multiworld.serving.hosts.options import HostOptions
+from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.owner_messages import OWNER_SAYS, TO_OWNER, Ready
 from multiworld.serving.hosts.signals import Signals
 from multiworld.serving.member.exit_status import Ending

@@ -14,8 +14,8 @@ import pytest
 
 from multiworld.process.spawn.entrypoint import EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer, Launch, Started
-from multiworld.serving.hosts import Order
 from multiworld.serving.hosts.members import Members
+from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.output import Outputs
 from multiworld.testing import scaled
 from multiworld.wire.progress import ProgressThread

@@ -11,9 +11,11 @@ from contextlib import ExitStack
 import pytest
 
 from multiworld.process.link import ControlLink
-from multiworld.serving.hosts import Host, Reception, ask
+from multiworld.serving.hosts.client import ask
+from multiworld.serving.hosts.host import Host
 from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello
 from multiworld.serving.hosts.questions import ControllerQuestion, StatusOf, StatusTold
+from multiworld.serving.hosts.reception import Reception
 from multiworld.testing import scaled
 from multiworld.wire.admission import MAX_UNPROVEN
 
