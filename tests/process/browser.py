@@ -79,12 +79,69 @@ class Browser:
             await asyncio.sleep(0.02)
         return time.monotonic() - began
 
+    async def press(self, key: str, times: int = 1) -> None:
+        """Press a key, as a user does: what has the focus gets it."""
+        code, text = KEYS[key]
+        fields = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        for _ in range(times):
+            await self.tell("Input.dispatchKeyEvent", type="keyDown", text=text, **fields)
+            await self.tell("Input.dispatchKeyEvent", type="keyUp", **fields)
+
+    async def is_dark(self, dark: bool) -> None:
+        """Prefer dark colors, or light ones."""
+        wanted = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.tell("Emulation.setEmulatedMedia", features=[wanted])
+
+    async def named(self, role: str) -> list[str]:
+        """Return the names of what has a role in the accessibility tree, as a screen reader says them."""
+        nodes = (await self.tell("Accessibility.getFullAXTree"))["nodes"]
+        shown = [node for node in nodes if not node["ignored"] and node["role"]["value"] == role]
+        return [node.get("name", {}).get("value", "") for node in shown]
+
+    async def faint(self) -> list[str]:
+        """Return what text has too little contrast: less than 4.5, or 3 if it is large (WCAG 2.2, 1.4.3)."""
+        found: list[str] = await self.find(FAINT)
+        return found
+
     async def picture(self, path: Path) -> None:
         shot = await self.tell("Page.captureScreenshot")
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
 TEXT = "document.body.innerText"
+KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowRight": (39, "")}
+FAINT = """(() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const over = (colors, opacity) => {  // the last one is in front; all but the first may be dimmed
+    const paint = (color, alpha) => {
+      Object.assign(canvas, {globalAlpha: alpha, fillStyle: color});
+      canvas.fillRect(0, 0, 1, 1);
+    };
+    canvas.clearRect(0, 0, 1, 1);
+    for (const color of colors) paint(color, 1);
+    paint(getComputedStyle(document.body).backgroundColor, 1 - opacity);
+    const linear = [...canvas.getImageData(0, 0, 1, 1).data].map(each => each / 255)
+      .map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), node = walker.currentNode.parentElement;
+    if (!text || node.closest("script, style, svg, [hidden]") || !node.checkVisibility()) continue;
+    const behind = [];
+    let opacity = 1;
+    for (let each = node; each; each = each.parentElement) {
+      behind.unshift(getComputedStyle(each).backgroundColor);
+      opacity *= getComputedStyle(each).opacity;
+    }
+    const look = getComputedStyle(node);
+    const [one, other] = [behind, [...behind, look.color]].map(each => over(each, opacity));
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    const isLarge = parseFloat(look.fontSize) >= 24 || parseFloat(look.fontSize) >= 18.66 && look.fontWeight >= 700;
+    if (contrast < (isLarge ? 3 : 4.5)) found.push(`${contrast.toFixed(2)} ${look.color}: ${text.slice(0, 40)}`);
+  }
+  return [...new Set(found)];
+})()"""
 
 
 @asynccontextmanager

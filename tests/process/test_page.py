@@ -53,8 +53,10 @@ class Shown:
             Event(number=number, at=1.0, kind="restart", text=self.text.format(number), generation=1, term=1)
             for number in range(1, self.happened + 1)
         )
+        status = job_status(self.job)
+        workers = tuple(replace(each, pid=None if each.rank is None else 7000 + each.rank) for each in status.workers)
         return Snapshot(
-            status=job_status(self.job),
+            status=replace(status, workers=workers),
             events=events,
             last_number=self.happened,
             counts={"restart": self.happened},

@@ -29,6 +29,8 @@ async def test_a_rank_shows_its_process_and_its_last_lines(tmp_path: Path) -> No
             await driven.until("at('lines').textContent === 'rank 1 serves at http://127.0.0.1:8000'")
             assert await driven.find("at('lines').querySelector('a').href") == "http://127.0.0.1:8000/"
             assert "Restarts left" in await driven.find("at('facts').innerText")
+            shown = await driven.find("[...at('facts').children].map(each => each.innerText.split('\\n'))")
+            assert {("Pid", "7001"), ("Restarts left", "3")} <= set(map(tuple, shown))
             assert await driven.find(RANK.format(1) + ".getAttribute('aria-expanded')") == "true"
             await driven.find(RANK.format(2) + ".click()")
             await driven.until("at('lines').textContent.includes('it does not answer')")

@@ -196,17 +196,28 @@ async def test_the_page_fits_a_narrow_screen(tmp_path: Path) -> None:
 
 async def test_failing_requests_turn_banner_and_stage_amber_and_then_red(tmp_path: Path) -> None:
     source = FakeSource()
-    source.now = failing(source.now, answered=1000, failed=0)
+
+    def failed(number: int, answered: int, calls: int) -> None:
+        source.now = failing(source.now, answered=answered, failed=number)
+        (replica,) = (each for each in source.now["replicas"] if each["id"] == "right-1")
+        replica["stats"]["calls"] = calls
+
+    failed(0, 1000, 100)
     async with serve_page(source) as url, browser(tmp_path) as driven:
         await driven.open(url)
         await driven.until("at('link').textContent === 'live'")
         assert await driven.find("at('failure').hidden")
-        source.now = failing(source.now, answered=1098, failed=2)
+        failed(2, 1098, 110)
         await driven.until("at('banner').className === 'warn' && at('banner').textContent.includes('(2.0 %)')")
         assert await driven.find("document.querySelectorAll('#graph .stage.warn').length") == 1
         assert "right-1 (2 times): ValueError: <bad> row" in await driven.find("at('failure').textContent")
         assert await driven.find("at('failure').querySelector('pre').textContent") == "T"
-        source.now = failing(source.now, answered=1098, failed=60)
+        assert await driven.find("document.title") == "◆ some · multiworld"
+        assert "% failed" in await driven.find("document.querySelector('[data-id=right] .note').textContent")
+        column = "[...document.querySelectorAll('th')].findLast(each => each.textContent === 'Batch').cellIndex"
+        batch = f"document.querySelector('[data-id=right-1] td').parentElement.cells[{column}].textContent"
+        assert await driven.find(batch) == "10.0", "requests in a call"
+        failed(60, 1098, 110)
         await driven.until("at('banner').className === 'bad' && document.querySelector('#graph .stage.bad')")
         assert driven.complaints == []
 
@@ -248,6 +259,8 @@ async def test_a_click_on_an_event_leads_to_its_replica_whose_id_can_be_copied(t
         await driven.until("at('lines').textContent === '[right-1] <line> 0\\n[right-1] <line> 1'")
         await driven.find("document.querySelector('#detail .copy').click()")
         await driven.until("document.querySelector('#detail .copy').textContent === 'copied'")
+        pasted = await driven.tell("Runtime.evaluate", expression="navigator.clipboard.readText()", awaitPromise=True)
+        assert pasted["result"]["value"] == "right-1"
         source.now["replicas"] = [each for each in source.now["replicas"] if each["id"] != "right-1"]
         await driven.until("at('detail').querySelector('h2').textContent === 'right-1 is gone'")
         await driven.find("document.querySelector('#detail .close').click()")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..control.members import parse_member
 from ..control.reports import GatewayCounts, ReplicaStatistics
@@ -27,6 +27,7 @@ __all__ = [
     "snapshot",
 ]
 
+MAX_ERROR = 300  # characters, for each of many replicas
 COUNTS = ("arrived", "done", "failed", "busy_s", "calls", "answered", "errors", "refused", "replayed", "retried")
 
 
@@ -95,6 +96,8 @@ class ShownReplica(ShownMember):
     held_bytes: int
     batch: float | None
     trouble: Trouble | None
+    failure: LastFailure | None
+    """In short: a traceback only comes with the stage's last failure."""
     rate: float | None
     service_s: float | None
     utilisation: float | None
@@ -314,10 +317,17 @@ def _replica(replica: ReplicaStatus, rates: Rates, slots: Slots, now: float) -> 
         held_bytes=stats.held_bytes,
         batch=round(((done or 0.0) + (failed or 0.0)) / calls, 1) if calls else None,
         trouble=trouble(*_recent([replica], rates, "done", "failed")),
+        failure=_brief(last_failure([replica])),
         rate=_rounded(done, 2),
         service_s=_rounded(stats.service_s, 6),
         utilisation=None if busy is None else round(min(1.0, busy), 3),
     )
+
+
+def _brief(failure: LastFailure | None) -> LastFailure | None:
+    if failure is None:
+        return None
+    return replace(failure, error=failure.error.partition("\n")[0][:MAX_ERROR], traceback="")
 
 
 def _gateway(gateway: GatewayStatus, rates: Rates) -> ShownGateway:

@@ -23,7 +23,7 @@ function time(seconds) {
   if (seconds >= 1) return seconds.toFixed(2) + " s";
   return (seconds * 1000).toFixed(seconds >= 0.1 ? 0 : seconds >= 0.01 ? 1 : 2) + " ms";
 }
-function bounds([fewest, most]) { return most === null ? `${fewest} or more` : `${fewest}–${most}`; }
+function bounds([fewest, most]) { return most === fewest ? String(most) : most === null ? `${fewest} or more` : `${fewest}–${most}`; }
 function batch(size) { return size === null || size === undefined ? "–" : size.toFixed(1); }
 function share(value) { return value === null || value === undefined ? "–" : Math.round(value * 100) + " %"; }
 function size(bytes) { return bytes >= 1e6 ? (bytes / 1e6).toFixed(1) + " MB" : Math.round(bytes / 1e3) + " kB"; }
@@ -243,9 +243,9 @@ panel = {
       ["Rate", rate(found.rate)], ["Memory", memory(found.memory_mb)],
       ...(stage ? [["Stage", stage.name], ["Version", found.version], ["Queue", count(found.queue)],
         ["Batch", batch(found.batch)], ["Done", count(found.done)], ["Failed", count(found.failed)]] : [])]);
-    const failure = [stage && stage.failure, snapshot.failure].find(each => each && each.member === chosen);
+    const failure = [stage, snapshot, found].map(each => each?.failure).find(each => each?.member === chosen);
     showTrouble(failure && `Last error (${times(failure.count)}): ${failure.error.split("\n")[0]}`,
-      failure && (failure.traceback || failure.error));
+      failure && (failure.traceback || failure.error.split("\n").slice(1).join("\n")));
   },
   marks() {
     showNumbers();
