@@ -8,4 +8,5 @@ from . import collective, conduct, disagreement, ending, giving_up, losses, movi
 __all__ = ["CHECKS"]
 
 MODULES = (moving, order, collective, disagreement, giving_up, ending, conduct, losses)
-CHECKS: dict[str, Check] = {check.name: check for module in MODULES for check in module.CHECKS}
+CHECKS = {check.name: check for module in MODULES for check in vars(module).values() if isinstance(check, Check)}
+"""Every check that one of the modules defines."""

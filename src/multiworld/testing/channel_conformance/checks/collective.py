@@ -21,8 +21,6 @@ from ..catalogue import ANY_SIZE, SEVERAL, by_members
 from ..stage import Stage
 from .moving import SHAPES, SIZES_BYTES
 
-__all__ = ["CHECKS"]
-
 AT_ONCE = 16  # collectives that are issued together, so that their ranks wait for each other less often
 LIMIT_BYTES = {1: 9 << 20, 2: 9 << 20, 3: 2 << 20}  # by world size: what all ranks send and receive adds up
 SMALL_LIMIT_BYTES = 200_000
@@ -256,19 +254,3 @@ async def what_cannot_be_reduced_is_refused_at_once(stage: Stage) -> None:
     tensor = stage.full(10, 1)
     await world.all_reduce(tensor)
     stage.check_full(tensor, stage.size, "the first all_reduce after those that were refused")
-
-
-CHECKS = [
-    broadcast_copies_the_roots_tensor,
-    all_gather_copies_every_ranks_tensor_to_all,
-    gather_copies_every_ranks_tensor_to_the_root,
-    scatter_copies_its_part_to_each_rank,
-    all_to_all_copies_between_all_pairs,
-    all_reduce_reduces_to_all,
-    reduce_reduces_to_the_root,
-    reduce_scatter_reduces_its_part_to_each_rank,
-    barrier_waits_for_all,
-    outputs_may_be_the_own_input,
-    results_are_the_same_bits_everywhere_and_every_time,
-    what_cannot_be_reduced_is_refused_at_once,
-]

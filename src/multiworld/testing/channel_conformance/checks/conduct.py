@@ -15,8 +15,6 @@ from ...tasks import together
 from ..catalogue import PAIR, SEVERAL, by_members
 from ..stage import Stage
 
-__all__ = ["CHECKS"]
-
 NUM_WORLDS = 6
 OWN_MESSAGES, OWN_BYTES = 8, 64 * 1024  # what a channel may say to itself meanwhile
 IDLE_S = 0.4
@@ -121,6 +119,3 @@ async def worlds_do_not_mix(stage: Stage) -> None:
     *kept, given_up = range(NUM_WORLDS)
     ending = give_up(worlds[given_up]) if stage.rank == 0 else worlds[given_up].wait_broken()
     await together(*(use(number) for number in kept), ending)
-
-
-CHECKS = [statistics_count, an_idle_channel_sleeps, worlds_do_not_mix]

@@ -12,8 +12,6 @@ import multiworld as mw
 from ..catalogue import SEVERAL, by_members
 from ..stage import Stage
 
-__all__ = ["CHECKS"]
-
 HANG_S = 6.0
 Issue = Callable[[mw.World], Coroutine[Any, Any, None]]
 
@@ -110,6 +108,3 @@ async def _check_works(stage: Stage, world: mw.World, what: str) -> None:
     tensor = stage.full(100, 1)
     await stage.in_time(world.all_reduce(tensor), HANG_S, f"the all_reduce after {what}")
     stage.check_full(tensor, stage.size, f"the all_reduce after {what}")
-
-
-CHECKS = [collectives_that_differ_fail_everywhere, roots_that_differ_hang_nobody]

@@ -19,8 +19,6 @@ from ..catalogue import PAIR, SEVERAL, THREE, by_members
 from ..stage import Stage
 from .giving_up import LARGE, SENTINEL, Lonely, lonely_operations
 
-__all__ = ["CHECKS"]
-
 NUM_CYCLES = 8
 RETURNED_S = 2.0
 LATE_S, SENT_NUMEL = 0.5, 2000
@@ -269,13 +267,3 @@ async def nothing_of_an_old_generation_reaches_a_new_one(stage: Stage) -> None:
         await stage.meet()
         await world.leave()
         await stage.meet()
-
-
-CHECKS = [
-    abort_ends_what_is_pending,
-    nothing_is_written_after_abort,
-    everything_is_given_back,
-    a_leave_delivers_what_was_sent,
-    the_last_collective_ends_well_for_who_comes_late,
-    nothing_of_an_old_generation_reaches_a_new_one,
-]

@@ -18,7 +18,7 @@ from ...tasks import together
 from ..catalogue import PAIR, SEVERAL, by_members
 from ..stage import Stage
 
-__all__ = ["CHECKS", "Lonely", "lonely_operations"]
+__all__ = ["Lonely", "lonely_operations"]
 
 DEADLINE_S = 0.2
 STUCK_S = 1.2  # for what can be stopped only by breaking the world, that takes a moment too
@@ -386,14 +386,3 @@ async def _or_broken(stage: Stage, operation: Coroutine[Any, Any, Any]) -> bool:
             raise
         return False
     return True
-
-
-CHECKS = [
-    an_operation_ends_at_its_deadline,
-    a_cancelled_task_ends_its_operation,
-    a_send_that_nobody_receives_ends_at_its_deadline,
-    a_receive_is_never_written_late,
-    a_message_that_nobody_heard_of_stays,
-    a_send_that_is_given_up_is_whole_or_not_at_all,
-    collectives_may_be_given_up_at_any_moment,
-]

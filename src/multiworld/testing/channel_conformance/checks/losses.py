@@ -14,8 +14,6 @@ from ..catalogue import ConformanceError, by_examiner
 if TYPE_CHECKING:
     from ..examiner import Examiner
 
-__all__ = ["CHECKS"]
-
 STORE_HOST = 0  # losing this member would stop the others from joining
 WITHIN_S = 0.15
 NUMELS: Mapping[str, Sequence[int]] = {"send": (1, 300_000, 2_500_000), "all_reduce": (1, 5_000, 300_000, 2_500_000)}
@@ -192,11 +190,3 @@ def _check_family(call: Call, error: str | None, bases: Iterable[str], what: str
 
 def _pause(seconds: float) -> None:
     threading.Event().wait(seconds)
-
-
-CHECKS = [
-    a_killed_member_breaks_its_worlds,
-    a_kill_disturbs_no_other_world,
-    a_stopped_member_is_given_up_and_fenced,
-    a_kill_while_a_world_forms_costs_only_time,
-]

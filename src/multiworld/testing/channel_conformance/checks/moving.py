@@ -16,7 +16,7 @@ from ...tasks import together
 from ..catalogue import PAIR, by_members
 from ..stage import Stage
 
-__all__ = ["CHECKS", "SHAPES", "SIZES_BYTES"]
+__all__ = ["SHAPES", "SIZES_BYTES"]
 
 SHAPES: Sequence[tuple[int, ...]] = ((), (0,), (1,), (3, 0, 2), (7,), (2, 3, 5), (1025,))
 SIZES_BYTES = [kilobytes * 1024 for kilobytes in (2, 16, 64, 128, 512, 1024, 8192)]
@@ -215,15 +215,3 @@ def _check_payload(stage: Stage, found: Any, sent: Any, what: str) -> None:
     stage.check(found_keys == keys, f"{what} returned {found_keys}, sent were {keys}")
     for key in keys:
         stage.check_same(found[key], sent[key], f"{what}, part {key!r},")
-
-
-CHECKS = [
-    every_dtype_and_shape_arrives,
-    every_size_arrives,
-    tensors_of_any_layout_arrive,
-    payloads_arrive_as_they_were_built,
-    tensors_and_payloads_are_the_same_messages,
-    memory_is_free_once_send_returns,
-    what_does_not_fit_fails_alone,
-    what_cannot_be_sent_is_refused_at_once,
-]

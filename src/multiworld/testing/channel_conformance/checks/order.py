@@ -11,8 +11,6 @@ from ...tasks import together
 from ..catalogue import PAIR, SEVERAL, by_members
 from ..stage import Stage
 
-__all__ = ["CHECKS"]
-
 NUMELS = (1, 1, 1, 700, 700, 20_000, 150_000, 600_000)
 
 
@@ -136,11 +134,3 @@ async def collectives_match_in_the_order_of_their_calls(stage: Stage) -> None:
     kinds = [stage.chance.choice((all_reduce, broadcast)) for _ in numels]
     operations = [kind(number) for number, kind in enumerate(kinds)]
     await together(*operations, *(pass_on(number) for number in range(0, len(numels), 4)))
-
-
-CHECKS = [
-    messages_of_a_tag_keep_their_order,
-    tags_do_not_block_each_other,
-    threads_and_tasks_share_a_world,
-    collectives_match_in_the_order_of_their_calls,
-]
