@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .deadlines import scaled, wait_until
+from .tasks import together
 
 __all__ = ["Path", "Relay"]
 
@@ -171,7 +172,7 @@ class Relay:
                 self.target_host, self.target_port, limit=CHUNK_BYTES
             )
             connection.writers["to_server"] = far_writer
-            await _together(
+            await together(
                 self._ways["to_server"].relay(reader, far_writer),
                 self._ways["to_client"].relay(far_reader, connection.writers["to_client"]),
             )
@@ -229,7 +230,7 @@ class _Way:
 
     async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(QUEUED_CHUNKS)
-        await _together(self._pull(reader, queue), self._push(queue, writer))
+        await together(self._pull(reader, queue), self._push(queue, writer))
 
     async def _pull(self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes]]) -> None:
         loop = asyncio.get_running_loop()
@@ -255,13 +256,3 @@ class _Way:
             self.num_bytes += len(data)  # before they go: who has received them finds them counted
             writer.write(data)
             await writer.drain()
-
-
-async def _together(*works: Coroutine[Any, Any, None]) -> None:
-    """Run all to their end; when one fails, cancel the others."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
