@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from multiworld.bench.machine import describe_machine
-from multiworld.bench.record import append_record
 from multiworld.bench.report import Line, Report, Section
-from multiworld.bench.table import section_text, verdict_text
+from multiworld.bench.table import append_record, section_text, verdict_text
 
 __all__ = ["RESULTS", "Suite"]
 

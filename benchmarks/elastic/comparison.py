@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import Pairs, median
 
 from .job import TORCHRUN, Side, TrialFailed

@@ -9,8 +9,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import median
 
 from .job import ROOT, TrialFailed, free_port

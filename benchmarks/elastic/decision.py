@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import median
 
 from .simulated_cluster import SimulatedCluster

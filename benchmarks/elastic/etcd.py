@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 
 from .etcd_server import EtcdServer, etcd_program
 from .hosts import STORE_S

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 
 from .comparison import Comparison, Outcome
 from .job import OURS, OURS_PLAIN, TORCHRUN, Job, Side, TrialFailed

@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 
 from .comparison import Comparison, Outcome
 from .job import OURS, OURS_PLAIN, SPARES, TORCHRUN, Job, Side

@@ -9,8 +9,7 @@ import signal
 import time
 from collections import Counter
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 
 from .job import OURS, Job, TrialFailed
 from .node import Node

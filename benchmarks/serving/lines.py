@@ -7,8 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import Pairs
 from multiworld.testing import Network, hosts_available
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import Pairs
 
 from .sides import OURS, Side, SideFailed

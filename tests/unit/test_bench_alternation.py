@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from multiworld.bench import run
-from multiworld.bench.alternation import alternate, lane_names
 from multiworld.bench.options import Options
 from multiworld.bench.report import Line
+from multiworld.bench.samples import alternate, lane_names
 
 
 def test_each_sample_follows_one_of_the_reference_and_the_first_round_does_not_count() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from multiworld.bench.held import Peak, held_bytes
+from multiworld.bench.memory_member import Peak, held_bytes
 from multiworld.testing import trim, wait_until
 
 SIZE_BYTES = 32 << 20

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from multiworld.bench.collective_calls import Tensors
-from multiworld.bench.collective_data import ROOT
+from multiworld.bench.collective_calls import ROOT, Tensors
 from multiworld.bench.known_data import fill, holds, spoil
 
 KINDS = ("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")

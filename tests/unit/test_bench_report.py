@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.bench.bounds import Bound
 from multiworld.bench.machine import Machine, describe_machine
-from multiworld.bench.record import append_record
-from multiworld.bench.report import Line, Report, Section
+from multiworld.bench.report import Bound, Line, Report, Section
 from multiworld.bench.samples import Pairs
-from multiworld.bench.table import format_figure, report_text, section_text
+from multiworld.bench.table import append_record, format_figure, report_text, section_text
 
 MACHINE = Machine(
     date="2024-05-06 07:08 UTC",

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.serving.sides import OURS, Side, SideFailed, peers
 from benchmarks.serving.trials import Trials
-from multiworld.bench.bounds import Bound
+from multiworld.bench.report import Bound
 
 PEER = "peer"
 

@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks import suite
 from benchmarks.suite import Suite
-from multiworld.bench.bounds import Bound
-from multiworld.bench.report import Line
+from multiworld.bench.report import Bound, Line
 
 
 def _good(options: argparse.Namespace) -> list[Line]:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.bench.bounds import Bound
 from multiworld.bench.machine import describe_machine
 from multiworld.bench.options import Options
-from multiworld.bench.report import Line, Report, Section
+from multiworld.bench.report import Bound, Line, Report, Section
 from multiworld.cli import bench
 from multiworld.testing import WorkerFailedError
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from . import group, memory, pair, training, veth
-from .alternation import ASYNCIO, BLOCKING, lane_names
-from .bounds import Bound
 from .options import Options, Size
-from .report import Line
+from .report import Bound, Line
+from .samples import ASYNCIO, BLOCKING, lane_names
 from .team import Team
 
 __all__ = ["ABOUT", "BACKENDS", "measure"]

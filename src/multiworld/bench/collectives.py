@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import group
-from .alternation import ASYNCIO
 from .options import Options, Size
 from .report import Line
+from .samples import ASYNCIO
 from .team import Team
 
 __all__ = ["ABOUT", "BACKENDS", "measure"]

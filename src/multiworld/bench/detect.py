@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .bounds import Bound
 from .options import Options
-from .report import Line
+from .report import Bound, Line
 from .samples import percentile
 from .team import Team, Teammate
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .alternation import alternate
-from .bounds import Bound
 from .options import Options, Size
-from .report import Line
-from .samples import Pairs
+from .report import Bound, Line
+from .samples import Pairs, alternate
 from .team import Team
 
 __all__ = ["MEMBER", "collective"]

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import multiworld as mw
 
-from .alternation import RAW, lane_names
 from .collective_calls import Tensors
-from .group_lanes import AsyncGroupLane, BlockingGroupLane, GlooGroupLane, GroupLane
-from .member import Member
+from .lanes import LaneMember
+from .samples import RAW
 
 __all__ = ["GroupMember"]
 
 UNKNOWN = {(RAW, "reduce")}  # it computes in the other ranks' tensors, so those give something else the next time
 
 
-class GroupMember(Member):
-    """Holds every lane open, so that slices of each can alternate."""
-
+class GroupMember(LaneMember):
     def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
         super().__init__(manager, rank, size)
-        self._lanes: dict[str, GroupLane] = {}
         self._tensors: Tensors | None = None
-
-    async def open(self, backends: list[str]) -> None:
-        """Open raw Gloo, and the world and its two lanes of each backend."""
-        self._lanes[RAW] = GlooGroupLane(self.form_gloo("group"))
-        for backend in backends:
-            world = await self.form_world(f"group-{backend}", backend)
-            lanes = AsyncGroupLane(world), BlockingGroupLane(world)
-            self._lanes.update(zip(lane_names([backend]), lanes, strict=True))
 
     async def allocate(self, size_bytes: int) -> None:
         """Make the tensors that every lane will use in turn."""

@@ -6,11 +6,9 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from .alternation import RAW
-from .bounds import Bound
 from .options import Options
-from .report import Line
-from .samples import Pairs, joint_spans, median, percentile
+from .report import Bound, Line
+from .samples import RAW, Pairs, joint_spans, median, percentile
 from .team import Team
 
 __all__ = ["ABOUT", "BACKENDS", "measure"]

@@ -1,4 +1,4 @@
-"""The ways to move tensors that are compared, behind one interface, each as a program would use it."""
+"""The ways to use a group that are compared, behind one interface, and a member that has all of them open."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ from typing import Protocol
 import torch.distributed as dist
 from torch import Tensor
 
-from ..world.world import World
+import multiworld as mw
 
-__all__ = ["AsyncLane", "BlockingLane", "GlooLane", "Lane"]
+from ..world.world import World
+from .collective_calls import GLOO_CALLS, Tensors, call
+from .member import Member
+from .samples import RAW, lane_names
+
+__all__ = ["AsyncLane", "BlockingLane", "GlooLane", "Lane", "LaneMember"]
 
 
 class Lane(Protocol):
-    """One end of a pair. Rank 0 leads: it streams to rank 1, and begins each round trip."""
+    """One rank of a group. In a pair rank 0 leads: it streams to rank 1, and begins each round trip."""
 
     async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
         """Move ``count`` messages one way, ``len(buffers)`` of them under way at any time."""
 
     async def echo(self, tensor: Tensor, count: int) -> list[float]:
         """Make ``count`` round trips; return how long each took, in seconds."""
+
+    async def repeat(self, kind: str, tensors: Tensors, count: int) -> float:
+        """Call a collective ``count`` times; return the seconds of one, all ranks' last included."""
 
 
 class Waitable(Protocol):
@@ -47,6 +55,10 @@ class GlooLane:
             lambda: first(tensors, self._peer, 0).wait(), lambda: second(tensors, self._peer, 0).wait(), count
         )
 
+    async def repeat(self, kind: str, tensors: Tensors, count: int) -> float:
+        group, issue = self._group, GLOO_CALLS[kind]
+        return _repeat_blocking(lambda: issue(group, tensors).wait(), lambda: group.barrier().wait(), count)
+
 
 class BlockingLane:
     """A world's blocking API, as raw Gloo is used: one thread, with as many requests under way as there are buffers."""
@@ -63,6 +75,10 @@ class BlockingLane:
         first, second = (api.send, api.recv) if self._leads else (api.recv, api.send)
         return _echo_blocking(lambda: first(tensor, self._peer), lambda: second(tensor, self._peer), count)
 
+    async def repeat(self, kind: str, tensors: Tensors, count: int) -> float:
+        api = self._world.blocking
+        return _repeat_blocking(lambda: call(api, kind, tensors), api.barrier, count)
+
 
 class AsyncLane:
     """A world's asyncio API, as many tasks as there are buffers."""
@@ -72,7 +88,7 @@ class AsyncLane:
 
     async def stream(self, buffers: Sequence[Tensor], count: int) -> None:
         shares = _shares(count, len(buffers))
-        await asyncio.gather(*map(self._repeat, buffers, shares))
+        await asyncio.gather(*map(self._move, buffers, shares))
 
     async def echo(self, tensor: Tensor, count: int) -> list[float]:
         first, second = (self._world.send, self._world.recv) if self._leads else (self._world.recv, self._world.send)
@@ -84,10 +100,34 @@ class AsyncLane:
             times.append(time.perf_counter() - began)
         return times
 
-    async def _repeat(self, buffer: Tensor, count: int) -> None:
+    async def repeat(self, kind: str, tensors: Tensors, count: int) -> float:
+        await self._world.barrier()
+        began = time.perf_counter()
+        for _ in range(count):
+            await call(self._world, kind, tensors)
+        await self._world.barrier()
+        return (time.perf_counter() - began) / count
+
+    async def _move(self, buffer: Tensor, count: int) -> None:
         move = self._world.send if self._leads else self._world.recv
         for _ in range(count):
             await move(buffer, self._peer)
+
+
+class LaneMember(Member):
+    """Holds every lane open, so that slices of each can alternate."""
+
+    def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
+        super().__init__(manager, rank, size)
+        self._lanes: dict[str, Lane] = {}
+
+    async def open(self, backends: list[str]) -> None:
+        """Open raw Gloo, and the world and its two lanes of each backend."""
+        self._lanes[RAW] = GlooLane(self.form_gloo("lanes"))
+        for backend in backends:
+            world = await self.form_world(f"lanes-{backend}", backend)
+            lanes = AsyncLane(world), BlockingLane(world)
+            self._lanes.update(zip(lane_names([backend]), lanes, strict=True))
 
 
 def _stream_blocking(issue: Callable[[Tensor], Waitable], buffers: Sequence[Tensor], count: int) -> None:
@@ -108,6 +148,15 @@ def _echo_blocking(first: Callable[[], object], second: Callable[[], object], co
         second()
         times.append(time.perf_counter() - began)
     return times
+
+
+def _repeat_blocking(collective: Callable[[], object], barrier: Callable[[], object], count: int) -> float:
+    barrier()
+    began = time.perf_counter()
+    for _ in range(count):
+        collective()
+    barrier()
+    return (time.perf_counter() - began) / count
 
 
 def _shares(count: int, num_parts: int) -> list[int]:

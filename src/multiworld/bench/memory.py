@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from .bounds import Bound
 from .options import Options
-from .report import Line
+from .report import Bound, Line
 from .team import Team
 
 __all__ = ["Limits", "held"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import pair
-from .alternation import lane_names
-from .bounds import Bound
 from .options import Options, Size
-from .report import Line
+from .report import Bound, Line
+from .samples import lane_names
 from .team import Team
 
 __all__ = ["ABOUT", "BACKENDS", "measure"]

@@ -12,32 +12,19 @@ from torch import Tensor
 
 import multiworld as mw
 
-from .alternation import RAW, lane_names
 from .known_data import fill, holds, spoil
-from .lanes import AsyncLane, BlockingLane, GlooLane, Lane
-from .member import Member
+from .lanes import LaneMember
 
 __all__ = ["PairMember"]
 
 ITEM_BYTES = 4
 
 
-class PairMember(Member):
-    """Holds every lane open, so that slices of each can alternate."""
-
+class PairMember(LaneMember):
     def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
         super().__init__(manager, rank, size)
-        self._lanes: dict[str, Lane] = {}
         self._signal = torch.zeros(1)
         self._buffers: list[Tensor] = []
-
-    async def open(self, backends: list[str]) -> None:
-        """Open raw Gloo, and the world and its two lanes of each backend."""
-        self._lanes[RAW] = GlooLane(self.form_gloo("pair"))
-        for backend in backends:
-            world = await self.form_world(f"pair-{backend}", backend)
-            lanes = AsyncLane(world), BlockingLane(world)
-            self._lanes.update(zip(lane_names([backend]), lanes, strict=True))
 
     async def allocate(self, size_bytes: int, window: int) -> None:
         """Make the buffers that every lane will use in turn."""

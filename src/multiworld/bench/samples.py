@@ -1,13 +1,18 @@
-"""Reduce measured samples to what is reported: medians, percentiles, and ratios of samples taken in pairs. Pure."""
+"""Take samples in pairs, and reduce them to what is reported: medians, percentiles, and ratios of pairs. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
-__all__ = ["Pairs", "joint_spans", "median", "percentile"]
+__all__ = ["ASYNCIO", "BLOCKING", "RAW", "Pairs", "alternate", "joint_spans", "lane_names", "median", "percentile"]
+
+T = TypeVar("T")
+RAW = "raw"
+ASYNCIO, BLOCKING = "asyncio", "blocking"
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
@@ -65,3 +70,22 @@ class Pairs:
     def difference(self) -> float:
         """The median of ours minus the reference, pair by pair."""
         return median([ours - reference for ours, reference in zip(self.ours, self.reference, strict=True)])
+
+
+def lane_names(backends: Sequence[str]) -> list[str]:
+    """Return the names of a world's two ways to move tensors, for each backend."""
+    return [f"{backend}, {api}" for backend in backends for api in (ASYNCIO, BLOCKING)]
+
+
+def alternate(
+    sample: Callable[[str], T], lanes: Sequence[str], num_pairs: int, *, reference: str = RAW
+) -> dict[str, list[tuple[T, T]]]:
+    """Return samples of each lane, each with one of the reference that was taken right before it."""
+    pairs: dict[str, list[tuple[T, T]]] = {lane: [] for lane in lanes}
+    for number in range(num_pairs + 1):
+        for lane, samples in pairs.items():
+            theirs = sample(reference)
+            ours = sample(lane)
+            if number > 0:  # the first round touches new memory
+                samples.append((ours, theirs))
+    return pairs

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .alternation import RAW
-from .bounds import Bound
 from .options import Options
-from .report import Line
+from .report import Bound, Line
+from .samples import RAW
 from .team import Team
 
 __all__ = ["ABOUT", "BACKENDS", "measure"]

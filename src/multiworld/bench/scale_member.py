@@ -13,8 +13,8 @@ import multiworld as mw
 
 from ..process.facts import processor_time_s
 from ..testing import measure, trim
-from .alternation import RAW
 from .member import Member
+from .samples import RAW
 
 __all__ = ["ScaleMember"]
 

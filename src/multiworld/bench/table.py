@@ -1,17 +1,25 @@
-"""Set a report as a table that reads on a terminal and in Markdown alike. Pure."""
+"""Set a report as a table that reads on a terminal and in Markdown alike, and add it to the file of all runs."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from .report import Line, Report, Section
 
-__all__ = ["format_figure", "report_text", "section_text", "verdict_text"]
+__all__ = ["append_record", "format_figure", "record_text", "report_text", "section_text", "verdict_text"]
 
 HEADINGS = ("ratio (middle half)", "bound", "", "also")
 MEASUREMENT = "measurement"
 RIGHT_ALIGNED = {1, 2, 3}
+TITLE = """# Results of `multiworld bench`
+
+Newest last. Each figure stands beside raw `torch.distributed` Gloo, measured in the same run and alternating with it;
+the ratio is the median over the pairs, with the middle half of them in brackets. Only ratios and counts compare across
+machines.
+"""
 
 
 def report_text(report: Report) -> str:
@@ -88,3 +96,16 @@ def verdict_text(report: Report) -> str:
         f"Outside their bounds: {len(failed)} ({names}), of which {gating} by a ratio or a count, which fail --check."
         f"{missing}"
     )
+
+
+def append_record(path: Path, report: Report) -> None:
+    """Add the run at the end of the file, which is begun if there is none."""
+    with path.open("a", encoding="utf-8") as file:  # what was recorded before is safe where there is no room for this
+        begin = "" if os.fstat(file.fileno()).st_size else TITLE
+        file.write(f"{begin}\n{record_text(report)}")
+
+
+def record_text(report: Report) -> str:
+    """Return the run as a Markdown section."""
+    quick = " (quick: too short to rely on)" if report.quick else ""
+    return f"## {report.machine.date}{quick}\n\n{report.machine.as_text()}.\n\n{report_text(report)}"

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 import multiworld as mw
 
 from . import raw_gloo
-from .alternation import RAW
 from .member import Member
+from .samples import RAW
 
 __all__ = ["TrainingMember"]
 

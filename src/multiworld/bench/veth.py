@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from ..testing import Network, hosts_available
 from . import pair
-from .alternation import lane_names
 from .options import Options, Size
 from .report import Line
+from .samples import lane_names
 from .team import Team
 
 __all__ = ["messages"]

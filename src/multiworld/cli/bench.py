@@ -10,10 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..bench.options import Options
-from ..bench.record import append_record
 from ..bench.report import Report
 from ..bench.run import BENCHMARKS, load, run
-from ..bench.table import report_text
+from ..bench.table import append_record, report_text
 from ..command_parser import CommandParser
 from ..process.interruption import unwinding
 from ..testing import WorkerFailedError
