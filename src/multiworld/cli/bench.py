@@ -16,9 +16,7 @@ from ..bench.table import append_record, report_text
 from ..command_parser import CommandParser
 from ..process.interruption import unwinding
 from ..testing import WorkerFailedError
-from .backends import check_backend
-from .native_note import note_uncompiled
-from .output_file import check_output, tell_unwritten, write_output
+from .checks import check_backend, check_output, note_uncompiled, tell_unwritten, write_output
 from .streams import OutputError
 
 __all__ = ["command_parser", "main"]

@@ -16,9 +16,7 @@ from ..demo.options import Options
 from ..extras import SERVING, install_extra, missing_modules
 from ..process.interruptible import run_interruptible
 from ..process.interruption import SIGNALLED, Interrupted
-from .backends import check_backend
-from .native_note import note_uncompiled
-from .output_file import check_output, write_output
+from .checks import check_backend, check_output, note_uncompiled, write_output
 from .streams import OutputError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ..serving.hosts.deployment_file import DeploymentRecord, find_deployment
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
 from ..wire.messages import to_json
 from ..world.liveness import DEFAULT_LEASE_S
-from .native_note import note_uncompiled
+from .checks import note_uncompiled
 from .serve_follow import LAST_LINES, show_events, show_logs
 
 __all__ = ["command_parser", "main", "parsers"]
