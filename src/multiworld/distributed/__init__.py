@@ -6,16 +6,18 @@
 
 from ..channel.base import ReduceOp
 from ..world.request import Request
-from .batches import P2POp, batch_isend_irecv
 from .collectives import (
     all_gather,
+    all_gather_into_tensor,
     all_reduce,
     all_to_all,
+    all_to_all_single,
     barrier,
     broadcast,
     gather,
     reduce,
     reduce_scatter,
+    reduce_scatter_tensor,
     scatter,
 )
 from .default import (
@@ -25,7 +27,18 @@ from .default import (
     new_group,
     rejoin,
 )
-from .messages import irecv, irecv_tensors, isend, isend_tensors, recv, recv_tensors, send, send_tensors
+from .messages import (
+    P2POp,
+    batch_isend_irecv,
+    irecv,
+    irecv_tensors,
+    isend,
+    isend_tensors,
+    recv,
+    recv_tensors,
+    send,
+    send_tensors,
+)
 from .original_names import (
     allGather,
     allReduce,
@@ -49,7 +62,6 @@ from .ranks import (
     get_world_size,
     is_available,
 )
-from .single_tensors import all_gather_into_tensor, all_to_all_single, reduce_scatter_tensor
 from .subgroups import new_subgroups, new_subgroups_by_enumeration
 
 group = GroupMember

@@ -5,16 +5,30 @@
 
 from __future__ import annotations
 
-from typing import overload
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
 
 from torch import Tensor
 
 from ..channel.base import ANY_RANK, Payload
+from ..errors import InvalidTypeError, InvalidValueError
 from ..world.request import Request
 from .default import find_group
 from .process_group import AnyGroup
 
-__all__ = ["irecv", "irecv_tensors", "isend", "isend_tensors", "recv", "recv_tensors", "send", "send_tensors"]
+__all__ = [
+    "P2POp",
+    "batch_isend_irecv",
+    "irecv",
+    "irecv_tensors",
+    "isend",
+    "isend_tensors",
+    "recv",
+    "recv_tensors",
+    "send",
+    "send_tensors",
+]
 
 
 def send(tensor: Tensor, dst: int, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None) -> None:
@@ -27,8 +41,12 @@ def send(tensor: Tensor, dst: int, group: AnyGroup = None, tag: int = 0, *, time
 def recv(
     tensor: Tensor, src: int | None = None, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> int: ...
+
+
 @overload
 def recv(tensor: int, *, group: AnyGroup = None, tag: int = 0, timeout_s: float | None = None) -> Payload: ...
+
+
 def recv(
     tensor: Tensor | int,
     src: int | None = None,
@@ -64,8 +82,12 @@ def isend(
 def irecv(
     tensor: Tensor, src: int | None = None, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Request[int]: ...
+
+
 @overload
 def irecv(tensor: int, *, group: AnyGroup = None, tag: int = 0, timeout_s: float | None = None) -> Request[Payload]: ...
+
+
 def irecv(
     tensor: Tensor | int,
     src: int | None = None,
@@ -120,3 +142,41 @@ def _only_source(rank: int, src: int | None) -> int:
     if src is not None:
         raise TypeError(f"recv({rank}, src={src}) names two ranks: pass a tensor and src, or the rank alone")
     return rank
+
+
+@dataclass(frozen=True)
+class P2POp:
+    """One of a batch. ``op``: ``isend`` or ``irecv`` of this package; ``peer``: a rank in the whole program."""
+
+    op: Callable[..., Request[Any]]
+    tensor: Tensor
+    peer: int
+    group: AnyGroup = None
+    tag: int = 0
+
+    def __post_init__(self) -> None:
+        if self.op not in (isend, irecv):
+            raise InvalidValueError(f"op must be isend or irecv of multiworld.distributed, got {self.op!r}")
+
+
+def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Request[Any]]:
+    """Start all of them, receives first, and return their requests in the order of the list.
+
+    No order is needed between the members: each operation makes progress by itself. Where one cannot be started, those
+    that were are cancelled, and its error is raised.
+    """
+    for each in p2p_op_list:
+        if not isinstance(each, P2POp):
+            raise InvalidTypeError(f"a batch has P2POp objects, got {each!r}")
+    if not p2p_op_list:
+        raise InvalidValueError("a batch needs at least one P2POp")
+    requests: dict[int, Request[Any]] = {}
+    try:
+        for index in sorted(range(len(p2p_op_list)), key=lambda index: p2p_op_list[index].op is isend):
+            each = p2p_op_list[index]
+            requests[index] = each.op(each.tensor, each.peer, each.group, each.tag)
+    except BaseException:
+        for request in requests.values():
+            request.cancel()
+        raise
+    return [requests[index] for index in range(len(p2p_op_list))]
