@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from ..errors import MultiworldError
+from ..process.interruption import SIGNALLED
 from ..process.logs.outlet import tell
 from ..process.signal_names import signal_name
 
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 BAD_INPUT = 2
 CONSOLE_S = 5.0  # for a console that is slow
-SIGNALLED = 128  # and the signal's number: what shells and schedulers expect
 
 
 def told(name: str, program: Callable[[Sequence[str] | None], object], arguments: Sequence[str] | None) -> int:

@@ -28,6 +28,7 @@ __all__ = [
     "handled_by",
     "held",
     "takeable",
+    "taken",
     "tell",
     "undoing",
     "unwinding",
@@ -73,12 +74,24 @@ def end_on_signals(name: str) -> None:
     A signal that is ignored stays so: SIGHUP under ``nohup``, SIGINT in what a script starts in the background.
     """
     _state.name, _state.pid = name, os.getpid()
-    _install()
+    for signum in takeable(SIGNALS):
+        signal.signal(signum, _received)
 
 
 def takeable(signals: Iterable[signal.Signals]) -> list[signal.Signals]:
     """Return those that are neither ignored, which was meant, nor handled in C, which Python could not set back."""
     return [signum for signum in signals if signal.getsignal(signum) not in (signal.SIG_IGN, None)]
+
+
+@contextmanager
+def taken(signals: Iterable[signal.Signals], take: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Have those of them that are ``takeable`` call this, on the main thread, and set their handlers back."""
+    before = {signum: signal.signal(signum, take) for signum in takeable(signals)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 @contextmanager
@@ -116,14 +129,11 @@ def handled_by(handler: Callable[[int], None]) -> Iterator[None]:
     A second one ends the process at once.
     """
     before_pid, before_handler = _state.pid, _state.handler
-    before = {signum: signal.getsignal(signum) for signum in takeable(SIGNALS)}
     _state.pid, _state.handler = os.getpid(), handler
-    _install()
     try:
-        yield
+        with taken(SIGNALS, _received):
+            yield
     finally:
-        for signum, each in before.items():
-            signal.signal(signum, each)
         _state.pid, _state.handler = before_pid, before_handler
 
 
@@ -132,11 +142,6 @@ def unwinding() -> Iterator[None]:
     """Have the first signal raise ``Interrupted``: for code that is ours, waits, and leaves its contexts in order."""
     with handled_by(_unwind):
         yield
-
-
-def _install() -> None:
-    for signum in takeable(SIGNALS):
-        signal.signal(signum, _received)
 
 
 def _received(signum: int, frame: FrameType | None) -> None:

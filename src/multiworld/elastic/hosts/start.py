@@ -8,12 +8,12 @@ import queue
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 from types import FrameType
 
-from ...process.interruption import takeable
+from ...process.interruption import SIGNALLED, taken
 from ...process.orphans import Reaping
 from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.missing_command import start_error
@@ -24,7 +24,6 @@ from .shares import RemoteJob
 __all__ = ["run_on_hosts"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SIGNALLED = 128
 AGREE_S = 2.0  # a job that has failed ends on all hosts within this time, by itself
 END_S = 45.0  # longer than workers have to end in after SIGTERM
 STATUS_HINTS = {
@@ -40,7 +39,7 @@ def run_on_hosts(job: RemoteJob, tell: Callable[[str], object]) -> int:
     ``tell`` is given what this end alone can say, a line at a time.
     """
     hosts = _Hosts(job, tell)
-    with hosts.handling_signals():
+    with taken(SIGNALS, hosts.note):
         try:
             hosts.start()
             return hosts.wait()
@@ -62,18 +61,10 @@ class _Hosts:
         self._next_step: Callable[[], None] | None = None
         self._due = 0.0
 
-    @contextmanager
-    def handling_signals(self) -> Iterator[None]:
-        def note(signum: int, frame: FrameType | None) -> None:
-            self._signals.append(signum)
-            self._news.put(None)
-
-        before = {signum: signal.signal(signum, note) for signum in takeable(SIGNALS)}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+    def note(self, signum: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        self._signals.append(signum)
+        self._news.put(None)
 
     def start(self) -> None:
         """Raises ValueError if there is no such command as ssh."""

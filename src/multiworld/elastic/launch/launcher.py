@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from ...errors import MultiworldError
 from ...observe.sites import is_loopback
 from ...process.facts import gpu_models
-from ...process.interruption import takeable
+from ...process.interruption import SIGNALLED, taken
 from ...process.logs.carrier import LogCarrier
 from ...process.logs.outlet import tell
 from ...process.orphans import OrphanReaper, Reaping
@@ -93,7 +93,9 @@ def launch(options: JobOptions, *, in_place: bool = False) -> dict[int, int]:
     reaping = Reaping(child_pids()) if in_place else None  # else somebody else may wait for what this process starts
     rendezvous, host = find_rendezvous(options.rdzv_backend)(options)
     options = replace(options, token=_token(options, host))
-    with _Signals(options.signals) as signals:  # before there is anything that would be left
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    signals = _Signals()
+    with taken(options.signals if on_main_thread else (), signals.take):  # before there is anything that would be left
         try:
             server = start_fork_server(options, in_place=in_place)  # before any thread
         except OSError as error:
@@ -179,7 +181,7 @@ class _Run:
         if self._num_signals == 1:
             self._loop.call_soon(partial(self._leadership.interrupt, signum))
         else:
-            self._ended(Outcome(status=128 + signum, text="ended at once", signum=signum))
+            self._ended(Outcome(status=SIGNALLED + signum, text="ended at once", signum=signum))
 
     def close(self, outcome: Outcome) -> None:
         """End what is left, and wait for it."""
@@ -280,33 +282,18 @@ class _Run:
 
 
 class _Signals:
-    """Has signals end the job, on every host, instead of this process. Those that come before ``tell`` are told then.
+    """Signals that end the job instead of this process. Those that come before ``tell`` are told then."""
 
-    On another thread than the main one it takes none, and anywhere none that are ignored, or handled in C.
-    """
-
-    def __init__(self, signals: Iterable[signal.Signals]) -> None:
-        self._signals = tuple(signals) if threading.current_thread() is threading.main_thread() else ()
-        self._before: list[tuple[signal.Signals, Any]] = []
+    def __init__(self) -> None:
         self._noted: list[int] = []
         self._on_signal: Callable[[int], None] = self._noted.append
-
-    def __enter__(self) -> _Signals:
-        self._before = [(signum, signal.getsignal(signum)) for signum in takeable(self._signals)]
-        for signum, _ in self._before:
-            signal.signal(signum, self._take)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for signum, handler in self._before:
-            signal.signal(signum, handler)
 
     def tell(self, on_signal: Callable[[int], None]) -> None:
         self._on_signal = on_signal
         while self._noted:
             on_signal(self._noted.pop(0))
 
-    def _take(self, signum: int, frame: FrameType | None) -> None:
+    def take(self, signum: int, frame: FrameType | None) -> None:
         self._on_signal(signum)
 
 
