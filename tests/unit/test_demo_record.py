@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.demo.record import Fault, Record
-from multiworld.demo.telling import tell
+from multiworld.demo.record import Fault, Record, tell
 from multiworld.serving.control.actions import (
     EdgeBroken,
     EdgeLost,

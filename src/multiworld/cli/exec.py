@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ..command_parser import CommandParser
-from ..elastic.hosts.host_file import shares_of_file
 from ..elastic.hosts.own_host import is_this_host
-from ..elastic.hosts.shares import HostShare, RemoteJob, allot
+from ..elastic.hosts.shares import HostShare, RemoteJob, allot, shares_of_file
 from ..elastic.hosts.start import run_on_hosts
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 

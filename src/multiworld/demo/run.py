@@ -18,11 +18,10 @@ from .display import Display, ReplicaRow, Status
 from .faults import MIN_CALM_S, PlannedFault, plan_faults
 from .ledger import RequestLedger
 from .options import Options
-from .record import Record
+from .record import Record, tell
 from .report import Report
 from .stages import NUM_REPLICAS, make_pipeline, question
 from .summary import summarize
-from .telling import tell
 from .trained import Trained, train_model
 
 __all__ = ["MainJobError", "run"]

@@ -1,4 +1,4 @@
-"""One console that several processes share: whole lines, bounded memory, and never a wait for its reader."""
+"""A console that several processes share: whole lines, bounded memory, and never a wait for its reader."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...world.kept_process import Loop
 from .lines import Labeller
 from .outlet import Outlet, find_descriptor
 
-__all__ = ["Console", "open_consoles"]
+__all__ = ["Console", "LossyConsole", "open_consoles"]
+
 
 logger = logging.getLogger(__name__)
 
 FULL_BYTES = 1024 * 1024  # waiting for a slow reader; the streams that come here are not read meanwhile
-
 
 Kind = TypeVar("Kind", bound="Console")
 
@@ -223,3 +223,31 @@ def _same_place(out: TextIO | None, err: TextIO | None) -> bool:
         return out is err
     first, second = (os.fstat(descriptor) for descriptor in descriptors if descriptor is not None)
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+class LossyConsole(Console):
+    """A terminal that was stopped with Ctrl-S must not stop a service. The log files have all of it."""
+
+    _num_dropped = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Never: the pipes of members are always read."""
+        return False
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._waiting)
+
+    def is_full_for(self, source: Labeller) -> bool:
+        return False
+
+    def show(self, source: Labeller, text: bytes, *, goes_on: bool = False) -> None:
+        if self._num_waiting + self._num_behind >= FULL_BYTES:
+            self._num_dropped += len(text)
+            return
+        if self._num_dropped and text:
+            note = b"... %d bytes were not shown, because nobody read this output\n" % self._num_dropped
+            self._num_dropped = 0
+            self._write(note)
+        super().show(source, text, goes_on=goes_on)

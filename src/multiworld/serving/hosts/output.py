@@ -6,10 +6,9 @@ import sys
 from collections import OrderedDict
 from pathlib import Path
 
-from ...process.logs.console import open_consoles
+from ...process.logs.console import LossyConsole, open_consoles
 from ...process.logs.lines import Labeller
 from ...process.logs.log_file import LogFile
-from ...process.logs.lossy_console import LossyConsole
 from ...process.logs.output import ProcessOutput
 from ...process.logs.route import Route
 from ...wire.progress import ProgressThread

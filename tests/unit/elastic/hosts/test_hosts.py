@@ -17,9 +17,8 @@ import pytest
 
 from multiworld.cli.exec import PREFIX_VARIABLE
 from multiworld.cli.main import main
-from multiworld.elastic.hosts.host_file import shares_of_file
 from multiworld.elastic.hosts.own_host import is_this_host
-from multiworld.elastic.hosts.shares import HostShare, RemoteJob, allot
+from multiworld.elastic.hosts.shares import HostShare, RemoteJob, allot, shares_of_file
 from multiworld.elastic.job.options import JobOptions, RestartBudget, RestartPolicy
 from multiworld.elastic.launch.parser import run_parser
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind

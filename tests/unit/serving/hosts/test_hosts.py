@@ -17,9 +17,8 @@ import pytest
 
 from multiworld.errors import MessageError, ProtocolError
 from multiworld.process.link import CallRefusedError, ControlLink, LinkLostError
-from multiworld.process.logs.console import open_consoles
+from multiworld.process.logs.console import LossyConsole, open_consoles
 from multiworld.process.logs.lines import Labeller
-from multiworld.process.logs.lossy_console import LossyConsole
 from multiworld.serving.errors import DeploymentError, HostExhaustedError
 from multiworld.serving.hosts import deployment_file
 from multiworld.serving.hosts.deployment_file import DeploymentFile, deployments_dir, find_deployment, list_deployments
