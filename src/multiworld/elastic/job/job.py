@@ -29,7 +29,7 @@ from .actions import (
     Start,
     WorkerReport,
 )
-from .failure import FailureCause, WorkerFailure
+from .failure import FailureCause, WorkerFailure, in_causal_order
 from .layout import AgentInfo, Layout, Slot
 from .options import DEFAULT_SHUTDOWN_S, MORE_RESTARTS, RestartBudget, RestartPolicy
 from .phase import Phase, PhaseChange, advance
@@ -39,15 +39,17 @@ from .roster import Roster
 from .seats import candidates, fill, leaving
 from .status import WorkerStatus
 
-__all__ = ["MAX_PLACES", "Job", "JobPlan", "Phase"]
+__all__ = ["LARGE_JOB", "MAX_FAILURES", "MAX_PLACES", "Job", "JobPlan", "Phase"]
 
 LATE_S = 5.0  # after the grace, for an agent to report that it has killed its workers
 JOB = "job"  # whose budget it is when everything is started again together
 OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
 RUNNING = PostState.RUNNING
 ORDER_S = 3.0  # an order has come, or is lost
-MAX_PLACES = 256  # that are given out in one decision: the next one follows when the coordinator has listened
+MAX_PLACES = 128  # that are given out in one decision: the next one follows when the coordinator has listened
+LARGE_JOB = 100  # hosts, of which one decision may take milliseconds
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
+MAX_FAILURES = 256  # that every host is told of at the end: the first ones
 NOT_ITS_FAULT = (FailureCause.SIGNAL, FailureCause.AGENT_STOPPED)
 NOT_BACK = "it is not among those that followed when another coordinator took over"
 
@@ -93,6 +95,7 @@ class Job:
         self._known: dict[str, AgentInfo] = {}  # also those that are gone
         self._posts = Posts()
         self._layout: Layout | None = None  # the last
+        self._is_unsettled = False  # whether steps may be due
         self._is_told = True  # whether running workers know of their places in it
         self._ledger = RestartLedger()
         self._master: Master | None = None
@@ -227,7 +230,7 @@ class Job:
 
     def next_deadline(self) -> float | None:
         """Return when to poll next at the latest."""
-        deadlines = [inf]
+        deadlines = [-inf if self._is_unsettled else inf]
         if self.phase is Phase.GATHERING:
             deadlines.append(self._short_since + self.plan.join_timeout_s)
             if self._enough_since is not None:
@@ -276,7 +279,11 @@ class Job:
             self._master = master
         text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is there, with {agent.num_workers} workers"
         fields: dict[str, Json] = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid}
-        return [Record(kind="agent joined", text=text, fields=fields), *self._settle(now)]
+        joined = Record(kind="agent joined", text=text, fields=fields)
+        if len(self._agents) > LARGE_JOB:  # in another turn: to welcome it took a while, and others may come, too
+            self._is_unsettled = True
+            return [joined]
+        return [joined, *self._settle(now)]
 
     def agent_returned(
         self, agent_id: str, reports: Sequence[WorkerReport], now: float, master: Master | None = None
@@ -287,7 +294,7 @@ class Job:
             if worker is not None:
                 worker.uses_multiworld |= report.uses_multiworld
                 self.uses_multiworld |= report.uses_multiworld
-                worker.worlds |= set(report.worlds)
+                worker.worlds |= frozenset(report.worlds)
         if master is not None and master.generation == self.generation:
             self._master = master
         if self._master_host == agent_id and self._open_master is None:
@@ -343,7 +350,7 @@ class Job:
     def worker_in_world(self, agent_id: str, worker_id: str, world: str, *, left: bool = False) -> None:
         worker = self._posts.find(agent_id, worker_id)
         if worker is not None:
-            worker.worlds.discard(world) if left else worker.worlds.add(world)
+            worker.worlds = worker.worlds - {world} if left else worker.worlds | {world}
 
     def worker_exited(
         self,
@@ -484,9 +491,9 @@ class Job:
         delay_s = self._ledger.delay_s(key, now - worker.started_at) if is_fault_of_its_own else 0.0
         worker.not_before = self._not_before = now + delay_s
         running = [] if policy is RestartPolicy.WORKER else self._posts.alive()
-        worlds = {each: frozenset(self._posts[each].worlds) for each in (slot, *running)}
+        worlds = {each: self._posts[each].worlds for each in (slot, *running)}
         domain = fault_domain(policy, slot, worlds, {slot, *running})
-        worker.worlds.clear()
+        worker.worlds = frozenset()
         if policy is RestartPolicy.ALL:
             self._begin_to_stop(now)
         others = [each for each in running if each in domain]
@@ -522,6 +529,7 @@ class Job:
             Phase.ENDING: self._wait_for_end,
         }
         actions: list[Action] = []
+        self._is_unsettled = False
         while True:
             before = self.phase
             if before in steps:
@@ -545,9 +553,8 @@ class Job:
             return []
         self._active = come[: self.wanted_nodes]
         self._enough_since, self._formed_before = None, True
-        self._posts = Posts()
-        for slot in self._slots():
-            self._posts.put(slot, Post(not_before=self._not_before))
+        sizes = ((agent, self._known[agent].num_workers) for agent in self._active)
+        self._posts.begin_anew(sizes, not_before=self._not_before)
         self._go(PhaseChange.FORMED)
         self._is_short = False
         return self._next_generation()
@@ -732,7 +739,7 @@ class Job:
             worker.assignment = self._layout.assignment(slot, restarts=restarts)
             worker.membership = self._layout.membership
             worker.started_at = now
-            worker.worlds.clear()
+            worker.worlds = frozenset()
             self._posts.change(slot, PostState.RUNNING)
             actions.append(Start(agent=slot.agent, worker=worker.id, assignment=worker.assignment))
         return actions
@@ -772,7 +779,7 @@ class Job:
 
     def _wait_for_stop(self, now: float) -> list[Action]:
         self._posts.drop_lost(self._agents)
-        if self._posts.alive() and now < self._stop_by:
+        if self._posts.any_alive() and now < self._stop_by:
             return []
         actions: list[Action] = []
         for agent in {slot.agent for slot in self._posts.alive()}:
@@ -785,7 +792,7 @@ class Job:
 
     def _wait_for_end(self, now: float) -> list[Action]:
         self._posts.drop_lost(self._agents)
-        if self._posts.alive() and now < self._end_by:
+        if self._posts.any_alive() and now < self._end_by:
             return []
         self._go(PhaseChange.ENDED)
         self.outcome = self._outcome()
@@ -793,6 +800,8 @@ class Job:
 
     def _outcome(self) -> Outcome:
         failures = tuple(failure for _, failure in self._failures)
+        if len(failures) > MAX_FAILURES:
+            failures = tuple(in_causal_order(failures)[:MAX_FAILURES])
         if self._failing is not None:
             return replace(self._failing, failures=failures)
         if self._signal is None:

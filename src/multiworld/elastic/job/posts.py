@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .actions import Stop, WorkerReport
 from .assignment import Assignment, Membership
@@ -26,7 +26,7 @@ class PostState(enum.Enum):
 ALIVE = (PostState.RUNNING, PostState.STOPPING)
 
 
-@dataclass
+@dataclass(slots=True)
 class Post:
     """What stands in a slot. ``not_before``: when it may be started. ``state``: only ``Posts`` changes it."""
 
@@ -39,7 +39,7 @@ class Post:
     started_at: float = 0.0
     not_before: float = 0.0
     uses_multiworld: bool = False
-    worlds: set[str] = field(default_factory=set)
+    worlds: frozenset[str] = frozenset()
 
     @property
     def rank(self) -> int | None:
@@ -71,7 +71,7 @@ class Post:
             assignment=report.assignment,
             started_at=now - age_s,
             uses_multiworld=report.uses_multiworld,
-            worlds=set(report.worlds),
+            worlds=frozenset(report.worlds),
         )
 
 
@@ -144,6 +144,9 @@ class Posts:
     def idle(self) -> Mapping[Slot, Post]:
         return self._idle
 
+    def any_alive(self) -> bool:
+        return any(self._num_alive.values())
+
     def alive(self) -> list[Slot]:
         return [slot for slot, post in self._posts.items() if post.state in ALIVE]
 
@@ -162,6 +165,16 @@ class Posts:
         slot = self.slot_of(agent, worker)
         return None if slot is None else self._posts[slot]
 
+    def begin_anew(self, hosts: Iterable[tuple[str, int]], *, not_before: float) -> None:
+        """Let nothing but idle slots be there: of these hosts, with so many workers each."""
+        self._on = {
+            agent: {Slot(agent, rank): Post(not_before=not_before) for rank in range(size)} for agent, size in hosts
+        }
+        self._posts = {slot: post for posts in self._on.values() for slot, post in posts.items()}
+        self._idle = dict(self._posts)
+        self._num_alive = Counter()
+        self._num_unfinished = Counter({agent: len(posts) for agent, posts in self._on.items()})
+
     def has_begun(self) -> bool:
         return len(self._idle) < len(self._posts)
 
@@ -179,12 +192,12 @@ class Posts:
                 self._drop(slot)
 
     def stop(self, slots: Iterable[Slot], signum: int, grace_s: float, *, forced: bool = False) -> list[Stop]:
-        """Return the orders to stop those that run; ``forced``: also those that are being stopped already."""
+        """Return the orders to stop those of these that run; ``forced``: also those that are being stopped already."""
         by_agent: dict[str, list[str]] = {}
         for slot in slots:
             post = self._posts[slot]
             if post.state is PostState.RUNNING or forced:
-                self.change(slot, PostState.STOPPING)
+                post.state = PostState.STOPPING  # it is alive before and after, so no index changes
                 by_agent.setdefault(slot.agent, []).append(post.id)
         return [
             Stop(agent=agent, workers=tuple(workers), signum=int(signum), grace_s=grace_s)

@@ -24,6 +24,8 @@ def leaving(active: Sequence[str], there: Collection[str], draining: Collection[
 
     ``there``: those that have not been lost.
     """
+    if not draining and len(active) <= wanted:  # as mostly; it is asked for at every event
+        return set()
     staying = [agent for agent in active if agent not in draining and agent in there]
     return {agent for agent in active if agent in draining} | set(staying[wanted:])
 

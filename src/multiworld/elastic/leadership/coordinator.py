@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 
 from ...wire.progress import ProgressThread, Timer
 from ..agent.clock import now_us
@@ -72,6 +73,7 @@ class Coordinator:
         self.attached_at: dict[str, float] = {}
         self._pids: dict[str, dict[str, int]] = {}  # by agent and worker
         self._timer: Timer | None = None
+        self._poll_at = inf
         self._mailroom = Mailroom(self._outbox)
         self._roster_due = False
         self.events = events
@@ -114,12 +116,12 @@ class Coordinator:
         """Return what an agent that is about to be attached must know: the roster as it will be then."""
         info = attach.agent
         self._outbox.forget(info.id)  # that was for its former connection: all that counts is said again
-        roster = self._roster_of([*self._entries.values(), _entry_of(info)])
         roster, revision = self._mailroom.welcome(
             info.id,
-            roster,
+            lambda: self._roster_of([*self._entries.values(), _entry_of(info)]),
             in_full=info.id in may_succeed([*self._attached, info.id], self.agent_id),
             takes_changes=attach.takes_roster_changes,
+            is_told_soon=self._roster_due,
         )
         return Welcome(peer=peer, heartbeat_s=heartbeat_s, roster=roster, revision=revision)
 
@@ -273,12 +275,17 @@ class Coordinator:
         self._mailroom.forget(agent)
 
     def _schedule(self) -> None:
+        deadline = self.job.next_deadline()
+        is_needed = deadline is not None and not self._closed and self.job.phase is not Phase.OVER
+        poll_at = max(deadline or 0.0, time.monotonic() + 0.001) if is_needed else inf
         if self._timer is not None:
+            if self._poll_at <= poll_at < inf:  # the next look comes in time; put off by each event, it might never
+                return
             self._timer.cancel()
             self._timer = None
-        deadline = self.job.next_deadline()
-        if deadline is not None and not self._closed and self.job.phase is not Phase.OVER:
-            self._timer = self._loop.call_later(max(0.001, deadline - time.monotonic()), self._poll)
+        if is_needed:
+            self._poll_at = poll_at
+            self._timer = self._loop.call_later(poll_at - time.monotonic(), self._poll)
 
     def _poll(self) -> None:
         self._timer = None

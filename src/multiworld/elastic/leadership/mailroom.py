@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from ..job.roster import Roster, change_between, changed
@@ -25,9 +25,21 @@ class Mailroom:
         self._last: dict[bool, int] = {}  # the revision of the last that is full, and of the last that is not
         self._known: dict[str, int] = {}  # the revision that each agent has, of those that take changes
 
-    def welcome(self, agent: str, roster: Roster, *, in_full: bool, takes_changes: bool) -> tuple[Roster, int]:
-        """Return what an agent is told with its welcome, and its revision."""
-        revision = self._revise(roster, in_full=in_full)
+    def welcome(
+        self,
+        agent: str,
+        roster: Callable[[], Roster],
+        *,
+        in_full: bool,
+        takes_changes: bool,
+        is_told_soon: bool = False,
+    ) -> tuple[Roster, int]:
+        """Return what an agent is told with its welcome, and its revision.
+
+        ``is_told_soon``: of what is new, with others. So those that come together have one revision, not one each.
+        """
+        last = None if in_full or not is_told_soon else self._last.get(False)
+        revision = self._revise(roster(), in_full=in_full) if last is None else last
         self._known.pop(agent, None)
         if takes_changes:
             self._known[agent] = revision

@@ -43,7 +43,10 @@ class Outbox:
         self._deliver()
 
     def post_later(self, make: Callable[[], Post | None]) -> None:
-        """As ``post``, of what is made only when all that was posted before is sent."""
+        """As ``post``, of what is made only when all that was posted before is sent, and in a later turn of the loop.
+
+        To make it takes a while in a large job, and so may the decision of this turn have.
+        """
         self._waiting.append(make)
         self._deliver()
 
@@ -56,20 +59,23 @@ class Outbox:
         """Drop what waits."""
         self._waiting.clear()
 
-    def _deliver(self) -> None:
+    def _deliver(self, *, makes: bool = False) -> None:
         if self._until is None:
             self._until = self._clock() + SLICE_S
             self._loop.call_soon(self._next_turn)
         while self._waiting and self._clock() < self._until:
-            first = self._waiting.popleft()
+            first = self._waiting[0]
+            if not isinstance(first, tuple) and not makes:
+                break
+            self._waiting.popleft()
             if isinstance(first, tuple):
                 self._send(*first)
-            else:
-                made = first()
-                if made is not None:
-                    self._waiting.extendleft((agent, made.message) for agent in reversed(made.agents))
+                continue
+            made = first()
+            if made is not None:
+                self._waiting.extendleft((agent, made.message) for agent in reversed(made.agents))
 
     def _next_turn(self) -> None:
         self._until = None
         if self._waiting:
-            self._deliver()
+            self._deliver(makes=True)

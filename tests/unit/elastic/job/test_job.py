@@ -27,7 +27,7 @@ from multiworld.elastic.job.actions import (
 )
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.failure import FailureCause, WorkerFailure
-from multiworld.elastic.job.job import MAX_PLACES, Job, JobPlan, Phase
+from multiworld.elastic.job.job import LARGE_JOB, MAX_FAILURES, MAX_PLACES, Job, JobPlan, Phase
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 from multiworld.elastic.job.roster import Roster, RosterEntry
@@ -922,14 +922,39 @@ def test_only_hosts_that_move_up_are_told_their_places_one_by_one() -> None:
 
 def test_places_are_given_out_a_few_at_a_time() -> None:
     some = hosts(2, 2)
-    some.attach(agent("a", num_workers=200))
-    some.attach(agent("b", num_workers=200))
+    on_each = MAX_PLACES * 3 // 4
+    some.attach(agent("a", num_workers=on_each))
+    some.attach(agent("b", num_workers=on_each))
     assert len(some.running) == MAX_PLACES
     assert some.job.next_deadline() == 0.0  # at once
     some.pass_time(0.0)
-    assert sorted(some.ranks) == list(range(400))
+    assert sorted(some.ranks) == list(range(2 * on_each))
     some.pass_time(0.0)
-    assert len(some.started) == 400
+    assert len(some.started) == 2 * on_each
+
+
+def test_what_follows_from_a_host_that_comes_to_a_large_job_is_decided_in_a_turn_of_its_own() -> None:
+    num_hosts = LARGE_JOB + 1
+    some = hosts(num_hosts, num_hosts)
+    for number in range(num_hosts):
+        some.attach(agent(f"host{number}"))
+    assert not some.running
+    deadline = some.job.next_deadline()
+    assert deadline is not None
+    assert deadline < some.now  # at once
+    some.pass_time(0.0)
+    assert some.running
+
+
+def test_the_first_failures_of_a_large_job_are_told_at_its_end() -> None:
+    num_workers = MAX_FAILURES + 2
+    some = hosts(policy=RestartPolicy.WORKER, budget=RestartBudget(max_restarts=0))
+    some.attach(agent("a", num_workers=num_workers))
+    for _ in range(num_workers // MAX_PLACES):
+        some.pass_time(0.0)
+    some.carry_out(some.job.interrupted(15, some.now))
+    assert some.outcome is not None
+    assert [failed.rank for failed in some.outcome.failures] == list(range(MAX_FAILURES))
 
 
 def test_workers_are_known_to_have_run_before_another_coordinator_took_over() -> None:

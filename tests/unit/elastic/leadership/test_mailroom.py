@@ -127,7 +127,7 @@ class Reader:
         self.sent.append(message)
 
     def welcome(self, there: Roster, *, in_full: bool = True, takes_changes: bool = True) -> None:
-        told, revision = self.mailroom.welcome("b", there, in_full=in_full, takes_changes=takes_changes)
+        told, revision = self.mailroom.welcome("b", lambda: there, in_full=in_full, takes_changes=takes_changes)
         self.copy.take(RosterTold(roster=told, revision=revision))
 
     def tell(self, there: Roster, *, in_full: str = "b") -> None:
@@ -137,6 +137,20 @@ class Reader:
     def tell_whole(self, there: Roster) -> None:
         self.mailroom.tell_whole("b", there, in_full=True)
         self._loop.run()
+
+
+def test_agents_that_come_together_are_told_one_revision_and_what_is_new_before_long() -> None:
+    reader = Reader()
+    _, first = reader.mailroom.welcome("a", lambda: roster("a"), in_full=False, takes_changes=True)
+    told, second = reader.mailroom.welcome(
+        "b", lambda: roster("ab"), in_full=False, takes_changes=True, is_told_soon=True
+    )
+    assert (told, second) == (roster("a"), first)
+    reader.copy.take(RosterTold(roster=told, revision=second))
+    reader.tell(roster("abc"), in_full="")
+    (news,) = reader.sent
+    assert reader.copy.take(news)
+    assert reader.copy.roster == roster("abc")
 
 
 @pytest.mark.parametrize("takes_changes", [True, False])

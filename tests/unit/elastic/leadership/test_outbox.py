@@ -67,6 +67,16 @@ def test_what_is_made_later_is_made_when_all_before_it_is_sent() -> None:
     assert sent_before == [6]
 
 
+def test_what_is_made_later_is_not_made_in_the_turn_of_the_decision() -> None:
+    posting = Posting()
+    posting.outbox.post("a", DIE)
+    posting.outbox.post_later(lambda: Post("b", RESET))
+    posting.outbox.post("a", RESET)
+    assert posting.sent == [("a", DIE)]
+    posting.turn()
+    assert posting.sent == [("a", DIE), ("b", RESET), ("a", RESET)]
+
+
 def test_what_waits_for_an_agent_that_comes_anew_is_dropped() -> None:
     posting = Posting()
     posting.outbox.post("abcdefgf", DIE)
