@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping
 from ...observe.asgi import App, Message, Receive, Scope, Send
 from ...observe.prometheus import Family
 from ..errors import ServingError
-from .answers import error_answer
 from .ending import Ending, Outcome
 from .endpoints.about import About, Gather
 from .endpoints.inference import Inference
 from .endpoints.routes import Routes
 from .endpoints.sse import error_event
-from .error_body import Refusal, refusal_of
+from .error_body import HttpError, http_error_of
 from .http.budget import HeldBytes, Turns
 from .http.compression import compressed
-from .http.exchange import Answer, Exchange, headers_of, with_shared
+from .http.exchange import JSON, Answer, Exchange, headers_of, with_shared
 from .http.interruption import ClientGoneError
 from .http_metrics import HttpCounts
 from .options import GatewayOptions
@@ -95,7 +94,9 @@ class Application:
     def interrupt_all(self) -> None:
         """Answer 503 to all whose result is not there yet."""
         for exchange in list(self._open):
-            exchange.interruption(Refusal(503, "StoppingError", "the gateway stops; ask another one, or again later"))
+            exchange.interruption(
+                HttpError(503, "the gateway stops; ask another one, or again later", kind="StoppingError")
+            )
 
     def vitals(self) -> Mapping[str, object]:
         """Return the gateway's own numbers, as JSON."""
@@ -118,7 +119,7 @@ class Application:
             reason = exchange.interruption.translate()
             if reason is None:
                 raise
-            if isinstance(reason, Refusal):
+            if isinstance(reason, HttpError):
                 exchange.outcome = Outcome.GIVEN_UP
                 await exchange.end_stream(error_event(reason))
             else:
@@ -132,7 +133,7 @@ class Application:
         label = UNKNOWN
         try:
             if why_not:
-                raise Refusal(403, "ForbiddenError", f"{why_not} {HOW_TO_ALLOW}")
+                raise HttpError(403, f"{why_not} {HOW_TO_ALLOW}")
             preflight = self._preflight(exchange)
             if preflight is None:
                 route = self._routes.find(exchange.path)
@@ -144,7 +145,7 @@ class Application:
             raise
         except asyncio.CancelledError:
             reason = exchange.interruption.translate()
-            if not isinstance(reason, Refusal):
+            if not isinstance(reason, HttpError):
                 raise reason or asyncio.CancelledError() from None
             answer = self._error(exchange, reason)
         except Exception as error:
@@ -161,15 +162,16 @@ class Application:
         allowed = self._sites.preflight(exchange.headers)
         return None if allowed is None else Answer(200, "text/plain; charset=utf-8", headers=allowed)
 
-    def _error(self, exchange: Exchange, refusal: Refusal) -> Answer:
-        return error_answer(refusal, is_kserve=exchange.path == "/v2" or exchange.path.startswith("/v2/"))
+    def _error(self, exchange: Exchange, error: HttpError) -> Answer:
+        body = error.body(is_kserve=exchange.path == "/v2" or exchange.path.startswith("/v2/"))
+        return Answer(error.status, JSON, [body], error.headers())
 
-    def _refused(self, error: Exception) -> Refusal:
-        if isinstance(error, Refusal):
+    def _refused(self, error: Exception) -> HttpError:
+        if isinstance(error, HttpError):
             return error
         if not isinstance(error, ServingError):
             logger.error("a request failed inside the gateway", exc_info=error)
-        return refusal_of(error)
+        return http_error_of(error)
 
     def _metrics(self) -> list[Family]:
         return self.counts.families(

@@ -6,13 +6,14 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+import orjson
+
 from ....observe.document import Document
 from ....observe.prometheus import CONTENT_TYPE, Family, families_text
 from ....wire.messages import Json
-from ..answers import html_answer, json_answer, json_list, text_answer
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..formats.kserve import model_metadata
-from ..http.exchange import Answer
+from ..http.exchange import JSON, Answer
 from ..http_metrics import families_of
 from ..options import GatewayOptions
 from ..served import Metric, Served, can_stream, signature_of
@@ -46,28 +47,28 @@ class About:
         self._gather = gather
 
     def live(self) -> Answer:
-        return json_answer({"live": True})
+        return _json({"live": True})
 
     def ready(self) -> Answer:
         """200, or 503 with the reason."""
         self._check_ready()
-        return json_answer({"ready": True})
+        return _json({"ready": True})
 
     def model_ready(self) -> Answer:
         self._check_ready()
-        return json_answer({"name": self._served.name, "ready": True})
+        return _json({"name": self._served.name, "ready": True})
 
     def status(self) -> Answer:
         is_ready, reason = self._readiness()
         status = dict(self._served.status())
         status["gateway"] = {**self._vitals(), "ready": is_ready, "reason": reason}
-        return json_answer(status)
+        return _json(status)
 
     async def metrics(self) -> Answer:
         families = self.families()
         if self._gather is not None:
             families = await self._gather(families)
-        return text_answer(families_text(families), CONTENT_TYPE)
+        return Answer(200, CONTENT_TYPE, [families_text(families).encode()])
 
     def families(self) -> list[Family]:
         """Return this gateway's own metrics."""
@@ -79,11 +80,11 @@ class About:
 
     def server(self) -> Answer:
         """KServe's metadata of the server."""
-        return json_answer({"name": "multiworld", "version": _version(), "extensions": ["binary_tensor_data"]})
+        return _json({"name": "multiworld", "version": _version(), "extensions": ["binary_tensor_data"]})
 
     def model(self) -> Answer:
         """KServe's metadata of the model. Its tensors are listed as far as a signature tells of them."""
-        return json_answer(
+        return _json(
             {
                 "name": self._served.name,
                 "versions": list(VERSIONS),
@@ -96,15 +97,17 @@ class About:
         """KServe's list of models: the one that there is."""
         is_ready, reason = self._readiness()
         model = {"name": self._served.name, "version": VERSIONS[-1], "state": "READY" if is_ready else "UNAVAILABLE"}
-        return json_list([{**model, "reason": "" if is_ready else reason}])
+        return Answer(200, JSON, [orjson.dumps([{**model, "reason": "" if is_ready else reason}])])
 
     def openapi(self) -> Answer:
-        return json_answer(self._description)
+        return _json(self._description)
 
     def docs(self) -> Answer:
         """A page that shows the document, for people, and tries ``/infer``."""
         document = Document(__package__)
-        return html_answer(document.page(f"{self._served.name} · multiworld", self._description), document.policy)
+        page = document.page(f"{self._served.name} · multiworld", self._description)
+        headers = {"content-security-policy": document.policy, "x-content-type-options": "nosniff"}
+        return Answer(200, "text/html; charset=utf-8", [page.encode()], headers)
 
     def home(self) -> Answer:
         return Answer(307, "text/plain; charset=utf-8", [b"see /docs\n"], {"location": "/docs"})
@@ -119,7 +122,14 @@ class About:
     def _check_ready(self) -> None:
         is_ready, reason = self._readiness()
         if not is_ready:
-            raise Refusal(503, "NotReadyError", reason)
+            raise HttpError(503, reason, kind="NotReadyError")
+
+
+def _json(value: Mapping[str, object]) -> Answer:
+    """Answer an object; what JSON has no type for is written as its ``str``."""
+    return Answer(
+        200, JSON, [orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)]
+    )
 
 
 @functools.cache

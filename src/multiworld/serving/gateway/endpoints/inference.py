@@ -9,13 +9,12 @@ from collections.abc import Callable
 from ....observe.event_stream import CONTENT_TYPE
 from ...ingress.answers import Asked
 from ...ingress.versions import shown
-from ..answers import JSON
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..formats.elements import check_finite, num_bytes_of
 from ..formats.json_writing import TensorWriter
 from ..formats.kserve import HEADER_LENGTH, answer_question, parse_question
 from ..formats.registry import Format, accepted_format, decode, encode, reading, sent_format
-from ..http.exchange import Answer, Exchange
+from ..http.exchange import JSON, Answer, Exchange
 from ..http.request_head import Asking, asking
 from ..http_metrics import HttpCounts
 from ..options import GatewayOptions
@@ -41,7 +40,7 @@ class Inference:
         options: GatewayOptions,
         counts: HttpCounts,
         *,
-        refused: Callable[[Exception], Refusal],
+        refused: Callable[[Exception], HttpError],
     ) -> None:
         self._served, self._options, self._counts, self._refused = served, options, counts, refused
         self._signature = signature_of(served)
@@ -60,7 +59,7 @@ class Inference:
         """``POST /generate``: one payload in, a series of them out."""
         served = self._served
         if not can_stream(served):
-            raise Refusal(501, "NotImplementedError", f"{served.name!r} does not stream its answers; use /infer")
+            raise HttpError(501, f"{served.name!r} does not stream its answers; use /infer")
         form, asked = sent_format(exchange.headers), self._asked(exchange)
         payload = await self._payload(exchange, form)
         exchange.begin_watch()
@@ -78,9 +77,7 @@ class Inference:
         """``POST /v2/models/…/infer``."""
         content_type = exchange.headers.get("content-type", "").partition(";")[0].strip().lower() or JSON
         if content_type not in (JSON, BINARY):
-            raise Refusal(
-                415, "UnsupportedMediaTypeError", f"content type {content_type!r:.80} is not served; {JSON} is"
-            )
+            raise HttpError(415, f"content type {content_type!r:.80} is not served; {JSON} is")
         asked = self._asked(exchange)
         max_json_bytes = self._max_bytes(is_text=True)
         is_text = HEADER_LENGTH not in exchange.headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.exchange import Answer, Exchange
 from .about import VERSIONS, About
 from .inference import Inference
@@ -39,9 +39,7 @@ class Route:
         found = self.handlers.get("GET" if method == "HEAD" else method)
         if found is None:
             allow = ", ".join([*self.handlers, *(["HEAD"] if "GET" in self.handlers else [])])
-            raise Refusal(
-                405, "MethodNotAllowedError", f"{method:.20} is not for {self.label}; {allow} is", allow=allow
-            )
+            raise HttpError(405, f"{method:.20} is not for {self.label}; {allow} is", allow=allow)
         return found
 
 
@@ -76,19 +74,19 @@ class Routes:
             return self._of_model(path.removeprefix("/v2/models/").rstrip("/").split("/"))
         if path.startswith("/v2/"):
             _refuse_extension(path.removeprefix("/v2/").rstrip("/").split("/"))
-        raise Refusal(404, "NotFoundError", f"there is nothing at {path!r:.120}; /docs lists what there is")
+        raise HttpError(404, f"there is nothing at {path!r:.120}; /docs lists what there is")
 
     def _of_model(self, parts: list[str]) -> Route:
         name, *rest = parts
         if name != self._name:
             if not rest:
                 _refuse_extension(parts)
-            raise Refusal(404, "UnknownModelError", f"there is no model {name!r:.80}; there is {self._name!r}")
+            raise HttpError(404, f"there is no model {name!r:.80}; there is {self._name!r}", kind="UnknownModelError")
         version, label = VERSIONS[-1], "/v2/models/{name}"
         if rest[:1] == ["versions"]:
             version, rest, label = (rest[1] if len(rest) > 1 else ""), rest[2:], f"{label}/versions/{{version}}"
             if version not in VERSIONS:
-                raise Refusal(404, "UnknownModelError", f"model {name!r} has no version {version!r:.40}")
+                raise HttpError(404, f"model {name!r} has no version {version!r:.40}", kind="UnknownModelError")
         if not rest:
             return Route(label, {"GET": _plain(self._about.model)})
         if rest == ["ready"]:
@@ -96,14 +94,14 @@ class Routes:
         if rest == ["infer"]:
             return Route(f"{label}/infer", {"POST": lambda exchange: self._inference.kserve(exchange, version)})
         _refuse_extension(rest)
-        raise Refusal(404, "NotFoundError", f"a model has /ready and /infer, not {'/'.join(rest)!r:.80}")
+        raise HttpError(404, f"a model has /ready and /infer, not {'/'.join(rest)!r:.80}")
 
 
 def _refuse_extension(parts: list[str]) -> None:
     """Refuse what belongs to an extension of KServe's protocol that others serve; a model may be called so, too."""
     if parts[0] in EXTENSIONS:
         extension, instead = EXTENSIONS[parts[0]]
-        raise Refusal(501, "NotImplementedError", f"the extension {extension!r} is not served; {instead}")
+        raise HttpError(501, f"the extension {extension!r} is not served; {instead}")
 
 
 def _alone(answer: Callable[[], Awaitable[Answer]]) -> Handler:

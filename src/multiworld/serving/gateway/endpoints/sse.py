@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 from ....observe.event_stream import event
-from ..answers import error_object
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..formats.json_format import as_object
 from ..formats.json_writing import TensorWriter, dumps
 from ..served import Payload
@@ -28,7 +27,7 @@ async def remaining_events(
     first: bytes | None,
     stream: AsyncIterator[Payload],
     writers: Writers,
-    refused: Callable[[Exception], Refusal],
+    refused: Callable[[Exception], HttpError],
     told: Callable[[], dict[str, str]],
 ) -> AsyncGenerator[bytes, None]:
     """Yield an event per payload, then ``event: done`` with what is told at the end; ``event: error``, if it fails."""
@@ -51,9 +50,9 @@ async def close(stream: AsyncIterator[Payload]) -> None:
         await aclose()
 
 
-def error_event(refusal: Refusal) -> bytes:
+def error_event(error: HttpError) -> bytes:
     """Return the last event of a stream that failed."""
-    return _event(error_object(refusal), name="error")
+    return _event(error.to_json(), name="error")
 
 
 async def _payload_event(payload: Payload, writer: TensorWriter) -> bytes:

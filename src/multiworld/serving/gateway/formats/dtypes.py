@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 
 __all__ = ["DTYPES", "dtype_name", "dtype_of", "kserve_dtype", "kserve_name"]
 
@@ -27,34 +27,32 @@ KSERVE_NAMES = {dtype: name for name, dtype in KSERVE.items()}
 
 
 def dtype_of(name: object) -> torch.dtype:
-    """Return the type with that name (``"float32"``, or ``"torch.float32"``); a Refusal for others."""
+    """Return the type with that name (``"float32"``, or ``"torch.float32"``); an HttpError for others."""
     found = DTYPES.get(name.removeprefix("torch.")) if isinstance(name, str) else None
     if found is None:
-        raise Refusal(400, "BadRequestError", f"unknown dtype {name!r:.80}; there are {', '.join(DTYPES)}")
+        raise HttpError(400, f"unknown dtype {name!r:.80}; there are {', '.join(DTYPES)}")
     return found
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     """Return our name of it. Refused: a type that has none."""
     if dtype not in NAMES:
-        raise Refusal(406, "NotAcceptableError", f"the answer has elements of type {dtype}, which this format has not")
+        raise HttpError(406, f"the answer has elements of type {dtype}, which this format has not")
     return NAMES[dtype]
 
 
 def kserve_dtype(name: object) -> torch.dtype:
-    """Return the type that KServe's protocol calls so; a Refusal for others."""
+    """Return the type that KServe's protocol calls so; an HttpError for others."""
     if name == "BYTES":
-        raise Refusal(400, "BadRequestError", "datatype BYTES is not served: a pipeline takes tensors of numbers")
+        raise HttpError(400, "datatype BYTES is not served: a pipeline takes tensors of numbers")
     found = KSERVE.get(name) if isinstance(name, str) else None
     if found is None:
-        raise Refusal(400, "BadRequestError", f"unknown datatype {name!r:.80}; there are {', '.join(KSERVE)}")
+        raise HttpError(400, f"unknown datatype {name!r:.80}; there are {', '.join(KSERVE)}")
     return found
 
 
 def kserve_name(dtype: torch.dtype) -> str:
     """Return KServe's name of it. Refused: a type that has none."""
     if dtype not in KSERVE_NAMES:
-        raise Refusal(
-            406, "NotAcceptableError", f"the answer has elements of type {dtype}, which KServe's protocol cannot name"
-        )
+        raise HttpError(406, f"the answer has elements of type {dtype}, which KServe's protocol cannot name")
     return KSERVE_NAMES[dtype]

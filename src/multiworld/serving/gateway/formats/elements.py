@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..served import Payload
 from .dtypes import dtype_name
 from .json_reading import MAX_DIMS, Numbers, as_array, check_rows, is_rounded
@@ -68,9 +68,9 @@ def checked_shape(shape: object) -> tuple[int, ...]:
     if isinstance(shape, Numbers):
         shape = shape.array.tolist()
     if not isinstance(shape, (list, tuple)) or not all(type(each) is int and 0 <= each < MAX_DIM for each in shape):
-        raise Refusal(400, "BadRequestError", f"the shape must be a list of dimensions from 0, got {shape!r:.80}")
+        raise HttpError(400, f"the shape must be a list of dimensions from 0, got {shape!r:.80}")
     if len(shape) > MAX_DIMS or math.prod(max(each, 1) for each in shape) >= MAX_DIM:
-        raise Refusal(400, "BadRequestError", f"the shape {shape!r:.80} is too large")
+        raise HttpError(400, f"the shape {shape!r:.80} is too large")
     check_rows(tuple(shape))
     return tuple(shape)
 
@@ -78,7 +78,7 @@ def checked_shape(shape: object) -> tuple[int, ...]:
 def check_count(num_tensors: int) -> None:
     """Refuse a body of more tensors than one may have."""
     if num_tensors > MAX_TENSORS:
-        raise Refusal(413, "ContentTooLargeError", f"the body has {num_tensors} tensors; {MAX_TENSORS} are served")
+        raise HttpError(413, f"the body has {num_tensors} tensors; {MAX_TENSORS} are served")
 
 
 def from_json(data: Any, dtype: torch.dtype | None, shape: Any, *, name: str) -> Tensor:
@@ -91,9 +91,7 @@ def from_json(data: Any, dtype: torch.dtype | None, shape: Any, *, name: str) ->
     if dtype is None:
         if is_rounded(data, array):
             what = "integers below 0 and others from 2^63, which no type of integers holds together"
-            raise Refusal(
-                400, "BadRequestError", f"{name} has {what}; name a dtype, such as float64, to have them rounded"
-            )
+            raise HttpError(400, f"{name} has {what}; name a dtype, such as float64, to have them rounded")
         dtype = {"b": torch.bool, "i": torch.int64, "u": torch.uint64}.get(array.dtype.kind, torch.float32)
         if array.size == 0:
             dtype = torch.float32
@@ -103,7 +101,7 @@ def from_json(data: Any, dtype: torch.dtype | None, shape: Any, *, name: str) ->
     wanted = checked_shape(shape)
     size = tensor.numel()  # lists that are empty do not show the dimensions behind
     if math.prod(wanted) != size or (size and tensor.ndim > 1 and tuple(tensor.shape) != wanted):
-        raise Refusal(400, "BadRequestError", f"{name} has shape {list(wanted)}, but data of {list(tensor.shape)}")
+        raise HttpError(400, f"{name} has shape {list(wanted)}, but data of {list(tensor.shape)}")
     return tensor.reshape(wanted)
 
 
@@ -125,7 +123,7 @@ def check_finite(payload: Payload) -> None:
         named = [(f"input {index}", tensor) for index, tensor in enumerate(payload)]
     for name, tensor in named:
         if (tensor.is_floating_point() or tensor.is_complex()) and not _is_finite(tensor):
-            raise Refusal(400, "BadRequestError", f"{name} has NaN or infinite elements, which are refused here")
+            raise HttpError(400, f"{name} has NaN or infinite elements, which are refused here")
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -137,11 +135,11 @@ def _is_finite(tensor: Tensor) -> bool:
 def _converted(data: Any, array: npt.NDArray[Any], dtype: torch.dtype, has_words: bool, name: str) -> Tensor:
     wrong = f"{name}: dtype {dtype_name(dtype)} cannot hold"
     if dtype.is_complex:
-        raise Refusal(400, "BadRequestError", f"{wrong} numbers of JSON; send application/safetensors")
+        raise HttpError(400, f"{wrong} numbers of JSON; send application/safetensors")
     if dtype.is_floating_point:
         tensor = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(dtype).reshape(array.shape)
         if not has_words and not _is_finite(tensor):
-            raise Refusal(400, "BadRequestError", f"{wrong} a number that large; 'Infinity' means infinity")
+            raise HttpError(400, f"{wrong} a number that large; 'Infinity' means infinity")
         return tensor
     kept: npt.NDArray[Any] = np.empty(array.shape, dtype_name(dtype))  # numpy's own choice may be a type torch has not
     kept[...] = _whole(data, array, dtype, wrong)
@@ -154,15 +152,15 @@ def _whole(data: Any, array: npt.NDArray[Any], dtype: torch.dtype, wrong: str) -
         return array
     if dtype == torch.bool:
         if array.dtype.kind != "b":
-            raise Refusal(400, "BadRequestError", f"{wrong} numbers: true and false")
+            raise HttpError(400, f"{wrong} numbers: true and false")
         return array
     if array.dtype.kind == "f":  # also what numpy makes of integers that no type of its holds together
         if isinstance(data, Numbers):
-            raise Refusal(400, "BadRequestError", f"{wrong} fractions, or such large numbers")
+            raise HttpError(400, f"{wrong} fractions, or such large numbers")
         array = np.array(data, dtype=object)
         if not all(type(each) is int for each in array.flat):
-            raise Refusal(400, "BadRequestError", f"{wrong} fractions")
+            raise HttpError(400, f"{wrong} fractions")
     bounds = torch.iinfo(dtype)
     if array.dtype.kind != "b" and not bounds.min <= int(array.min()) <= int(array.max()) <= bounds.max:
-        raise Refusal(400, "BadRequestError", f"{wrong} numbers beyond {bounds.min} … {bounds.max}")
+        raise HttpError(400, f"{wrong} numbers beyond {bounds.min} … {bounds.max}")
     return array

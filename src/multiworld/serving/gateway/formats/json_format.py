@@ -8,7 +8,7 @@ import orjson
 import torch
 from torch import Tensor
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.budget import Budget
 from ..served import Payload
 from .dtypes import dtype_name, dtype_of
@@ -31,10 +31,10 @@ async def decode(body: bytearray, headers: Mapping[str, str], budget: Budget) ->
     """
     request = await load_object(body, budget)
     if "inputs" not in request:
-        raise Refusal(400, "BadRequestError", 'the body has no "inputs"')
+        raise HttpError(400, 'the body has no "inputs"')
     unknown = request.keys() - KEYS
     if unknown:
-        raise Refusal(400, "BadRequestError", f"unknown keys in the body: {', '.join(sorted(unknown))[:120]}")
+        raise HttpError(400, f"unknown keys in the body: {', '.join(sorted(unknown))[:120]}")
     inputs, dtype = request["inputs"], request.get("dtype")
     if isinstance(inputs, dict) and "data" in inputs and inputs.keys() <= TENSOR_KEYS:
         return await _tensor(inputs, dtype, "inputs", budget)
@@ -62,26 +62,24 @@ async def as_object(payload: Payload, writer: TensorWriter) -> Mapping[str, obje
 
 
 async def load_object(body: bytearray | memoryview, budget: Budget) -> Mapping[str, object]:
-    """Return the object that a body is; a Refusal for anything else."""
+    """Return the object that a body is; an HttpError for anything else."""
     try:
         value = await load(body, budget)
     except orjson.JSONDecodeError as error:
-        raise Refusal(400, "BadRequestError", f"the body is not JSON: {error!s:.200}") from None
+        raise HttpError(400, f"the body is not JSON: {error!s:.200}") from None
     if not isinstance(value, dict):
-        raise Refusal(400, "BadRequestError", f"the body must be a JSON object, not {type(value).__name__}")
+        raise HttpError(400, f"the body must be a JSON object, not {type(value).__name__}")
     return value
 
 
 async def _dict(inputs: Mapping[str, object], dtype: object, budget: Budget) -> dict[str, Tensor]:
     if not inputs:
-        raise Refusal(400, "BadRequestError", '"inputs" is empty')
+        raise HttpError(400, '"inputs" is empty')
     check_count(len(inputs))
     dtypes = dtype if isinstance(dtype, dict) else dict.fromkeys(inputs, dtype)
     unknown = dtypes.keys() - inputs.keys()
     if unknown:
-        raise Refusal(
-            400, "BadRequestError", f'"dtype" names what is not in "inputs": {", ".join(sorted(unknown))[:120]}'
-        )
+        raise HttpError(400, f'"dtype" names what is not in "inputs": {", ".join(sorted(unknown))[:120]}')
     return {
         name: await _tensor(
             data if isinstance(data, dict) else {"data": data}, dtypes.get(name), f"input {name!r:.80}", budget
@@ -92,7 +90,7 @@ async def _dict(inputs: Mapping[str, object], dtype: object, budget: Budget) -> 
 
 async def _tensor(entry: Mapping[str, object], dtype: object, name: str, budget: Budget) -> Tensor:
     if "data" not in entry or not entry.keys() <= TENSOR_KEYS:
-        raise Refusal(400, "BadRequestError", f"{name} must have data, and may have dtype and shape, and nothing else")
+        raise HttpError(400, f"{name} must have data, and may have dtype and shape, and nothing else")
     dtype = entry.get("dtype", dtype)
     chosen: torch.dtype | None = None if dtype is None else dtype_of(dtype)
     return await _read(entry["data"], chosen, entry.get("shape"), name, budget)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.budget import Budget
 
 __all__ = ["MAX_DIMS", "WORDS", "Numbers", "as_array", "check_rows", "is_rounded", "load", "num_bytes_read", "parsed"]
@@ -91,7 +91,7 @@ def parsed(text: bytes | bytearray | memoryview) -> Any:
 async def load(body: bytearray | memoryview, budget: Budget) -> Any:
     """Return what JSON means, with Numbers in place of lists of more than a few numbers, if the body is large.
 
-    Raises orjson.JSONDecodeError for what is no JSON, and a Refusal for what is ragged, too deep, or too much.
+    Raises orjson.JSONDecodeError for what is no JSON, and an HttpError for what is ragged, too deep, or too much.
     """
     if len(body) <= SMALL_BYTES:
         return parsed(body)
@@ -111,9 +111,9 @@ def as_array(data: Any, name: str) -> tuple[Array, bool]:
         has_words = _has_words(data)  # before numpy sees them, which makes room in each element for the longest
         array = np.array(_without_words(data) if has_words else data)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise _bad(f"{name} is ragged, or nested too deeply: {error!s:.300}") from None
+        raise HttpError(400, f"{name} is ragged, or nested too deeply: {error!s:.300}") from None
     if array.dtype.kind not in "biuf" or array.ndim > MAX_DIMS:
-        raise _bad(f"{name} must be numbers, or lists of numbers of one shape")
+        raise HttpError(400, f"{name} must be numbers, or lists of numbers of one shape")
     check_rows(array.shape)
     return array, has_words
 
@@ -136,10 +136,8 @@ def check_rows(shape: tuple[int, ...]) -> None:
     """Refuse a shape without elements and with many rows: few bytes ask for it, and many are needed to write it."""
     num_rows = math.prod(shape[: shape.index(0)]) if 0 in shape else 0
     if num_rows > MAX_EMPTY_ROWS:
-        raise Refusal(
-            413,
-            "ContentTooLargeError",
-            f"shape {list(shape)!r:.80} has no elements and {num_rows} rows; {MAX_EMPTY_ROWS} are served",
+        raise HttpError(
+            413, f"shape {list(shape)!r:.80} has no elements and {num_rows} rows; {MAX_EMPTY_ROWS} are served"
         )
 
 
@@ -181,9 +179,8 @@ class _Scanner:
 
     def _append(self, piece: bytes | memoryview) -> None:
         if len(self.rest) + len(piece) > MAX_REST_BYTES:
-            raise Refusal(
+            raise HttpError(
                 413,
-                "ContentTooLargeError",
                 f"the JSON has more than {MAX_REST_BYTES} bytes outside of lists of numbers; send tensors in binary",
             )
         self.rest += piece
@@ -191,10 +188,8 @@ class _Scanner:
     def _count(self, num_values: int) -> None:
         self._num_values += num_values
         if self._num_values > MAX_VALUES:
-            raise Refusal(
-                413,
-                "ContentTooLargeError",
-                f"the JSON has more than {MAX_VALUES} values outside of lists of numbers; send tensors in binary",
+            raise HttpError(
+                413, f"the JSON has more than {MAX_VALUES} values outside of lists of numbers; send tensors in binary"
             )
         self._budget.take(num_values * VALUE_BYTES)
 
@@ -234,7 +229,7 @@ class _Scanner:
             if is_closed[first]:
                 stop = at + first + 1
                 if len(self.found) >= MAX_LISTS:
-                    raise Refusal(413, "ContentTooLargeError", f"the JSON has more than {MAX_LISTS} lists of numbers")
+                    raise HttpError(413, f"the JSON has more than {MAX_LISTS} lists of numbers")
                 array = await self._numbers(begin, stop)
                 name = f"{self._mark}{len(self.found)}"
                 self.found[name] = array
@@ -242,7 +237,7 @@ class _Scanner:
                 self._append(b'"%s"' % name.encode())
                 return stop
             if int(depths.max()) > MAX_DIMS:
-                raise _bad(f"lists are nested too deeply: a tensor has at most {MAX_DIMS} dimensions")
+                raise HttpError(400, f"lists are nested too deeply: a tensor has at most {MAX_DIMS} dimensions")
             at, depth = match.end(), int(depths[-1])
             await self._spend(len(match[0]) + DEPTHS_COST)
         while begin < at:  # a list of other things: its numbers are values as others are
@@ -313,13 +308,13 @@ class _Scanner:
             if at + len(piece) < end:
                 cut = piece.rfind(b",")
                 if cut < 0:
-                    raise _bad(f"a number takes more than {SLICE_BYTES} bytes")
+                    raise HttpError(400, f"a number takes more than {SLICE_BYTES} bytes")
                 piece = piece[:cut]
             at += len(piece) + 1
             try:
                 values = parsed(b"[" + piece.translate(FLAT) + b"]")
             except orjson.JSONDecodeError as error:
-                raise _bad(f"the body has lists that are no JSON, or ragged: {error.msg:.200}") from None
+                raise HttpError(400, f"the body has lists that are no JSON, or ragged: {error.msg:.200}") from None
             array, is_worded = as_array(values, "a list of the body")
             has_words |= is_worded
             has_fractions = has_fractions or (array.dtype.kind == "f" and not _are_integers(values))
@@ -404,14 +399,10 @@ def _without_words(data: Any) -> Any:
         return [_without_words(each) for each in data]
     if isinstance(data, str):
         if data not in WORDS:
-            raise _bad(f"expected a number, got {data[:80]!r}; words: {', '.join(WORDS)}")
+            raise HttpError(400, f"expected a number, got {data[:80]!r}; words: {', '.join(WORDS)}")
         return WORDS[data]
     return data
 
 
-def _ragged() -> Refusal:
-    return _bad("a list of the body is ragged: lists of numbers must be of one shape")
-
-
-def _bad(message: str) -> Refusal:
-    return Refusal(400, "BadRequestError", message)
+def _ragged() -> HttpError:
+    return HttpError(400, "a list of the body is ragged: lists of numbers must be of one shape")

@@ -12,7 +12,7 @@ import orjson
 import torch
 from torch import Tensor
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.budget import Budget
 from .dtypes import dtype_name
 from .elements import Buffer, on_host
@@ -45,7 +45,7 @@ class TensorWriter:
         """
         name = dtype_name(tensor.dtype)
         if tensor.is_complex():
-            raise Refusal(406, "NotAcceptableError", f"JSON has no numbers for {name}; ask for application/safetensors")
+            raise HttpError(406, f"JSON has no numbers for {name}; ask for application/safetensors")
         shape = (tensor.numel(),) if is_flat else tuple(tensor.shape)
         size, num_lists = tensor.numel(), _num_lists(shape)
         self._check(self._num_bytes + 2 * size + 3 * num_lists - 1)  # a digit and a comma, two brackets and a comma
@@ -90,9 +90,8 @@ class TensorWriter:
 
     def _check(self, num_bytes: int) -> None:
         if num_bytes > self._max_bytes:
-            raise Refusal(
+            raise HttpError(
                 406,
-                "NotAcceptableError",
                 f"the answer takes more than {self._max_bytes} bytes as JSON; ask for it in binary: "
                 "Accept: application/safetensors, or binary_data of KServe's protocol",
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ....model.signature import KINDS, Signature, TensorSpec, named_tensors
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.budget import Budget
 from ..served import Payload
 from .dtypes import DTYPES, KSERVE_NAMES, kserve_dtype, kserve_name
@@ -62,13 +62,11 @@ async def parse_question(
 
     The inputs become what the signature says, with its names; without one, a single input is a tensor, and several are
     a dict by their names. ``parameters.payload`` may say otherwise: ``"tensor"``, ``"list"`` or ``"dict"``. Parameters
-    that are not served are refused. Whatever is wrong is a Refusal, ValueError or the like.
+    that are not served are refused. Whatever is wrong is an HttpError, ValueError or the like.
     """
     length = _header_length(body, headers)
     if length > max_json_bytes:
-        raise Refusal(
-            413, "ContentTooLargeError", f"the JSON is larger than the {max_json_bytes} bytes that are served"
-        )
+        raise HttpError(413, f"the JSON is larger than the {max_json_bytes} bytes that are served")
     request = await load_object(memoryview(body)[:length], budget)
     return await _question(request, body, length, budget, signature or Signature(takes=None))
 
@@ -125,21 +123,21 @@ async def _question(
 ) -> Question:
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or not inputs or not all(isinstance(each, dict) for each in inputs):
-        raise _bad('"inputs" must be a list of tensors, at least one')
+        raise HttpError(400, '"inputs" must be a list of tensors, at least one')
     check_count(len(inputs))
     named: dict[str, Tensor] = {}
     at = length
     for entry in inputs:
         name = entry.get("name")
         if not isinstance(name, str) or name in named:
-            raise _bad(f"every input needs a name of its own, got {name!r:.80}")
+            raise HttpError(400, f"every input needs a name of its own, got {name!r:.80}")
         named[name], at = await _input(entry, name, body, at, budget)
     if at != len(body):
-        raise _bad(f"the body is {len(body) - at} bytes longer than its header and its binary inputs")
+        raise HttpError(400, f"the body is {len(body) - at} bytes longer than its header and its binary inputs")
     parameters = _parameters(request, "the request", ("binary_data_output", "content_type", "payload", "timeout"))
     request_id = request.get("id")
     if request_id is not None and not isinstance(request_id, str):
-        raise _bad('"id" must be a string')
+        raise HttpError(400, '"id" must be a string')
     is_binary = _flag(parameters, "binary_data_output", default=False)
     return Question(
         _payload(parameters.get("payload"), named, signature),
@@ -155,7 +153,7 @@ def _outputs(question: Question, named: dict[str, Tensor]) -> list[tuple[str, Te
         return [(name, tensor, question.is_binary) for name, tensor in named.items()]
     unknown = [name for name in question.wanted if name not in named]
     if unknown and not (len(named) == 1 and len(question.wanted) == 1):
-        raise _bad(f"there is no output {unknown[0]!r:.80}; there are {', '.join(named)}")
+        raise HttpError(400, f"there is no output {unknown[0]!r:.80}; there are {', '.join(named)}")
     if unknown:  # the only one, by whatever name the client has for it
         return [(name, next(iter(named.values())), is_binary) for name, is_binary in question.wanted.items()]
     return [(name, named[name], is_binary) for name, is_binary in question.wanted.items()]
@@ -168,17 +166,18 @@ async def _input(
     size = _parameters(entry, f"input {name!r:.80}", ("binary_data_size", "content_type")).get("binary_data_size")
     if size is None:
         if "data" not in entry:
-            raise _bad(f"input {name!r:.80} has neither data nor parameters.binary_data_size")
+            raise HttpError(400, f"input {name!r:.80} has neither data nor parameters.binary_data_size")
         data = entry["data"]
         name = f"input {name!r:.80}"
         return await budget.apart(num_bytes_read(data), from_json, data, dtype, shape, name=name), at
     if "data" in entry:
-        raise _bad(f"input {name!r:.80} has both data and parameters.binary_data_size")
+        raise HttpError(400, f"input {name!r:.80} has both data and parameters.binary_data_size")
     wanted = math.prod(shape) * dtype.itemsize
     if type(size) is not int or size != wanted or at + size > len(body):
-        raise _bad(
+        raise HttpError(
+            400,
             f"input {name!r:.80}: shape {list(shape)} of {entry['datatype']} is {wanted} bytes, "
-            f"binary_data_size is {size!r:.40}, and {len(body) - at} bytes are left"
+            f"binary_data_size is {size!r:.40}, and {len(body) - at} bytes are left",
         )
     return await budget.apart(size, from_bytes, body, dtype, shape, offset=at), at + size
 
@@ -188,7 +187,7 @@ def _header_length(body: bytearray, headers: Mapping[str, str]) -> int:
     if text is None:
         return len(body)
     if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 0 < int(text) <= len(body):
-        raise _bad(f"Inference-Header-Content-Length must lie between 1 and {len(body)}, got {text!r:.40}")
+        raise HttpError(400, f"Inference-Header-Content-Length must lie between 1 and {len(body)}, got {text!r:.40}")
     return int(text)
 
 
@@ -197,10 +196,10 @@ def _wanted(outputs: object, is_binary: bool) -> dict[str, bool] | None:
         return None
     wanted: dict[str, bool] = {}
     if not isinstance(outputs, list):
-        raise _bad('"outputs" must be a list')
+        raise HttpError(400, '"outputs" must be a list')
     for entry in outputs:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise _bad('each of "outputs" must be an object with a name')
+            raise HttpError(400, 'each of "outputs" must be an object with a name')
         what = f"output {entry['name']!r:.80}"
         wanted[entry["name"]] = _flag(_parameters(entry, what, ("binary_data",)), "binary_data", default=is_binary)
     return wanted
@@ -213,9 +212,11 @@ def _payload(kind: object, named: dict[str, Tensor], signature: Signature) -> Pa
         if kind != "tensor" and signature.inputs:
             named = _ordered(named, signature)
         elif kind == "tensor" and len(named) > 1:
-            raise _bad(f"the model takes one input, and the request has {len(named)}: {_listed(named)}")
+            raise HttpError(400, f"the model takes one input, and the request has {len(named)}: {_listed(named)}")
     elif kind not in KINDS or (kind == "tensor" and len(named) > 1):
-        raise _bad(f"parameters.payload={kind!r:.40}: expected one of {', '.join(KINDS)}, 'tensor' for a single input")
+        raise HttpError(
+            400, f"parameters.payload={kind!r:.40}: expected one of {', '.join(KINDS)}, 'tensor' for a single input"
+        )
     tensors = list(named.values())
     if kind == "tensor":
         return tensors[0]
@@ -233,7 +234,7 @@ def _ordered(named: dict[str, Tensor], signature: Signature) -> dict[str, Tensor
     if missing or (more and not signature.is_open):
         has_unknown = more and not signature.is_open
         problem = f"there is no input {more[0]!r:.80}" if has_unknown else f"input {missing[0]!r:.80} is missing"
-        raise _bad(f"{problem}; the model takes {_taken(signature)}")
+        raise HttpError(400, f"{problem}; the model takes {_taken(signature)}")
     return {name: named[name] for name in (*given, *more)}
 
 
@@ -254,14 +255,14 @@ def _timeout_s(value: object) -> float | None:
     if value in NOTHING and value is not False:
         return None
     if type(value) is not int or not 0 < value <= MAX_TIMEOUT_US:
-        raise _bad(f"parameters.timeout must be microseconds from 0 to {MAX_TIMEOUT_US}, got {value!r:.40}")
+        raise HttpError(400, f"parameters.timeout must be microseconds from 0 to {MAX_TIMEOUT_US}, got {value!r:.40}")
     return value / 1e6
 
 
 def _flag(parameters: Mapping[str, object], name: str, *, default: bool) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
-        raise _bad(f"parameters.{name} must be true or false, got {value!r:.40}")
+        raise HttpError(400, f"parameters.{name} must be true or false, got {value!r:.40}")
     return value
 
 
@@ -269,19 +270,15 @@ def _parameters(entry: Mapping[str, object], what: str, served: Collection[str])
     """Return those that are given, and not null; refused: those that are not served here."""
     parameters = entry.get("parameters") or {}
     if not isinstance(parameters, dict):
-        raise _bad('"parameters" must be an object')
+        raise HttpError(400, '"parameters" must be an object')
     given = {name: value for name, value in parameters.items() if value is not None}
     for name, value in given.items():
         if name == "content_type" and name in served:
             if value != "np":  # of clients of MLServer: numbers in order, which is what is read anyway
-                raise _bad(f"{what}: parameters.content_type={value!r:.40} is not served; 'np' is")
+                raise HttpError(400, f"{what}: parameters.content_type={value!r:.40} is not served; 'np' is")
         elif name not in served and not (
             name in NOT_SERVED and not isinstance(value, (dict, list)) and value in NOTHING
         ):
             instead = NOT_SERVED.get(name, f"here may be {', '.join(served)}")
-            raise _bad(f"{what}: parameters.{name:.80} is not served; {instead}")
+            raise HttpError(400, f"{what}: parameters.{name:.80} is not served; {instead}")
     return given
-
-
-def _bad(message: str) -> Refusal:
-    return Refusal(400, "BadRequestError", message)

@@ -14,7 +14,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.budget import Budget
 from ..served import Payload
 from .elements import Buffer, as_bytes, checked_shape, on_host
@@ -38,18 +38,17 @@ async def decode(body: bytearray, headers: Mapping[str, str], budget: Budget) ->
     text, offset = _header(body)
     description, order, dims = (pattern.search(text) for pattern in (DESCRIPTION, ORDER, SHAPE))
     if description is None or order is None or dims is None:
-        raise Refusal(400, "BadRequestError", "the .npy has no header, or elements that no tensor has")
+        raise HttpError(400, "the .npy has no header, or elements that no tensor has")
     dtype, is_fortran = np.dtype(description[1]), order[1] == "True"
     if dtype.hasobject:
-        raise Refusal(400, "BadRequestError", "the .npy holds Python objects: it would have to be unpickled")
+        raise HttpError(400, "the .npy holds Python objects: it would have to be unpickled")
     if dtype.kind not in KINDS or dtype.itemsize > 16:
-        raise Refusal(400, "BadRequestError", f"the .npy has elements of type {dtype}, which no tensor has")
+        raise HttpError(400, f"the .npy has elements of type {dtype}, which no tensor has")
     shape = checked_shape([int(each) for each in dims[1].replace("L", "").split(",") if each.strip()])
     size = math.prod(shape)
     if len(body) - offset != size * dtype.itemsize:
-        raise Refusal(
+        raise HttpError(
             400,
-            "BadRequestError",
             f"the .npy is cut or too long: shape {list(shape)} of {dtype} is {size * dtype.itemsize} bytes, "
             f"not {len(body) - offset}",
         )
@@ -61,10 +60,8 @@ async def encode(payload: Payload, budget: Budget) -> tuple[list[Buffer], dict[s
     tensor = single(payload, "a .npy")
     tensor = await budget.apart(tensor.nbytes, on_host, tensor)
     if tensor.dtype == torch.bfloat16 or (tensor.is_floating_point() and tensor.dtype.itemsize == 1):
-        raise Refusal(
-            406,
-            "NotAcceptableError",
-            f"the answer has elements of type {tensor.dtype}, which .npy has not: ask for application/safetensors",
+        raise HttpError(
+            406, f"the answer has elements of type {tensor.dtype}, which .npy has not: ask for application/safetensors"
         )
     header = io.BytesIO()
     npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(tensor.numpy()))
@@ -86,9 +83,9 @@ def _header(body: bytearray) -> tuple[str, int]:
     """Return the header's text, and where the elements begin."""
     size = LENGTH_BYTES.get(bytes(body[6:8]))
     if body[:6] != MAGIC or size is None:
-        raise Refusal(400, "BadRequestError", "the body is no .npy of version 1.0 or 2.0")
+        raise HttpError(400, "the body is no .npy of version 1.0 or 2.0")
     length = int.from_bytes(body[8 : 8 + size], "little")
     if length > MAX_HEADER_BYTES:
-        raise Refusal(400, "BadRequestError", f"the .npy has a header of {length} bytes, which no tensor needs")
+        raise HttpError(400, f"the .npy has a header of {length} bytes, which no tensor needs")
     end = 8 + size + length
     return body[8 + size : end].decode("latin-1"), end

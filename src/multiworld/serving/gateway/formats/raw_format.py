@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.budget import Budget
 from ..served import Payload
 from .dtypes import dtype_name, dtype_of
@@ -25,14 +25,12 @@ MAX_SHAPE_LENGTH = 1024
 async def decode(body: bytearray, headers: Mapping[str, str], budget: Budget) -> Tensor:
     """Return the tensor: ``X-Dtype: float32``, ``X-Shape: 2,3`` (default: one dimension; empty: a scalar)."""
     if "x-dtype" not in headers:
-        raise Refusal(400, "BadRequestError", "a raw body needs the header X-Dtype, and X-Shape unless it is flat")
+        raise HttpError(400, "a raw body needs the header X-Dtype, and X-Shape unless it is flat")
     dtype = dtype_of(headers["x-dtype"].strip())
     shape = _shape(headers["x-shape"]) if "x-shape" in headers else (len(body) // dtype.itemsize,)
     wanted = math.prod(shape) * dtype.itemsize
     if len(body) != wanted:
-        raise Refusal(
-            400, "BadRequestError", f"shape {list(shape)} of {dtype_name(dtype)} is {wanted} bytes, not {len(body)}"
-        )
+        raise HttpError(400, f"shape {list(shape)} of {dtype_name(dtype)} is {wanted} bytes, not {len(body)}")
     return await budget.apart(wanted, from_bytes, body, dtype, shape)
 
 
@@ -52,10 +50,8 @@ def single(payload: Payload, what: str) -> Tensor:
         return payload
     tensors = list(payload.values()) if isinstance(payload, dict) else payload
     if len(tensors) != 1:
-        raise Refusal(
-            406,
-            "NotAcceptableError",
-            f"the answer has {len(tensors)} tensors and {what} holds one: ask for application/safetensors, or JSON",
+        raise HttpError(
+            406, f"the answer has {len(tensors)} tensors and {what} holds one: ask for application/safetensors, or JSON"
         )
     return tensors[0]
 
@@ -63,5 +59,5 @@ def single(payload: Payload, what: str) -> Tensor:
 def _shape(text: str) -> tuple[int, ...]:
     match = SHAPE.fullmatch(text.strip()) if len(text) <= MAX_SHAPE_LENGTH else None
     if match is None:
-        raise Refusal(400, "BadRequestError", f"X-Shape must be dimensions such as '2,3', got {text!r:.80}")
+        raise HttpError(400, f"X-Shape must be dimensions such as '2,3', got {text!r:.80}")
     return checked_shape([int(each) for each in (match[1] or "").split(",") if each.strip()])

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.budget import Budget
 from ..served import Payload
 from . import json_format, npy_format, raw_format, safetensors_format
@@ -21,7 +21,7 @@ Encoded = tuple[list[Buffer], dict[str, str]]
 
 @dataclass(frozen=True)
 class Format:
-    """One way to write payloads. ``decode`` raises ValueError and the like, or a Refusal, for what is none.
+    """One way to write payloads. ``decode`` raises ValueError and the like, or an HttpError, for what is none.
 
     Without ``encode`` it is JSON, whose answers a writer bounds.
     """
@@ -63,9 +63,7 @@ def sent_format(headers: Mapping[str, str]) -> Format:
     form = BY_TYPE.get(content_type) or BY_TYPE.get(content_type.partition(";")[0].strip().lower())
     if form is None:
         known = ", ".join(each.content_type for each in FORMATS)
-        raise Refusal(
-            415, "UnsupportedMediaTypeError", f"content type {content_type!r:.80} is not served; there are {known}"
-        )
+        raise HttpError(415, f"content type {content_type!r:.80} is not served; there are {known}")
     return form
 
 
@@ -80,13 +78,13 @@ def accepted_format(headers: Mapping[str, str], sent: Format) -> Format:
         if name in BY_TYPE:
             return BY_TYPE[name]
     known = ", ".join(each.content_type for each in FORMATS)
-    raise Refusal(406, "NotAcceptableError", f"no answer is of {accept!r:.120}; there are {known}")
+    raise HttpError(406, f"no answer is of {accept!r:.120}; there are {known}")
 
 
 async def decode(
     form: Format, body: bytearray, headers: Mapping[str, str], budget: Budget, *, check: Callable[[Payload], None]
 ) -> Payload:
-    """Return the payload of a body, if ``check`` does not raise. Whatever is wrong with it is a Refusal with 4xx."""
+    """Return the payload of a body, if ``check`` does not raise. Whatever is wrong with it is an HttpError with 4xx."""
     with reading(form.content_type):
         payload = await form.decode(body, headers, budget)
         await budget.apart(num_bytes_of(payload), check, payload)
@@ -108,7 +106,7 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, LookupError, RuntimeError, OverflowError, MemoryError) as error:
-        raise Refusal(400, "BadRequestError", f"the body is no {what} that can be read: {error!s:.200}") from None
+        raise HttpError(400, f"the body is no {what} that can be read: {error!s:.200}") from None
 
 
 def _by_preference(accept: str) -> list[str]:

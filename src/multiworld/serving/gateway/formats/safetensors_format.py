@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from torch import Tensor
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..http.budget import Budget
 from ..served import Payload
 from .dtypes import DTYPES, dtype_name
@@ -49,11 +49,7 @@ async def decode(body: bytearray, headers: Mapping[str, str], budget: Budget) ->
     if len(body) < 8 or length > len(body) - 8:
         raise _bad("it is shorter than its header says")
     if length > MAX_HEADER_BYTES:
-        raise Refusal(
-            413,
-            "ContentTooLargeError",
-            f"the safetensors header has {length} bytes; {MAX_HEADER_BYTES} are served",
-        )
+        raise HttpError(413, f"the safetensors header has {length} bytes; {MAX_HEADER_BYTES} are served")
     header = memoryview(body)[8 : 8 + length]
     num_objects = bytes(header).count(b"{")
     check_count(max(0, num_objects - 2))  # two are not tensors: the header itself, and the metadata
@@ -64,7 +60,7 @@ async def decode(body: bytearray, headers: Mapping[str, str], budget: Budget) ->
         raise _bad("its header is no object")
     metadata = entries.pop(METADATA, None) or {}
     if not entries:
-        raise Refusal(400, "BadRequestError", "the safetensors file has no tensors")
+        raise HttpError(400, "the safetensors file has no tensors")
     tensors, end = {}, 0
     for name, entry in sorted(entries.items(), key=_place):
         tensors[name], end = await _tensor(name, entry, body, 8 + length, end, budget)
@@ -85,14 +81,14 @@ async def encode(payload: Payload, budget: Budget) -> tuple[list[Buffer], dict[s
     else:
         kind, named = "list", {str(index): tensor for index, tensor in enumerate(payload)}
     if METADATA in named:
-        raise Refusal(406, "NotAcceptableError", f"safetensors cannot hold a tensor of the name {METADATA}")
+        raise HttpError(406, f"safetensors cannot hold a tensor of the name {METADATA}")
     header: dict[str, Mapping[str, object]] = {METADATA: {KIND: kind}}
     pieces: list[Buffer] = []
     end = 0
     for name, tensor in sorted(named.items(), key=lambda item: -item[1].dtype.itemsize):  # so that each is aligned
         dtype = NAMES.get(dtype_name(tensor.dtype))
         if dtype is None:
-            raise Refusal(406, "NotAcceptableError", f"safetensors cannot hold elements of type {tensor.dtype}")
+            raise HttpError(406, f"safetensors cannot hold elements of type {tensor.dtype}")
         begin, end = end, end + tensor.nbytes
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
         pieces.append(await budget.apart(tensor.nbytes, as_bytes, tensor))
@@ -105,9 +101,7 @@ async def _tensor(name: str, entry: Any, body: bytearray, base: int, end: int, b
     """Return a tensor and where it ends; ``end``: where the one before it ended."""
     dtype = TYPES.get(entry["dtype"])
     if dtype is None:
-        raise Refusal(
-            400, "BadRequestError", f"tensor {name!r:.80} has type {entry['dtype']!r:.20}, which is not served"
-        )
+        raise HttpError(400, f"tensor {name!r:.80} has type {entry['dtype']!r:.20}, which is not served")
     shape, offsets = checked_shape(entry["shape"]), entry["data_offsets"]
     size = math.prod(shape) * DTYPES[dtype].itemsize
     if offsets != [end, end + size] or base + end + size > len(body):
@@ -126,8 +120,8 @@ def _place(item: tuple[str, Any]) -> tuple[int, int]:
     return begin, end
 
 
-def _bad(message: str) -> Refusal:
-    return Refusal(400, "BadRequestError", f"the body is no safetensors file: {message}")
+def _bad(message: str) -> HttpError:
+    return HttpError(400, f"the body is no safetensors file: {message}")
 
 
 def _payload(kind: str, tensors: dict[str, Tensor]) -> Payload:
@@ -137,8 +131,4 @@ def _payload(kind: str, tensors: dict[str, Tensor]) -> Payload:
         return [tensors[str(index)] for index in range(len(tensors))]
     if kind == "dict":
         return tensors
-    raise Refusal(
-        400,
-        "BadRequestError",
-        f"the metadata says {KIND}={kind!r:.40}, which {len(tensors)} tensors of these names are not",
-    )
+    raise HttpError(400, f"the metadata says {KIND}={kind!r:.40}, which {len(tensors)} tensors of these names are not")

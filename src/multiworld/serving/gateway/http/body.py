@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from ....observe.asgi import Receive
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..options import GatewayOptions
 from .budget import HeldBytes, Turns
 from .inflating import Inflater, coding_of
@@ -120,7 +120,7 @@ class _Clock:
         silent_s = now - self._heard
         silent = f", and nothing of it for {silent_s:.1f} s" if silent_s >= self._options.body_timeout_s else ""
         message = f"the body has not come within {now - self._began:.1f} s{silent}"
-        self._interruption(Refusal(408, "RequestTimeoutError", message))
+        self._interruption(HttpError(408, message))
 
 
 def _declared(headers: Mapping[str, str]) -> int | None:
@@ -132,5 +132,5 @@ def _declared(headers: Mapping[str, str]) -> int | None:
     return int(text.lstrip("0")[:MAX_DIGITS] or "0")  # Python refuses to read thousands of them
 
 
-def _too_large(max_bytes: int) -> Refusal:
-    return Refusal(413, "ContentTooLargeError", f"the body is larger than the {max_bytes} bytes that are served")
+def _too_large(max_bytes: int) -> HttpError:
+    return HttpError(413, f"the body is larger than the {max_bytes} bytes that are served")

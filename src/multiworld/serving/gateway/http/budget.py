@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
@@ -29,18 +29,14 @@ class HeldBytes:
         self.held_bytes = 0
 
     def take(self, num_bytes: int) -> None:
-        """Count them; a Refusal if that is too much now, or always."""
+        """Count them; an HttpError if that is too much now, or always."""
         if num_bytes > self._max_bytes:
-            raise Refusal(
-                413,
-                "ContentTooLargeError",
-                f"this takes {num_bytes} bytes of memory, and all requests together may take {self._max_bytes}",
+            raise HttpError(
+                413, f"this takes {num_bytes} bytes of memory, and all requests together may take {self._max_bytes}"
             )
         if self.held_bytes + num_bytes > self._max_bytes:
-            raise Refusal(
-                429,
-                "OverloadedError",
-                f"open requests take {self.held_bytes} bytes, and may take {self._max_bytes}; try again later",
+            raise HttpError(
+                429, f"open requests take {self.held_bytes} bytes, and may take {self._max_bytes}; try again later"
             )
         self.held_bytes += num_bytes
 
@@ -67,7 +63,7 @@ class Budget:
         self._taken = self._num_small = 0
 
     def take(self, num_bytes: int) -> None:
-        """Count memory before it is used; a Refusal if there is not so much."""
+        """Count memory before it is used; an HttpError if there is not so much."""
         self._held.take(num_bytes)
         self._taken += num_bytes
 

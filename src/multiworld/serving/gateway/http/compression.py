@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..formats.elements import Buffer
 from .exchange import Answer, Exchange
 from .inflating import CODINGS
@@ -35,7 +35,7 @@ async def compressed(answer: Answer, exchange: Exchange) -> Answer:
             _append(deflater.compress(piece), pieces, exchange.budget.take)
             await exchange.budget.wait_turn()
         _append(deflater.flush(), pieces, exchange.budget.take)
-    except Refusal:  # no room for it: the answer is there, and must not be lost
+    except HttpError:  # no room for it: the answer is there, and must not be lost
         return replace(answer, headers=headers)
     return replace(answer, pieces=pieces, headers={**headers, "content-encoding": coding})
 

@@ -17,12 +17,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import httptools
-import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ....wire.descriptors import is_reserved
-from ..answers import error_object
-from ..error_body import Refusal
+from ..error_body import HttpError
 from ..options import GatewayOptions
 from .exchange import LOSABLE
 from .room import Room, Wait
@@ -82,7 +80,7 @@ class HttpConnection(HttpToolsProtocol):
         is_full = len(self.connections) > self._options.max_connections
         if (is_full or is_reserved(self._descriptor())) and not self._room.make(self):
             reason = f"there are {len(self.connections)} connections already, and none is idle; try again later"
-            self._refuse(Refusal(503, "OverloadedError", reason))
+            self._refuse(HttpError(503, reason, kind="OverloadedError"))
             return
         self._await_head()
 
@@ -112,7 +110,7 @@ class HttpConnection(HttpToolsProtocol):
             if self._num_heads - num_heads <= (not was_amid):  # else most of it was of the messages before
                 self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self._refuse(Refusal(431, "HeadTooLargeError", f"the head is longer than {MAX_HEAD_BYTES} bytes"))
+                self._refuse(HttpError(431, f"the head is longer than {MAX_HEAD_BYTES} bytes"))
         elif self._is_in_body and not self._has_body_come:  # a trailer is told of only when it is complete
             self._silent_bytes += len(data)
             if self._silent_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -176,7 +174,7 @@ class HttpConnection(HttpToolsProtocol):
         self._read_on()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(Refusal(400, "BadRequestError", "this is no HTTP/1.1"))
+        self._refuse(HttpError(400, "this is no HTTP/1.1"))
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -233,7 +231,7 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.abort()
         elif self._is_in_head or self._is_busy():
             reason = f"nothing came for {silent_s:.1f} s, and others wait for a connection"
-            self._refuse(Refusal(503, "OverloadedError", reason))
+            self._refuse(HttpError(503, reason, kind="OverloadedError"))
         else:
             self.transport.close()
             self._await_closing()
@@ -267,12 +265,12 @@ class HttpConnection(HttpToolsProtocol):
         if self._is_busy():  # the rest of the head may be unread because of the requests before it
             self._await_head()
         elif self._is_in_head:
-            self._refuse(Refusal(408, "RequestTimeoutError", "the head of the request has not come in time"))
+            self._refuse(HttpError(408, "the head of the request has not come in time"))
         else:
             self.transport.close()
             self._await_closing()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, error: HttpError) -> None:
         """Answer what is no request, and close; the answer of the request before it, if there is one, comes first."""
         running = self._running
         if running is not None and self._is_busy() and not running.more_body:
@@ -286,16 +284,16 @@ class HttpConnection(HttpToolsProtocol):
             self._await_closing()
             return
         if self._on_refused is not None:
-            self._on_refused(refusal.status)
-        body = orjson.dumps(error_object(refusal))
+            self._on_refused(error.status)
+        body = error.body()
         headers = {
             "content-type": "application/json",
             "content-length": str(len(body)),
             "connection": "close",
-            **refusal.headers(),
+            **error.headers(),
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.transport.write(STATUS_LINE[refusal.status] + head.encode("latin-1") + b"\r\n" + body)
+        self.transport.write(STATUS_LINE[error.status] + head.encode("latin-1") + b"\r\n" + body)
         self.transport.close()
         self._await_closing()
 
@@ -325,8 +323,8 @@ class HttpConnection(HttpToolsProtocol):
         self._timer = self._writing = None
 
 
-def _long_trailers() -> Refusal:
-    return Refusal(431, "HeadTooLargeError", f"the trailers are longer than {MAX_HEAD_BYTES} bytes")
+def _long_trailers() -> HttpError:
+    return HttpError(431, f"the trailers are longer than {MAX_HEAD_BYTES} bytes")
 
 
 def _has_come(descriptor: int) -> bool:

@@ -18,8 +18,9 @@ from .body import BodyReader
 from .budget import Budget, HeldBytes, Turns
 from .interruption import ClientGoneError, Interruption
 
-__all__ = ["LOSABLE", "Answer", "Exchange", "Losable", "headers_of", "with_shared"]
+__all__ = ["JSON", "LOSABLE", "Answer", "Exchange", "Losable", "headers_of", "with_shared"]
 
+JSON = "application/json"
 LOSABLE = "multiworld.connection"
 """Where a server that can leaves a Losable in the state of its scopes. Others are asked by a task."""
 JOINED_BYTES = 1 << 16  # up to here one write of a copy is cheaper than two writes

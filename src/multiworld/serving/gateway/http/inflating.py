@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 
 __all__ = ["CODINGS", "Inflater", "coding_of"]
 
@@ -25,11 +25,7 @@ def coding_of(headers: Mapping[str, str]) -> str | None:
         return None
     coding = OTHERS.get(text, text)
     if coding not in CODINGS:
-        raise Refusal(
-            415,
-            "UnsupportedMediaTypeError",
-            f"content encoding {text!r:.40} is not served; there are {', '.join(CODINGS)}",
-        )
+        raise HttpError(415, f"content encoding {text!r:.40} is not served; there are {', '.join(CODINGS)}")
     return coding
 
 
@@ -88,5 +84,5 @@ class Inflater:
             raise self._broken("something follows its end")
         self._zlib = zlib.decompressobj(CODINGS[self._coding])
 
-    def _broken(self, why: str) -> Refusal:
-        return Refusal(400, "BadRequestError", f"the body cannot be inflated as {self._coding}: {why}")
+    def _broken(self, why: str) -> HttpError:
+        return HttpError(400, f"the body cannot be inflated as {self._coding}: {why}")

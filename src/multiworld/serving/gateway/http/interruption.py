@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 
 __all__ = ["ClientGoneError", "Interruption"]
 
@@ -21,9 +21,9 @@ class Interruption:
         assert task is not None
         self._task = task
         self._has_ended = False
-        self.reason: Refusal | ClientGoneError | None = None
+        self.reason: HttpError | ClientGoneError | None = None
 
-    def __call__(self, reason: Refusal | ClientGoneError) -> None:
+    def __call__(self, reason: HttpError | ClientGoneError) -> None:
         """Cancel what the task awaits. Nothing, after ``end``."""
         if self._has_ended or self.reason is not None:
             return
@@ -34,7 +34,7 @@ class Interruption:
         """From now on the task is left alone: what it awaits next is the sending of its answer."""
         self._has_ended = True
 
-    def translate(self) -> Refusal | ClientGoneError | None:
+    def translate(self) -> HttpError | ClientGoneError | None:
         """Return the reason for a CancelledError that the task has just caught; None if it was not ours."""
         self._has_ended = True
         if self.reason is not None and hasattr(self._task, "uncancel"):  # Python 3.11

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..error_body import Refusal
+from ..error_body import HttpError
 from .inflating import coding_of
 
 __all__ = ["Asking", "asking"]
@@ -48,7 +48,7 @@ def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Askin
 def _plain(headers: Mapping[str, str], name: str) -> str | None:
     text = headers.get(name)
     if text is not None and not PLAIN.fullmatch(text):
-        raise Refusal(400, "BadRequestError", f"{name} must be 1 to 256 printable characters of ASCII")
+        raise HttpError(400, f"{name} must be 1 to 256 printable characters of ASCII")
     return text
 
 
@@ -60,9 +60,8 @@ def _timeout_s(headers: Mapping[str, str], default_timeout_s: float | None) -> f
             except ValueError:
                 timeout_s = math.nan
             if not 0 < timeout_s <= MAX_TIMEOUT_S:
-                raise Refusal(
+                raise HttpError(
                     400,
-                    "BadRequestError",
                     f"{name} must be seconds, more than 0 and at most {MAX_TIMEOUT_S:.0f}, got {headers[name]!r:.40}",
                 )
             return timeout_s

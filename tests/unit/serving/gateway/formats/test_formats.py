@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
-from multiworld.serving.gateway.error_body import Refusal
+from multiworld.serving.gateway.error_body import HttpError
 from multiworld.serving.gateway.formats import json_reading
 from multiworld.serving.gateway.formats import kserve as kserve_module
 from multiworld.serving.gateway.formats import registry as formats
@@ -96,7 +96,7 @@ def there_and_back(form: Format, payload: Payload) -> Payload:
 def status_of(parse: Callable[[], object]) -> int:
     try:
         parse()
-    except Refusal as refusal:
+    except HttpError as refusal:
         return refusal.status
     return 200
 
@@ -264,7 +264,7 @@ def read_json(text: str) -> Payload:
 
 
 def refusal_of_json(text: str) -> str:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         read_json(text)
     assert caught.value.status == 400
     return caught.value.message
@@ -322,7 +322,7 @@ def test_words_stand_for_what_json_has_no_numbers_for() -> None:
     assert tensor[1:].tolist() == [math.inf, -math.inf, 1.0]
     assert orjson.loads(joined(encode(JSON, tensor))[0])["outputs"] == ["NaN", "Infinity", "-Infinity", 1.0]
     for payload in (tensor, [tensor], {"x": tensor}):
-        with pytest.raises(Refusal, match="NaN or infinite"):
+        with pytest.raises(HttpError, match="NaN or infinite"):
             check_finite(payload)
     check_finite([torch.ones(2), torch.tensor([1]), torch.ones(1, dtype=torch.float8_e5m2)])
     check_finite(torch.tensor([1e300], dtype=torch.float64))
@@ -343,24 +343,24 @@ def test_npy_reads_other_orders_and_no_objects() -> None:
         assert tensor.is_contiguous()
     stream = io.BytesIO()
     np.save(stream, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(Refusal, match="unpickled"):
+    with pytest.raises(HttpError, match="unpickled"):
         decode(NPY, bytearray(stream.getvalue()), {})
     stream = io.BytesIO()
     np.save(stream, np.array(["text"]))
-    with pytest.raises(Refusal, match="no tensor has"):
+    with pytest.raises(HttpError, match="no tensor has"):
         decode(NPY, bytearray(stream.getvalue()), {})
 
 
 @pytest.mark.parametrize("form", [NPY, RAW])
 def test_an_answer_that_a_format_cannot_hold_names_another(form: Format) -> None:
-    with pytest.raises(Refusal, match="safetensors") as caught:
+    with pytest.raises(HttpError, match="safetensors") as caught:
         encode(form, [torch.ones(1), torch.ones(1)])
     assert caught.value.status == 406
     assert len(encode(form, {"only": torch.ones(1)})[0]) >= 1
 
 
 def test_npy_has_no_bfloat16() -> None:
-    with pytest.raises(Refusal, match="bfloat16"):
+    with pytest.raises(HttpError, match="bfloat16"):
         encode(NPY, torch.ones(1, dtype=torch.bfloat16))
 
 
@@ -376,7 +376,7 @@ def test_npy_has_no_bfloat16() -> None:
     ],
 )
 def test_raw_bodies_that_do_not_fit_their_head_say_why(body: bytes, headers: dict[str, str], said: str) -> None:
-    with pytest.raises(Refusal, match=said):
+    with pytest.raises(HttpError, match=said):
         decode(RAW, bytearray(body), headers)
 
 
@@ -402,7 +402,7 @@ def test_blanks_in_a_shape_take_no_more_time_than_other_characters(text: str) ->
 
 
 def test_a_shape_that_is_longer_than_any_is_not_searched() -> None:
-    with pytest.raises(Refusal, match="X-Shape"):
+    with pytest.raises(HttpError, match="X-Shape"):
         decode(RAW, bytearray(1), {"x-dtype": "uint8", "x-shape": "[" + " " * 2000 + "1]"})
 
 
@@ -414,9 +414,9 @@ def test_safetensors_payloads_are_told_by_metadata_and_names() -> None:
     assert isinstance(decode(SAFE, bytearray(save({"x": one})), {}), dict)
     assert isinstance(decode(SAFE, bytearray(save({"0": one}, {"payload": "list"})), {}), list)
     for wrong in ({"payload": "set"}, {"payload": "list"}):
-        with pytest.raises(Refusal, match="metadata"):
+        with pytest.raises(HttpError, match="metadata"):
             decode(SAFE, bytearray(save({"x": one}, wrong)), {})
-    with pytest.raises(Refusal, match="no tensors"):
+    with pytest.raises(HttpError, match="no tensors"):
         decode(SAFE, bytearray(save({})), {})
 
 
@@ -445,11 +445,11 @@ def test_the_answer_has_the_format_that_is_accepted(accept: str, expected: Forma
 
 def test_what_is_not_spoken_is_refused() -> None:
     for accept in ("text/html", "application/json;q=0", "application/json;q=no"):
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(HttpError) as caught:
             accepted_format({"accept": accept}, JSON)
         assert caught.value.status == 406
     for name in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(HttpError) as caught:
             sent_format({"content-type": name})
         assert caught.value.status == 415
     assert sent_format({}) is sent_format({"content-type": " "}) is JSON
@@ -504,14 +504,14 @@ def test_kserve_mixes_binary_and_json_inputs_at_any_offset() -> None:
     ],
 )
 def test_kserve_requests_that_make_no_sense_say_why(request_: dict[str, Any], tail: bytes, said: str) -> None:
-    with pytest.raises(Refusal, match=said) as caught:
+    with pytest.raises(HttpError, match=said) as caught:
         kserve(request_, tail)
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("length", ["0", "-1", "9999", "x", "٣", ""])
 def test_a_kserve_header_length_that_lies_is_refused(length: str) -> None:
-    with pytest.raises(Refusal, match="Content-Length"):
+    with pytest.raises(HttpError, match="Content-Length"):
         kserve({"inputs": [binary("x", [1], 4)]}, bytes(4), {HEADER_LENGTH: length})
 
 
@@ -521,16 +521,16 @@ def test_kserve_gives_the_outputs_that_were_asked_for() -> None:
     pieces, length = answer_question(question, payload, model="m", version="1")
     [output] = orjson.loads(bytes(pieces[0]))["outputs"]
     assert (output["name"], output["parameters"], length) == ("b", {"binary_data_size": 4}, len(pieces[0]))
-    with pytest.raises(Refusal, match="no output 'c'"):
+    with pytest.raises(HttpError, match="no output 'c'"):
         answer_question(Question(payload, None, {"c": False}, False), payload, model="m", version="1")
     only, _ = answer_question(Question(payload, None, {"c": False}, False), payload["a"], model="m", version="1")
     assert orjson.loads(bytes(only[0]))["outputs"][0]["name"] == "c"
 
 
 def test_types_without_a_name_are_refused_not_guessed() -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(HttpError):
         dtype_name(torch.complex32)
-    with pytest.raises(Refusal):
+    with pytest.raises(HttpError):
         kserve_name(torch.complex64)
 
 
@@ -559,11 +559,11 @@ def test_a_body_in_slices_means_what_it_means_at_once(
     for name, expected in orjson.loads(body).items():
         try:
             array, has_words = json_reading.as_array(expected, "x")
-        except Refusal:
+        except HttpError:
             array = None
         try:
             found = run(load(body, some_budget()))[name]
-        except Refusal:
+        except HttpError:
             continue  # some list is ragged, or no list of numbers
         if isinstance(found, Numbers):
             assert array is not None
@@ -631,7 +631,7 @@ def test_only_so_much_of_a_body_may_be_other_things_than_numbers(monkeypatch: py
 def test_what_a_body_becomes_counts_before_it_is_made() -> None:
     body = bytearray(b'{"inputs":[' + b"1," * 100_000 + b"1]}")
     assert run(load(body, some_budget(16 * 100_001 + 3 * len(body) + 1000)))["inputs"].array.shape == (100_001,)
-    with pytest.raises(Refusal, match="open requests take"):
+    with pytest.raises(HttpError, match="open requests take"):
         run(load(body, some_budget(16 * 100_001 + len(body))))
 
 
@@ -720,9 +720,9 @@ def test_a_large_answer_in_json_is_the_same_in_slices(tensor: Tensor) -> None:
 def test_an_answer_of_too_much_text_is_refused_before_it_is_made(tensor: Tensor) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(Refusal, match="more than 1000000 bytes as JSON; ask for it in binary"):
+        with pytest.raises(HttpError, match="more than 1000000 bytes as JSON; ask for it in binary"):
             encode(JSON, tensor, 1_000_000)
-        with pytest.raises(Refusal, match="bytes as JSON"):
+        with pytest.raises(HttpError, match="bytes as JSON"):
             encode(JSON, {str(index): torch.full((9_000,), 1 / 3) for index in range(20)}, 1_000_000)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from multiworld.serving.gateway import GatewayOptions
-from multiworld.serving.gateway.error_body import Refusal
+from multiworld.serving.gateway.error_body import HttpError
 from multiworld.serving.gateway.formats.kserve import HEADER_LENGTH
 from multiworld.serving.gateway.http import inflating
 from multiworld.serving.gateway.http.compression import accepted_coding
@@ -75,7 +75,7 @@ def test_what_is_found_broken_only_after_all_was_taken_is_refused(monkeypatch: p
     monkeypatch.setattr(inflating, "PIECE_BYTES", 1)
     broken = bytes.fromhex("789c3d8a0112000004c2ecff9f461477520dacdd993d76dc93f24315883653075a09ed58a6010ac10033")
     inflater = Inflater("deflate")
-    with pytest.raises(Refusal, match="cannot be inflated as deflate"):
+    with pytest.raises(HttpError, match="cannot be inflated as deflate"):
         [list(inflater.inflate(broken[at : at + 1])) for at in range(len(broken))]
 
 
