@@ -66,15 +66,14 @@ async def healed(served: Deployment, lost: set[str], **numbers: int) -> None:
 
 
 async def assert_idle(served: Deployment) -> None:
-    """Nothing is in custody anywhere, and all credit has come back."""
+    """Nothing is in flight anywhere, and all credit has come back."""
 
     def is_idle() -> bool:
         if served.status()["requests"]["open"]:
             return False
-        custody = served._front.node.statistics().values()
+        stages = served._ingress.node.statistics().values()
         return all(
-            not stage.items and not any(replica["in_flight"] for replica in stage.replicas.values())
-            for stage in custody
+            not stage.items and not any(replica["in_flight"] for replica in stage.replicas.values()) for stage in stages
         ) and all(not any(map(replica["stats"].get, ("in_flight", "held_bytes"))) for replica in served.replicas)
 
     await until(is_idle, 5)

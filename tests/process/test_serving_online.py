@@ -64,7 +64,7 @@ async def traced_through_a_death(served: Deployment, exporter: Any) -> None:
     report = Report(traceparent=TRACEPARENT)
     asking = asyncio.create_task(served.infer(torch.tensor([0.2]), report=report))
     await asyncio.sleep(0)  # it was sent in that turn
-    (open_,) = served._front.requests.all_open()
+    (open_,) = served._ingress.requests.all_open()
     assert open_.item.context.hops is not None
     sent = open_.item.context.hops.own[-1]
     assert isinstance(sent, Sent)
@@ -72,7 +72,7 @@ async def traced_through_a_death(served: Deployment, exporter: Any) -> None:
     os.kill(busy["pid"], signal.SIGKILL)
     assert float(await asking) == pytest.approx(1.4)  # type: ignore[arg-type]
     assert report.versions == {"slow": (1,), "last": (1,)}
-    served._front.tracer._provider.force_flush()  # type: ignore[union-attr]
+    served._ingress.tracer._provider.force_flush()  # type: ignore[union-attr]
     spans = spans_of_trace(exporter, 0x0AF7651916CD43DD8448EB211C80319C)
     (root,) = [span for span in spans if span.name == "infer online"]
     assert root.parent.span_id == 0xB7AD6B7169203331

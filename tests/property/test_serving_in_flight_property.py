@@ -1,4 +1,4 @@
-"""Whatever happens to replicas: nothing in custody is lost, sent where it must not be, or ended twice."""
+"""Whatever happens to replicas: nothing in flight is lost, sent where it must not be, or ended twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.serving.flow.in_flight import Custody
+from multiworld.serving.flow.in_flight import InFlight
 from multiworld.serving.flow.routing import POLICIES, make_policy
 
 PEERS = ("r-1", "r-2", "r-3", "r-4")
@@ -34,7 +34,7 @@ class Model:
     """What replicas really hold, and what has become of each item."""
 
     def __init__(self, policy: str, *, idempotent: bool, merging: bool) -> None:
-        self.custody = Custody(
+        self.in_flight = InFlight(
             make_policy(policy, lambda n: n - 1), idempotent=idempotent, merging=merging, max_bytes=MAX_BYTES
         )
         self.idempotent, self.merging = idempotent, merging
@@ -52,12 +52,12 @@ class Model:
         operation: Callable[[str, int], None] = getattr(self, f"_{name}")
         operation(peer, number)
         self.pump()
-        assert set(self.open) == {key for key in self.open if key in self.custody}
-        assert len(self.custody) == len(self.open)
-        assert self.custody.held_bytes == sum(size for size, _ in self.open.values())
+        assert set(self.open) == {key for key in self.open if key in self.in_flight}
+        assert len(self.in_flight) == len(self.open)
+        assert self.in_flight.held_bytes == sum(size for size, _ in self.open.values())
 
     def pump(self) -> None:
-        for key, peer in self.custody.assign(now=self.now):
+        for key, peer in self.in_flight.assign(now=self.now):
             size, target = self.open[key]
             assert peer in self.live
             assert not target or target == peer
@@ -70,7 +70,7 @@ class Model:
             held[key] = size
             self.told.get(peer, set()).discard(key)
             self.executed[key] = self.executed.get(key, 0) + 1
-        for peer, statistics in self.custody.statistics().replicas.items():
+        for peer, statistics in self.in_flight.statistics().replicas.items():
             assert statistics["in_flight"] == len(self.at[peer])
             assert statistics["executed"] == len(self.told.get(peer, set()) & set(self.at[peer]))
 
@@ -83,15 +83,15 @@ class Model:
         self.live[peer] = FOREVER if self.merging else window
         self.at.setdefault(peer, {})
         self.closed.discard(peer)
-        self.custody.open(peer, self.live[peer], now=self.now)
+        self.in_flight.open(peer, self.live[peer], now=self.now)
 
     def _grant(self, peer: str, window: int) -> None:
         if peer in self.live and not self.merging:
             self.live[peer] = window
-            self.custody.grant(peer, window)
+            self.in_flight.grant(peer, window)
 
     def _close(self, peer: str, _: int) -> None:
-        self.custody.close(peer)
+        self.in_flight.close(peer)
         if peer in self.live:
             self.closed.add(peer)
 
@@ -100,7 +100,7 @@ class Model:
         self.live.pop(peer, None)
         self.told.pop(peer, None)
         self.closed.discard(peer)
-        loss = self.custody.down(peer)
+        loss = self.in_flight.down(peer)
         for refusal in loss.refused:
             assert refusal.key in held
             assert (refusal.deaths == 0) == (not self.idempotent)
@@ -114,17 +114,17 @@ class Model:
         self.num += 1
         target = "" if self.merging else target
         self.open[key] = (size, target)
-        self.custody.put(key, size, now=self.now, route=key, target=target or None)
+        self.in_flight.put(key, size, now=self.now, route=key, target=target or None)
 
     def _again(self, _: str, number: int) -> None:
         if self.open and self.idempotent:
             key = list(self.open)[number % len(self.open)]
             size, target = self.open[key]
-            self.custody.put(key, size, now=self.now, route=key, target=target or None)
+            self.in_flight.put(key, size, now=self.now, route=key, target=target or None)
 
     def _released(self, peer: str, number: int) -> None:
         keys = list(self.at.get(peer, {}))[:number]
-        for key in self.custody.released(peer, keys, now=self.now):
+        for key in self.in_flight.released(peer, keys, now=self.now):
             self._end(key)
         for key in keys:
             del self.at[peer][key]
@@ -132,29 +132,29 @@ class Model:
 
     def _told(self, peer: str, number: int) -> None:
         keys = list(self.at.get(peer, {}))[:number]
-        self.custody.executed(peer, keys, now=self.now)
+        self.in_flight.executed(peer, keys, now=self.now)
         self.told.setdefault(peer, set()).update(keys)
 
     def _returned(self, peer: str, number: int) -> None:
         keys = list(self.at.get(peer, {}))[:number]
-        self.custody.returned(peer, keys)
+        self.in_flight.returned(peer, keys)
         for key in keys:
             del self.at[peer][key]
             self.told.get(peer, set()).discard(key)
             self.executed[key] -= 1
 
     def _started(self, peer: str, number: int) -> None:
-        self.custody.started(peer, list(self.at.get(peer, {}))[:number])
+        self.in_flight.started(peer, list(self.at.get(peer, {}))[:number])
 
     def _drop(self, _: str, number: int) -> None:
         if self.open:
             key = list(self.open)[number % len(self.open)]
-            self.custody.drop(key)
+            self.in_flight.drop(key)
             self._end(key)
 
     def _wait(self, _: str, milliseconds: int) -> None:
         self.now += milliseconds / 1000
-        self.custody.check(now=self.now)
+        self.in_flight.check(now=self.now)
 
     def settle(self) -> None:
         """All replicas that are gone come again, all answer: then nothing may be left."""
@@ -165,11 +165,11 @@ class Model:
             for peer in PEERS:
                 self._released(peer, 6)
         assert not self.open
-        assert len(self.custody) == 0
-        assert self.custody.num_waiting == 0
-        assert self.custody.held_bytes == 0
+        assert len(self.in_flight) == 0
+        assert self.in_flight.num_waiting == 0
+        assert self.in_flight.held_bytes == 0
         assert self.ended == {number.to_bytes(16, "little") for number in range(self.num)}
-        assert all(statistics["in_flight"] == 0 for statistics in self.custody.statistics().replicas.values())
+        assert all(statistics["in_flight"] == 0 for statistics in self.in_flight.statistics().replicas.values())
 
 
 @settings(max_examples=300, deadline=None)
@@ -190,7 +190,7 @@ def test_each_item_ends_once_and_credit_returns_whatever_replicas_do(
 def test_parts_of_one_request_meet_once_all_senders_know_the_same_replicas(
     changes: list[tuple[str, str]], order: list[tuple[int, bool]]
 ) -> None:
-    senders = [Custody(make_policy("shortest-queue", lambda n: 0), merging=True) for _ in range(2)]
+    senders = [InFlight(make_policy("shortest-queue", lambda n: 0), merging=True) for _ in range(2)]
     where: list[dict[bytes, str]] = [{}, {}]
     keys = [number.to_bytes(16, "little") for number in range(12)]
     to_change, to_send = [list(changes), list(changes)], [list(keys), list(keys)]

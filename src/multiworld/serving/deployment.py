@@ -20,7 +20,7 @@ from .control.status import ControllerStatus
 from .gateway.served import Metric
 from .graph import Batch
 from .ingress.answers import Report
-from .ingress.ingress import Front
+from .ingress.ingress import Ingress
 from .ingress.metrics import request_metrics
 
 __all__ = ["Deployment"]
@@ -35,9 +35,9 @@ class Deployment:
     reports = True
     """``infer`` fills in a ``report``."""
 
-    def __init__(self, name: str, controller: Controller, front: Front, signature: Signature | None = None) -> None:
+    def __init__(self, name: str, controller: Controller, ingress: Ingress, signature: Signature | None = None) -> None:
         self.name, self.signature = name, signature
-        self._controller, self._front = controller, front
+        self._controller, self._ingress = controller, ingress
 
     def __repr__(self) -> str:
         return f"<Deployment {self.name!r}: {len(self.replicas)} replicas>"
@@ -51,8 +51,8 @@ class Deployment:
         key: str | None = None,
         report: Report | None = None,
     ) -> Payload:
-        """Answer a request: a tensor, or a list or dict of tensors, of any shape. See ``Front.infer``."""
-        return await self._front.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key, report=report)
+        """Answer a request: a tensor, or a list or dict of tensors, of any shape. See ``Ingress.infer``."""
+        return await self._ingress.infer(payload, request_id=request_id, timeout_s=timeout_s, key=key, report=report)
 
     @property
     def replicas(self) -> list[dict[str, Any]]:
@@ -112,12 +112,12 @@ class Deployment:
 
     def status(self) -> dict[str, Any]:
         """Return how all stands, as JSON."""
-        return {**to_json(self._controller.status()), "requests": to_json(self._front.statistics())}
+        return {**to_json(self._controller.status()), "requests": to_json(self._ingress.statistics())}
 
     def current(self) -> ControllerStatus:
-        """Return how all stands; of the front of this process, which is its only gateway, at this moment."""
+        """Return how all stands; of the ingress of this process, which is its only gateway, at this moment."""
         status = self._controller.status()
-        own = GatewayStatistics(**vars(self._front.statistics()))
+        own = GatewayStatistics(**vars(self._ingress.statistics()))
         return replace(status, gateways=tuple(replace(gateway, stats=own) for gateway in status.gateways))
 
     def happened(self, since: int = 0) -> list[EventRecord]:
@@ -126,4 +126,4 @@ class Deployment:
 
     def metrics(self) -> Mapping[str, Metric | float]:
         """Return what Prometheus is to see: of the requests of this process."""
-        return request_metrics(self._front.statistics())
+        return request_metrics(self._ingress.statistics())

@@ -26,7 +26,7 @@ from .gateway.fleet_metrics import FleetMetrics
 from .generation import Generator
 from .ingress.admission import Admission
 from .ingress.answers import Asked
-from .ingress.ingress import Front
+from .ingress.ingress import Ingress
 from .ingress.metrics import request_metrics
 from .member.arguments import MemberArguments
 from .member.control_line import ControlLine
@@ -85,7 +85,7 @@ class GatewayService:
     reports = True
 
     def __init__(self, name: str, member: GatewayMember, signature: Signature | None) -> None:
-        self._name, self._member, self._front = name, member, member.front
+        self._name, self._member, self._ingress = name, member, member.ingress
         self.signature = signature
 
     @property
@@ -93,27 +93,27 @@ class GatewayService:
         return self._name
 
     async def infer(self, payload: Payload, **asked: Unpack[Asked]) -> Payload:
-        return await self._front.infer(payload, **asked)
+        return await self._ingress.infer(payload, **asked)
 
     def readiness(self) -> tuple[bool, str]:
         """What the controller said last, unless what is seen from here is worse."""
-        stages = self._front.node.place.graph.stages
-        for stage, custody in self._front.node.custody.items():
-            if not custody.num_live and stages[stage].fewest:  # else it may sleep: a request wakes it
+        stages = self._ingress.node.place.graph.stages
+        for stage, in_flight in self._ingress.node.in_flight.items():
+            if not in_flight.num_live and stages[stage].fewest:  # else it may sleep: a request wakes it
                 return False, f"stage {stage!r} has no replica that this gateway reaches"
         return self._member.ready, self._member.why
 
     def status(self) -> Mapping[str, object]:
         return {
             "name": self._name,
-            "gateway": self._front.member,
-            "requests": vars(self._front.statistics()),
-            "stages": {stage: asdict(counts) for stage, counts in self._front.node.statistics().items()},
+            "gateway": self._ingress.member,
+            "requests": vars(self._ingress.statistics()),
+            "stages": {stage: asdict(counts) for stage, counts in self._ingress.node.statistics().items()},
         }
 
     def metrics(self) -> Mapping[str, Metric | float]:
         """Counts and latencies of this gateway's requests."""
-        return request_metrics(self._front.statistics())
+        return request_metrics(self._ingress.statistics())
 
 
 class _LastWords:
@@ -151,12 +151,12 @@ async def _run(given: GatewayArguments, blueprint: Blueprint) -> None:
     async with manager:
         policy, backend = options["policy"], options.get("backend", "auto")
         place = place_of(given.member, blueprint.graph, given.store, policy, backend)
-        front = Front(
+        ingress = Ingress(
             manager, place, admission=Admission(**options.get("admission", {})), default_timeout_s=options["timeout_s"]
         )
         tracer = _tracer(given.tracing, blueprint.name)
-        front.tracer, front.pipeline = tracer, blueprint.name
-        member = GatewayMember(manager, place, front, host=given.host or "")
+        ingress.tracer, ingress.pipeline = tracer, blueprint.name
+        member = GatewayMember(manager, place, ingress, host=given.host or "")
         line = ControlLine(manager, place.member, place.store, hello=member.hello, on_order=member.obey)
         member.line = line
         running = asyncio.ensure_future(line.run())
@@ -197,7 +197,7 @@ async def _run(given: GatewayArguments, blueprint: Blueprint) -> None:
             member.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
-            await front.aclose()
+            await ingress.aclose()
             if tracer is not None:
                 await asyncio.to_thread(tracer.close)
 

@@ -35,7 +35,7 @@ from .graph import GATEWAY, Graph, Stage
 from .hosts.kept_host import KeptHost
 from .hosts.start import HostHandle, start_host
 from .ingress.admission import Admission
-from .ingress.ingress import Front
+from .ingress.ingress import Ingress
 from .locked_folder import works_folder
 from .member.member import GatewayMember, place_of
 from .tracing import Tracing
@@ -214,8 +214,8 @@ class Pipeline:
         await controller.start()
         host: KeptHost | None = None
         try:
-            async with self._front(manager, controller, cluster) as front:
-                front.tracer, front.pipeline = tracer, self.name
+            async with self._ingress(manager, controller, cluster) as ingress:
+                ingress.tracer, ingress.pipeline = tracer, self.name
                 try:
                     if cluster.local:
                         host = KeptHost(
@@ -231,7 +231,7 @@ class Pipeline:
                     await _wait_complete(controller, None if host is None else host.handle, ready_s)
                     if host is not None:
                         host.keep()
-                    yield Deployment(self.name, controller, front, self.signature)
+                    yield Deployment(self.name, controller, ingress, self.signature)
                 finally:
                     if host is not None:
                         host.release()
@@ -270,20 +270,20 @@ class Pipeline:
         )
 
     @asynccontextmanager
-    async def _front(self, manager: WorldManager, controller: Controller, cluster: Cluster) -> AsyncIterator[Front]:
+    async def _ingress(self, manager: WorldManager, controller: Controller, cluster: Cluster) -> AsyncIterator[Ingress]:
         place = place_of(f"{GATEWAY}-1", self.graph, controller.store, self.policy, self.backend)
-        front = Front(manager, place, admission=self.admission, default_timeout_s=self.timeout_s)
-        member = GatewayMember(manager, place, front, host=cluster.address[0])
+        ingress = Ingress(manager, place, admission=self.admission, default_timeout_s=self.timeout_s)
+        member = GatewayMember(manager, place, ingress, host=cluster.address[0])
         line = controller.attach(place.member, member.obey)
         member.line = line
         line.tell(member.hello())
         parting = asyncio.create_task(_part(member, line))
         try:
-            yield front
+            yield ingress
         finally:
             parting.cancel()
             member.stop()
-            await front.aclose()
+            await ingress.aclose()
 
 
 async def _wait_complete(controller: Controller, host: HostHandle | None, ready_s: float) -> None:

@@ -31,9 +31,9 @@ def plant(*stages: Stage) -> Plant:
 
     def ask(ids: list[bytes]) -> None:
         for replica in made.replicas.values():
-            made.front.told_where(replica.whereabouts(ids))
+            made.ingress.told_where(replica.whereabouts(ids))
 
-    made.front.ask_where = ask
+    made.ingress.ask_where = ask
     return made
 
 
@@ -41,7 +41,7 @@ async def where(made: Plant, *names: str, timeout_s: float = 1.0) -> str:
     for name in names:
         await made.add(name)
     with pytest.raises(DeadlineExceededError) as caught:
-        await made.front.infer(torch.ones(1), timeout_s=timeout_s)
+        await made.ingress.infer(torch.ones(1), timeout_s=timeout_s)
     await made.aclose()
     return caught.value.where
 

@@ -9,7 +9,7 @@ from typing import Any
 from multiworld.channel.parcel import Parcel
 from multiworld.errors import PeerDiedError
 from multiworld.serving.graph import GATEWAY, Graph, Stage
-from multiworld.serving.ingress.ingress import Front
+from multiworld.serving.ingress.ingress import Ingress
 from multiworld.serving.member.member import place_of
 from multiworld.serving.replica.replica import Replica
 from multiworld.wire.copying import aligned_memory
@@ -106,7 +106,7 @@ class Plant:
         self.wires = Wires()
         self.replicas: dict[str, Replica] = {}
         self._options = options
-        self.front = Front(self.wires, self._place(f"{GATEWAY}-1"), **options)  # type: ignore[arg-type]
+        self.ingress = Ingress(self.wires, self._place(f"{GATEWAY}-1"), **options)  # type: ignore[arg-type]
 
     def _place(self, member: str) -> Any:
         return place_of(member, self.graph, "nowhere", "shortest-queue")
@@ -133,11 +133,11 @@ class Plant:
         )
 
     def _node(self, member: str) -> Any:
-        return self.front.node if member.startswith(GATEWAY) else self.replicas[member].node
+        return self.ingress.node if member.startswith(GATEWAY) else self.replicas[member].node
 
     def open(self, name: str, *, only: str | None = None) -> None:
         """Have all senders route to it, and it to all that it is connected with."""
-        for node in [self.front.node, *(replica.node for replica in self.replicas.values())]:
+        for node in [self.ingress.node, *(replica.node for replica in self.replicas.values())]:
             if only is None or node.place.member == only:
                 node.open(name)
         for peer, is_upstream in list(self._node(name).edges):
@@ -145,7 +145,7 @@ class Plant:
                 self._node(name).open(peer)
 
     def close(self, name: str, *, only: str | None = None) -> None:
-        for node in [self.front.node, *(replica.node for replica in self.replicas.values())]:
+        for node in [self.ingress.node, *(replica.node for replica in self.replicas.values())]:
             if only is None or node.place.member == only:
                 node.close(name)
 
@@ -156,7 +156,7 @@ class Plant:
         replica.executor.close()
         replica.executor._on_done = lambda *_: None
         replica.node.abort()
-        self.front.replica_lost()
+        self.ingress.replica_lost()
 
     async def wait_idle(self) -> None:
         """Wait until no request is anywhere, and all credit has come back; AssertionError if that does not come."""
@@ -167,20 +167,22 @@ class Plant:
         raise AssertionError(f"still busy: {self._busy()}")
 
     def _busy(self) -> list[str]:
-        nodes = [self.front.node, *(replica.node for replica in self.replicas.values())]
+        nodes = [self.ingress.node, *(replica.node for replica in self.replicas.values())]
         busy = [
             f"{name} has {len(replica._open)} open" for name, replica in self.replicas.items() if not replica.is_idle
         ]
         for node in nodes:
-            for stage, custody in node.custody.items():
+            for stage, in_flight in node.in_flight.items():
                 held = {
-                    name: peer["in_flight"] for name, peer in custody.statistics().replicas.items() if peer["in_flight"]
+                    name: peer["in_flight"]
+                    for name, peer in in_flight.statistics().replicas.items()
+                    if peer["in_flight"]
                 }
-                if held or len(custody):
-                    busy.append(f"{node.place.member} has {len(custody)} for {stage}, held {held}")
-        return busy + ([f"{len(self.front.requests)} open"] if len(self.front.requests) else [])
+                if held or len(in_flight):
+                    busy.append(f"{node.place.member} has {len(in_flight)} for {stage}, held {held}")
+        return busy + ([f"{len(self.ingress.requests)} open"] if len(self.ingress.requests) else [])
 
     async def aclose(self) -> None:
-        await self.front.aclose()
+        await self.ingress.aclose()
         for replica in self.replicas.values():
             await replica.aclose()

@@ -26,7 +26,7 @@ from .retry import MAX_DEATHS, ReplayBudget
 from .routing import Policy, rendezvous
 from .suspicion import Suspicion
 
-__all__ = ["Custody", "CustodyCounts", "Loss", "Refusal"]
+__all__ = ["InFlight", "InFlightCounts", "Loss", "Refusal"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class CustodyCounts:
+class InFlightCounts:
     """``waiting``: of ``items``, those that no replica has room for. ``replicas``: what is known of each."""
 
     items: int
@@ -81,7 +81,7 @@ class _Item:
         self.waits_since = now
 
 
-class Custody:
+class InFlight:
     """All items of one sender for one stage, by their ids."""
 
     def __init__(
@@ -279,7 +279,7 @@ class Custody:
         replayed: bool = False,
         is_suspected: bool = False,
     ) -> None:
-        """Take an item in custody. ``target``: it is for this replica alone. Put again, it is sent again.
+        """Hold an item. ``target``: it is for this replica alone. Put again, it is sent again.
 
         ``replayed``: some replica may have executed it before. ``is_suspected``: and died of it, elsewhere; so it is
         marked from the beginning.
@@ -381,8 +381,8 @@ class Custody:
     def suspects(self) -> tuple[str, ...]:
         return tuple(name for name, peer in self._peers.items() if peer.suspect)
 
-    def statistics(self) -> CustodyCounts:
-        return CustodyCounts(
+    def statistics(self) -> InFlightCounts:
+        return InFlightCounts(
             items=len(self),
             waiting=self.num_waiting,
             held_bytes=self.held_bytes,

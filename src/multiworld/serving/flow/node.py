@@ -1,4 +1,4 @@
-"""One member's place in the graph: its edges, what it has in custody for the stages after it, and who is told what."""
+"""One member's place in the graph: its edges, what it has in flight for the stages after it, and who is told what."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import MemberLostError, ServingError
 from ..graph import GATEWAY, Graph
 from ..member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
 from .edge import Edge
-from .in_flight import Custody, CustodyCounts, Loss, Refusal
+from .in_flight import InFlight, InFlightCounts, Loss, Refusal
 from .packets import Item, Kind, Note
 from .routing import make_policy
 from .turn import Turn
@@ -92,8 +92,8 @@ class Node:
     def __init__(self, owner: NodeOwner, manager: WorldManager, place: Place) -> None:
         self._owner, self._manager, self.place = owner, manager, place
         draw = random.Random().randrange
-        self.custody: dict[str, Custody] = {
-            stage: Custody(
+        self.in_flight: dict[str, InFlight] = {
+            stage: InFlight(
                 make_policy(place.policy, draw),
                 idempotent=stage == GATEWAY or place.graph.stages[stage].idempotent,
                 repeatable=place.graph.is_repeatable(stage),
@@ -101,8 +101,8 @@ class Node:
             )
             for stage in place.graph.downstream(place.stage)
         }
-        self._items: dict[str, dict[bytes, Item]] = {stage: {} for stage in self.custody}
-        self._merging = {stage for stage in self.custody if place.graph.merges(stage)}
+        self._items: dict[str, dict[bytes, Item]] = {stage: {} for stage in self.in_flight}
+        self._merging = {stage for stage in self.in_flight if place.graph.merges(stage)}
         self.edges: dict[tuple[str, bool], Edge] = {}
         """By peer, and whether we are upstream of it."""
         self._granted: dict[str, int] = {}
@@ -151,8 +151,8 @@ class Node:
         """From now on route to that peer. Unknown ones are ignored: the edge has just broken."""
         edge = self.edges.get((peer, True))
         if edge is not None:
-            custody = self.custody[edge.stage]
-            custody.open(peer, self._granted.get(peer, FIRST_WINDOW), now=time.monotonic())
+            in_flight = self.in_flight[edge.stage]
+            in_flight.open(peer, self._granted.get(peer, FIRST_WINDOW), now=time.monotonic())
             edge.withdraw_last()  # that it was closed
             edge.say(Kind.OPEN, number=1)
             self._choose_anew(edge.stage)
@@ -161,7 +161,7 @@ class Node:
         """Offer nothing new to that peer."""
         edge = self.edges.get((peer, True))
         if edge is not None:
-            self.custody[edge.stage].close(peer)
+            self.in_flight[edge.stage].close(peer)
             edge.say_last(Note(Kind.OPEN))
             self._choose_anew(edge.stage)
 
@@ -173,7 +173,7 @@ class Node:
 
     def _choose_promptly(self, stage: str) -> None:
         """Have the replicas of a stage say at once what they have executed while there is more than one to choose."""
-        is_prompt = self.custody[stage].num_live > 1 and stage not in self._merging and stage != GATEWAY
+        is_prompt = self.in_flight[stage].num_live > 1 and stage not in self._merging and stage != GATEWAY
         for edge in self.edges.values():
             if edge.is_upstream and edge.stage == stage and edge.is_prompt != is_prompt:
                 edge.is_prompt = is_prompt
@@ -187,18 +187,18 @@ class Node:
                 edge.abort()
                 self.edge_broke(edge, MemberLostError(peer))
         if peer.rpartition("-")[0] == GATEWAY:
-            if GATEWAY in self.custody:
+            if GATEWAY in self.in_flight:
                 self._gone.add(peer)  # until one of that name is connected again, no answer for it finds a taker
-                self._settle(GATEWAY, self.custody[GATEWAY].down(peer))
+                self._settle(GATEWAY, self.in_flight[GATEWAY].down(peer))
             self._owner.gateway_gone(peer)
 
     def learn(self, peer: str, executing: Iterable[bytes]) -> None:
         """The controller says what a replica executed when it died: nothing else that it held is suspected any more."""
         stage = peer.rpartition("-")[0]
-        custody = self.custody.get(stage)
-        if custody is None:
+        in_flight = self.in_flight.get(stage)
+        if in_flight is None:
             return
-        self._say_cleared(stage, custody.learn(peer, executing))
+        self._say_cleared(stage, in_flight.learn(peer, executing))
 
     def _say_cleared(self, stage: str, cleared: Mapping[str, Sequence[bytes]]) -> None:
         for holder, keys in cleared.items():
@@ -210,8 +210,8 @@ class Node:
 
     def only(self, gateways: Iterable[str]) -> None:
         """The controller says which gateways there are: for others, answers need not be kept."""
-        if GATEWAY in self.custody:
-            for gateway in self.custody[GATEWAY].awaited.difference(gateways):
+        if GATEWAY in self.in_flight:
+            for gateway in self.in_flight[GATEWAY].awaited.difference(gateways):
                 self.lost(gateway)
 
     def grant(self, window: int) -> None:
@@ -239,13 +239,13 @@ class Node:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in custody here, nor on its way out."""
-        return not any(self.custody.values()) and all(edge.is_idle for edge in self.edges.values())
+        """Whether nothing is in flight here, nor on its way out."""
+        return not any(self.in_flight.values()) and all(edge.is_idle for edge in self.edges.values())
 
     # ---- items
 
     def send(self, item: Item, stage: str) -> None:
-        """Take an item in custody for a stage, and send it as soon as a replica has credit."""
+        """Hold an item for a stage, and send it as soon as a replica has credit."""
         target = f"{GATEWAY}-{item.origin}" if stage == GATEWAY else None
         if target in self._gone:
             self._owner.accepted(stage, [item.id])
@@ -253,7 +253,7 @@ class Node:
         self._items[stage][item.id] = item
         if self._is_waiting and not self.turn.is_on:
             self._check_from_now_on()
-        self.custody[stage].put(
+        self.in_flight[stage].put(
             item.id,
             item.size_bytes,
             now=time.monotonic(),
@@ -266,13 +266,13 @@ class Node:
 
     def take_back(self, id_: bytes) -> None:
         """Drop this here, and tell who has it."""
-        for stage in self.custody:
+        for stage in self.in_flight:
             self._drop(stage, id_)
 
     def cancel(self, ids: Iterable[bytes]) -> None:
         """Nobody wants these any more: drop them, and where they have been passed on, tell everybody further down."""
         ids = list(ids)
-        for stage in self.custody:
+        for stage in self.in_flight:
             passed_on = [id_ for id_ in ids if not self._drop(stage, id_)]
             if passed_on and stage != GATEWAY:
                 for edge in self.edges.values():
@@ -289,31 +289,31 @@ class Node:
     def _drop(self, stage: str, id_: bytes) -> bool:
         if self._items[stage].pop(id_, None) is None:
             return False
-        custody = self.custody[stage]
-        for peer in custody.drop(id_):
+        in_flight = self.in_flight[stage]
+        for peer in in_flight.drop(id_):
             edge = self.edges.get((peer, True))
             if edge is not None and edge.withdraw(id_):
-                custody.returned(peer, [id_])
+                in_flight.returned(peer, [id_])
             elif edge is not None and stage != GATEWAY:
                 edge.say(Kind.CANCEL, [id_])
         return True
 
     def _recall(self, stage: str) -> None:
         """Parts of one request find each other again after a change of replicas."""
-        custody = self.custody[stage]
+        in_flight = self.in_flight[stage]
         recalled: dict[str, list[bytes]] = {}
-        for peer, id_ in custody.misplaced():
+        for peer, id_ in in_flight.misplaced():
             edge = self.edges.get((peer, True))
             if edge is not None and edge.withdraw(id_):
-                custody.returned(peer, [id_])
+                in_flight.returned(peer, [id_])
             elif edge is not None:
                 recalled.setdefault(peer, []).append(id_)
         for peer, ids in recalled.items():
             self.edges[(peer, True)].say(Kind.RECALL, ids)
 
     def holds(self, id_: bytes) -> bool:
-        """Return whether an item with that id is in custody here."""
-        return any(id_ in custody for custody in self.custody.values())
+        """Return whether an item with that id is in flight here."""
+        return any(id_ in in_flight for in_flight in self.in_flight.values())
 
     def _route(self, item: Item, stage: str) -> bytes:
         if stage in self._merging:
@@ -322,17 +322,17 @@ class Node:
         return b"" if key is None else key.encode()
 
     def _pump(self, stage: str) -> None:
-        custody, items = self.custody[stage], self._items[stage]
-        for key, peer in custody.assign(now=time.monotonic()):
+        in_flight, items = self.in_flight[stage], self._items[stage]
+        for key, peer in in_flight.assign(now=time.monotonic()):
             item = items[key]
             edge = self.edges.get((peer, True))
             if edge is None:  # it broke in this very turn; edge_broke sends it elsewhere
                 continue
-            item.deaths = custody.marked(item.id)
-            item.replayed = item.replayed or custody.was_replayed(item.id)
+            item.deaths = in_flight.marked(item.id)
+            item.replayed = item.replayed or in_flight.was_replayed(item.id)
             hops = item.context.hops
             if hops is not None and item.kind != Kind.ERROR and stage != GATEWAY:
-                hops = hops.with_sent(stage, peer, at=time.time(), attempt=item.attempt, holders=custody.peers)
+                hops = hops.with_sent(stage, peer, at=time.time(), attempt=item.attempt, holders=in_flight.peers)
                 item.context = replace(item.context, hops=hops)
             edge.post(item)
 
@@ -354,7 +354,7 @@ class Node:
         self._send_due()
         for edge in self.edges.values():
             edge.plan_notes()
-        if self._is_waiting and any(self.custody.values()):
+        if self._is_waiting and any(self.in_flight.values()):
             self._check_from_now_on()
 
     def _send_due(self) -> None:
@@ -368,19 +368,19 @@ class Node:
         elif kind == Kind.ACCEPTED:
             self._owner.accepted(edge.stage, ids)
         elif kind == Kind.EXECUTED:
-            self.custody[edge.stage].executed(edge.peer, ids, now=time.monotonic())
+            self.in_flight[edge.stage].executed(edge.peer, ids, now=time.monotonic())
         elif kind == Kind.PROMPT:
             edge.is_prompt = bool(number)
         elif kind == Kind.OPEN:
             edge.is_fed = bool(number)
         elif kind == Kind.GRANT:
             self._granted[edge.peer] = max(1, int(number))
-            self.custody[edge.stage].grant(edge.peer, self._granted[edge.peer])
+            self.in_flight[edge.stage].grant(edge.peer, self._granted[edge.peer])
             self._pump(edge.stage)
         elif kind == Kind.CANCEL:
             self._owner.cancelled(ids)
         elif kind == Kind.STARTED:
-            self.custody[edge.stage].started(edge.peer, ids)
+            self.in_flight[edge.stage].started(edge.peer, ids)
             if ids:
                 edge.say(Kind.GO, ids)
         elif kind == Kind.GO:
@@ -396,11 +396,11 @@ class Node:
             if returned:
                 edge.say(Kind.RETURNED, returned)
         elif kind == Kind.RETURNED:
-            self.custody[edge.stage].returned(edge.peer, ids)
+            self.in_flight[edge.stage].returned(edge.peer, ids)
             self._pump(edge.stage)
 
     def _released(self, edge: Edge, ids: Iterable[bytes]) -> None:
-        ended = self.custody[edge.stage].released(edge.peer, ids, now=time.monotonic())
+        ended = self.in_flight[edge.stage].released(edge.peer, ids, now=time.monotonic())
         for id_, others in ended.items():
             self._items[edge.stage].pop(id_, None)
             for peer in others:
@@ -412,7 +412,7 @@ class Node:
     def _drop_at(self, stage: str, peer: str, id_: bytes) -> None:
         other = self.edges.get((peer, True))
         if other is not None and other.withdraw(id_):
-            self.custody[stage].returned(peer, [id_])
+            self.in_flight[stage].returned(peer, [id_])
         elif other is not None:
             other.say(Kind.DROP, [id_])
 
@@ -426,9 +426,9 @@ class Node:
         if not edge.is_upstream:
             return
         self._granted.pop(edge.peer, None)
-        custody = self.custody[edge.stage]
-        custody.returned(edge.peer, edge.unsent())  # these never got there
-        self._settle(edge.stage, custody.down(edge.peer, is_gone=False))
+        in_flight = self.in_flight[edge.stage]
+        in_flight.returned(edge.peer, edge.unsent())  # these never got there
+        self._settle(edge.stage, in_flight.down(edge.peer, is_gone=False))
         self._choose_anew(edge.stage)
 
     def _settle(self, stage: str, loss: Loss) -> None:
@@ -450,14 +450,14 @@ class Node:
 
     async def _check_often(self) -> None:
         while True:
-            if not any(self.custody.values()):
+            if not any(self.in_flight.values()):
                 self._busy.clear()
                 self._is_waiting = True
                 await self._busy.wait()
             await asyncio.sleep(CHECK_S)
             now = time.monotonic()
-            for stage, custody in self.custody.items():
-                if custody.check(now=now):
+            for stage, in_flight in self.in_flight.items():
+                if in_flight.check(now=now):
                     self._pump(stage)
                 self._give_up_late(stage, now)
 
@@ -470,9 +470,9 @@ class Node:
             self._owner.accepted(stage, late)
             self._pump(stage)
 
-    def statistics(self) -> dict[str, CustodyCounts]:
-        """Return what is in custody, by stage."""
-        return {stage: custody.statistics() for stage, custody in self.custody.items()}
+    def statistics(self) -> dict[str, InFlightCounts]:
+        """Return what is in flight, by stage."""
+        return {stage: in_flight.statistics() for stage, in_flight in self.in_flight.items()}
 
     # ---- the end
 

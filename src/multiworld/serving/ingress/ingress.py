@@ -49,7 +49,7 @@ from .answers import Report
 from .requests import Open, Requests
 from .versions import merged_weights, versions_of
 
-__all__ = ["Front"]
+__all__ = ["Ingress"]
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ MAX_ASKED: Final = 64  # requests at a time
 WINDOW: Final = 4096  # answers never wait for credit: the gateway has admitted their requests
 
 
-class Front:
+class Ingress:
     """Use it on one event loop. ``node`` is its place in the graph."""
 
     def __init__(
@@ -241,7 +241,7 @@ class Front:
         item = Item(Kind.ITEM, id_, self.number, deadline).carry(_ready(payload))
         if key is not None:
             item.context = RequestContext(key=_checked_key(key))
-        waited_s = max(self.node.custody[stage].waited_s(now) for stage in self._first)
+        waited_s = max(self.node.in_flight[stage].waited_s(now) for stage in self._first)
         retry_after_s = self.requests.retry_after_s(item.size_bytes, now=now, waited_s=waited_s)
         if retry_after_s is not None:
             raise OverloadedError(len(self.requests), retry_after_s)
@@ -449,11 +449,11 @@ class Front:
                     self._fail(doubted, error)
 
     def _is_held(self, id_: bytes) -> bool:
-        return all(id_ in self.node.custody[stage] for stage in self._first)
+        return all(id_ in self.node.in_flight[stage] for stage in self._first)
 
     def _too_late(self, request: Open, now: float) -> ServingError:
         for stage in self._first:
-            if not self.node.custody[stage].num_live:
+            if not self.node.in_flight[stage].num_live:
                 return StageUnavailableError(stage, now - request.opened_at)
         return DeadlineExceededError(round(request.deadline - request.opened_at, 3), self._where(request))
 
@@ -488,7 +488,7 @@ class Front:
         place = self._whereabouts.get(request.id)
         if place is not None:
             return self._graph.order[place[1]]
-        return next((stage for stage in self._first if request.id in self.node.custody[stage]), "")
+        return next((stage for stage in self._first if request.id in self.node.in_flight[stage]), "")
 
     def statistics(self) -> GatewayCounts:
         """Return counts since the start, depths now, and seconds."""
@@ -496,14 +496,14 @@ class Front:
         return GatewayCounts(
             open=len(requests),
             open_bytes=requests.open_bytes,
-            waiting=sum(custody.num_waiting for custody in self.node.custody.values()),
+            waiting=sum(in_flight.num_waiting for in_flight in self.node.in_flight.values()),
             answered=requests.num_answered,
             failed=requests.num_failed,
             errors=self.num_errors,
             refused=requests.num_refused,
             repeated=requests.num_repeated,
             retried=requests.num_retried,
-            replayed=sum(custody.num_replayed for custody in self.node.custody.values()),
+            replayed=sum(in_flight.num_replayed for in_flight in self.node.in_flight.values()),
             answers_replayed=self.num_replayed,
             latency_sum_s=latencies.sum_s,
             p50_s=latencies.quantile(0.5),

@@ -1,4 +1,4 @@
-"""What Prometheus is told of a front's requests."""
+"""What Prometheus is told of an ingress's requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OUTCOMES = ("answered", "failed", "refused")
 
 
 def request_metrics(counts: GatewayCounts) -> dict[str, Metric | float]:
-    """Return the metrics for what ``Front.statistics`` returned."""
+    """Return the metrics for what ``Ingress.statistics`` returned."""
     outcomes = [({"outcome": name}, float(getattr(counts, name))) for name in OUTCOMES]
     quantiles = [({"quantile": text}, float(getattr(counts, name))) for text, name in QUANTILES.items()]
     return {

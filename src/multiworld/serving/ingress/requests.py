@@ -197,7 +197,7 @@ class Requests:
     def to_retry(self, *, now: float, held: Callable[[bytes], bool] = lambda _: False) -> list[Open]:
         """Return the requests that should have been answered since a loss, and are to be sent again from the start.
 
-        ``held``: says of an id whether the request is still in custody at the entry, so that nothing of it can be lost,
+        ``held``: says of an id whether the request is still in flight at the entry, so that nothing of it can be lost,
         unless the first stage feeds several: then it is looked at again until a while after it has gone on from there.
         """
         due = [before for at, before in self._recheck if at <= now]

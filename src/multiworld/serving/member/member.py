@@ -24,7 +24,7 @@ from ..errors import CanaryFailedError, what_happened
 from ..flow.edge import Edge
 from ..flow.node import Node, Place
 from ..graph import GATEWAY, Batch, Graph, Stage
-from ..ingress.ingress import Front
+from ..ingress.ingress import Ingress
 from ..replica.canary import Canary, answer_canary, difference, give_canary, given_inputs, take_canary
 from ..replica.executor import describe_error
 from ..replica.replica import Replica
@@ -350,18 +350,18 @@ class ReplicaMember(Member):
 
 
 class GatewayMember(Member):
-    """A gateway: its front takes requests as soon as its edges are open."""
+    """A gateway: its ingress takes requests as soon as its edges are open."""
 
-    def __init__(self, manager: WorldManager, place: Place, front: Front, *, host: str) -> None:
+    def __init__(self, manager: WorldManager, place: Place, ingress: Ingress, *, host: str) -> None:
         super().__init__(manager, place, host=host)
-        self.front = front
-        front.on_edge_lost = self.edge_lost
-        front.ask_where = lambda ids: self.tell(reports.AskWhere(ids=tuple(id_.hex() for id_ in ids)))
+        self.ingress = ingress
+        ingress.on_edge_lost = self.edge_lost
+        ingress.ask_where = lambda ids: self.tell(reports.AskWhere(ids=tuple(id_.hex() for id_ in ids)))
         self.state = "loaded"
         self.ready = False
         self.why = "the controller has not said yet that all stages are up"
         self.drain_first: Callable[[float], Awaitable[object]] | None = None
-        """What asks the front again and again until it has done with what it has begun."""
+        """What asks the ingress again and again until it has done with what it has begun."""
         self.on_ending: Callable[[], None] | None = None
         """Called when it begins to answer what is open, and to end after that."""
         self.metrics: Callable[[], list[Any]] | None = None
@@ -371,7 +371,7 @@ class GatewayMember(Member):
         if isinstance(order, orders.Readiness):
             self._hear_readiness(order)
         elif isinstance(order, orders.Whereabouts):
-            self.front.told_where({bytes.fromhex(id_): place for id_, place in order.at.items()})
+            self.ingress.told_where({bytes.fromhex(id_): place for id_, place in order.at.items()})
         elif isinstance(order, orders.Drain):
             self._start(self._drain())
         else:
@@ -379,12 +379,12 @@ class GatewayMember(Member):
 
     @property
     def node(self) -> Node | None:
-        return self.front.node
+        return self.ingress.node
 
     def news(self) -> reports.GatewayNews:
         failure = self.last_failure
         return reports.GatewayNews(
-            **vars(self.front.statistics()),
+            **vars(self.ingress.statistics()),
             **vars(self._vitals.read()),
             failure=None if failure is None else failure.shortened(),
             metrics=None if self.metrics is None else tuple(self.metrics()),
@@ -392,15 +392,15 @@ class GatewayMember(Member):
 
     @property
     def last_failure(self) -> Failure | None:
-        return self.front.last_failure
+        return self.ingress.last_failure
 
     async def close(self) -> None:
-        await self.front.aclose()
+        await self.ingress.aclose()
 
     def _lost(self, peer: str) -> None:
         super()._lost(peer)
         if peer.rpartition("-")[0] != GATEWAY:
-            self.front.replica_lost()
+            self.ingress.replica_lost()
 
     def _hear_readiness(self, order: orders.Readiness) -> None:
         if self.state == "draining":
@@ -415,7 +415,7 @@ class GatewayMember(Member):
         until = asyncio.get_running_loop().time() + DRAIN_S
         if self.drain_first is not None:
             await self.drain_first(DRAIN_S)
-        await self.front.drain(max(0.0, until - asyncio.get_running_loop().time()))
+        await self.ingress.drain(max(0.0, until - asyncio.get_running_loop().time()))
         self.tell(reports.Drained())
 
 

@@ -47,7 +47,7 @@ class DeploymentSource:
         self._deployment = deployment
 
     async def status(self) -> ControllerStatus:
-        """As the controller knows it, but what its own front counts is of this moment."""
+        """As the controller knows it, but what its own ingress counts is of this moment."""
         return self._deployment.current()
 
     async def events(self, since: int) -> list[EventRecord]:

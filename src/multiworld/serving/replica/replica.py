@@ -46,7 +46,7 @@ QUEUE_S: Final = 0.05  # how much work each sender may have waiting here
 BLOCKED_S: Final = 0.05  # a result that the next stage has had no room for so long
 MIN_WINDOW: Final = 8
 MAX_WINDOW: Final = 256
-MERGING_WINDOW: Final = 1 << 16  # see Custody
+MERGING_WINDOW: Final = 1 << 16  # see InFlight
 TOLD_S: Final = 0.001
 """What takes longer is told when it is done: a sender that chooses would count it for as long again."""
 GO_AHEAD_S: Final = 1.0
@@ -169,7 +169,7 @@ class Replica:
             calls=executor.num_calls,
             busy_s=executor.busy_s,
             service_s=executor.service_s,
-            held_bytes=sum(custody.held_bytes for custody in self.node.custody.values()),
+            held_bytes=sum(in_flight.held_bytes for in_flight in self.node.in_flight.values()),
             window=self.node.window,
         )
 
@@ -252,7 +252,7 @@ class Replica:
         request.taken = True
         inputs = [request.inputs[source] for source in self._sources]
         if not self.stage.idempotent and all(part.replayed for part in inputs):
-            own = {stage for stage, custody in self.node.custody.items() if item.id in custody}
+            own = {stage for stage, in_flight in self.node.in_flight.items() if item.id in in_flight}
             if own:  # this replica has executed it, and keeps its result for those
                 request.result_for = own
                 request.inputs.clear()
@@ -539,7 +539,7 @@ class Replica:
             least = max(least, self.executor.concurrency)
         window = min(max(math.ceil(QUEUE_S / service_s), least), MAX_WINDOW)
         now = time.monotonic()
-        if any(custody.waited_s(now) > BLOCKED_S for custody in self.node.custody.values()):
+        if any(in_flight.waited_s(now) > BLOCKED_S for in_flight in self.node.in_flight.values()):
             window = max(self.node.window // 2, least)  # what the next stage has no room for must not pile up here
         else:
             window = min(window, max(2 * self.node.window, least))

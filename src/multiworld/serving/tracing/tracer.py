@@ -1,4 +1,4 @@
-"""What a front asks of whoever traces its requests: an interface, so that it knows nothing of OpenTelemetry."""
+"""What an ingress asks of whoever traces its requests: an interface, so that it knows nothing of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Tracer"]
 
 
 class Tracer(Protocol):
-    """Used on the front's event loop; never blocks it."""
+    """Used on the ingress's event loop; never blocks it."""
 
     def begin(self, traceparent: str) -> Any:
         """Return what ``finish`` needs, for a request that is to be traced; None for others.

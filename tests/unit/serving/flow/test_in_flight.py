@@ -1,28 +1,28 @@
 """Who gets what, who is suspected, and on whom a death is blamed."""
 
-from multiworld.serving.flow.in_flight import Custody, Loss, Refusal
+from multiworld.serving.flow.in_flight import InFlight, Loss, Refusal
 from multiworld.serving.flow.routing import make_policy
 
 
-def custody(**options: bool) -> Custody:
-    return Custody(make_policy("shortest-queue", lambda n: 0), **options)
+def in_flight(**options: bool) -> InFlight:
+    return InFlight(make_policy("shortest-queue", lambda n: 0), **options)
 
 
 def key(number: int) -> bytes:
     return number.to_bytes(16, "little")
 
 
-def sent(c: Custody, now: float = 0.0) -> list[tuple[int, str]]:
+def sent(c: InFlight, now: float = 0.0) -> list[tuple[int, str]]:
     return [(int.from_bytes(id_, "little"), peer) for id_, peer in c.assign(now=now)]
 
 
-def put(c: Custody, *numbers: int, now: float = 0.0, is_suspected: bool = False) -> None:
+def put(c: InFlight, *numbers: int, now: float = 0.0, is_suspected: bool = False) -> None:
     for number in numbers:
         c.put(key(number), 10, now=now, route=key(number), is_suspected=is_suspected)
 
 
 def test_what_a_lost_replica_held_goes_to_another_one_oldest_first() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 4, now=0.0)
     put(c, 1, 2, 3)
     assert sent(c) == [(1, "r-1"), (2, "r-1"), (3, "r-1")]
@@ -35,7 +35,7 @@ def test_what_a_lost_replica_held_goes_to_another_one_oldest_first() -> None:
 
 
 def test_a_second_death_is_blamed_on_what_was_executed_alone_and_on_nothing_beside_it() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 8, now=0.0)
     put(c, 1, 2, 3)
     sent(c)
@@ -49,7 +49,7 @@ def test_a_second_death_is_blamed_on_what_was_executed_alone_and_on_nothing_besi
 
 
 def test_marked_items_that_were_never_executed_are_not_blamed_for_a_second_death() -> None:
-    c = custody()
+    c = in_flight()
     for replica in ("r-1", "r-2", "r-3", "r-4"):
         c.open(replica, 8, now=0.0)
         if replica == "r-1":
@@ -60,7 +60,7 @@ def test_marked_items_that_were_never_executed_are_not_blamed_for_a_second_death
 
 
 def test_what_another_sender_had_executed_is_blamed_on_nothing_of_this_one() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 8, now=0.0)
     put(c, 1, 2)
     sent(c)
@@ -76,7 +76,7 @@ def test_what_another_sender_had_executed_is_blamed_on_nothing_of_this_one() -> 
 
 
 def test_an_item_that_is_put_again_keeps_its_mark() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 8, now=0.0)
     put(c, 1)
     sent(c)
@@ -91,7 +91,7 @@ def test_an_item_that_is_put_again_keeps_its_mark() -> None:
 
 
 def test_items_that_never_left_go_elsewhere_as_if_for_the_first_time() -> None:
-    c = custody(idempotent=False)
+    c = in_flight(idempotent=False)
     c.open("r-1", 8, now=0.0)
     put(c, 1, 2)
     sent(c)
@@ -103,7 +103,7 @@ def test_items_that_never_left_go_elsewhere_as_if_for_the_first_time() -> None:
     assert c.marked(key(2)) == 0
 
 
-def suspect_first(c: Custody, *, others: int = 1) -> None:
+def suspect_first(c: InFlight, *, others: int = 1) -> None:
     """r-1 holds item 1 and does not answer, the others do."""
     c.open("r-1", 4, now=0.0)
     put(c, 1)
@@ -118,7 +118,7 @@ def suspect_first(c: Custody, *, others: int = 1) -> None:
 
 
 def test_a_silent_replica_is_suspected_while_others_answer_and_its_work_is_tried_elsewhere() -> None:
-    c = custody()
+    c = in_flight()
     suspect_first(c)
     assert c.suspects() == ("r-1",)
     assert sent(c, 0.4) == [(1, "r-2")]
@@ -132,7 +132,7 @@ def test_a_silent_replica_is_suspected_while_others_answer_and_its_work_is_tried
 
 
 def test_a_suspect_is_offered_nothing_even_while_the_others_have_no_credit() -> None:
-    c = custody()
+    c = in_flight()
     suspect_first(c)
     put(c, *range(2, 9))
     assert {peer for _, peer in sent(c, 0.4)} == {"r-2"}
@@ -140,7 +140,7 @@ def test_a_suspect_is_offered_nothing_even_while_the_others_have_no_credit() -> 
 
 
 def test_an_item_that_cannot_be_tried_elsewhere_any_more_holds_nothing_up() -> None:
-    c = custody()
+    c = in_flight()
     suspect_first(c)
     c.down("r-2")
     put(c, 2, 3)
@@ -149,7 +149,7 @@ def test_an_item_that_cannot_be_tried_elsewhere_any_more_holds_nothing_up() -> N
 
 
 def test_without_others_that_answer_nobody_is_suspected() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 4, now=0.0)
     put(c, 1)
     sent(c)
@@ -158,7 +158,7 @@ def test_without_others_that_answer_nobody_is_suspected() -> None:
 
 
 def test_replays_of_suspects_stay_within_their_budget() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 1000, now=0.0)
     put(c, *range(500))
     sent(c)
@@ -172,7 +172,7 @@ def test_replays_of_suspects_stay_within_their_budget() -> None:
 
 
 def test_credit_counts_bytes_too_but_one_large_item_always_goes() -> None:
-    c = Custody(make_policy("shortest-queue", lambda n: 0), max_bytes=100)
+    c = InFlight(make_policy("shortest-queue", lambda n: 0), max_bytes=100)
     c.open("r-1", 8, now=0.0)
     for number, size in ((1, 500), (2, 60), (3, 60)):
         c.put(key(number), size, now=0.0)
@@ -186,7 +186,7 @@ def test_credit_counts_bytes_too_but_one_large_item_always_goes() -> None:
 
 
 def test_answers_for_a_gateway_end_with_it() -> None:
-    c = custody()
+    c = in_flight()
     c.put(key(1), 1, now=0.0, target="gateway-1")
     c.put(key(2), 1, now=0.0, target="gateway-2")
     c.open("gateway-2", 4, now=0.0)
@@ -197,7 +197,7 @@ def test_answers_for_a_gateway_end_with_it() -> None:
 
 
 def test_parts_that_lie_at_the_wrong_replica_are_misplaced_until_they_come_back() -> None:
-    c = custody(merging=True)
+    c = in_flight(merging=True)
     c.open("r-1", 1000, now=0.0)
     put(c, *range(20))
     assert {peer for _, peer in sent(c)} == {"r-1"}
@@ -211,7 +211,7 @@ def test_parts_that_lie_at_the_wrong_replica_are_misplaced_until_they_come_back(
 
 
 def test_a_replica_that_was_slow_once_is_tried_again_when_it_is_idle() -> None:
-    c = custody()
+    c = in_flight()
     suspect_first(c)
     c.released("r-1", [key(1)], now=5.0)
     now = 5.0
@@ -227,7 +227,7 @@ def test_a_replica_that_was_slow_once_is_tried_again_when_it_is_idle() -> None:
 
 
 def test_what_a_replica_has_executed_stands_in_nobodys_way_and_is_kept_all_the_same() -> None:
-    c = custody()
+    c = in_flight()
     for replica in ("r-1", "r-2"):
         c.open(replica, 8, now=0.0)
     put(c, 1, 2)
@@ -248,7 +248,7 @@ def test_what_a_replica_has_executed_stands_in_nobodys_way_and_is_kept_all_the_s
 
 
 def test_late_answers_of_a_suspect_do_not_make_suspicion_slower() -> None:
-    c = custody()
+    c = in_flight()
     suspect_first(c)
     c.released("r-1", [key(1)], now=30.0)
     c.check(now=30.0)
@@ -265,7 +265,7 @@ def test_late_answers_of_a_suspect_do_not_make_suspicion_slower() -> None:
 
 
 def test_answers_wait_for_a_gateway_that_may_come_back() -> None:
-    c = custody()
+    c = in_flight()
     c.open("gateway-1", 2, now=0)
     for number in range(3):
         c.put(key(number), 1, now=0, target="gateway-1")
@@ -280,7 +280,7 @@ def test_answers_wait_for_a_gateway_that_may_come_back() -> None:
 
 
 def test_what_waits_again_after_a_loss_has_waited_since_then() -> None:
-    c = custody()
+    c = in_flight()
     c.open("x", 1, now=0)
     c.open("y", 1, now=0)
     put(c, 1, 2)
@@ -292,12 +292,12 @@ def test_what_waits_again_after_a_loss_has_waited_since_then() -> None:
 
 def test_before_a_stage_that_refuses_what_comes_again_nothing_is_tried_elsewhere() -> None:
     for repeatable in (True, False):
-        c = custody(repeatable=repeatable)
+        c = in_flight(repeatable=repeatable)
         suspect_first(c)
         assert bool(c.num_replayed) == repeatable
 
 
-def killed_with(c: Custody, *numbers: int) -> None:
+def killed_with(c: InFlight, *numbers: int) -> None:
     """r-1 is lost with these in hand; r-2 gets them."""
     c.open("r-1", 8, now=0.0)
     put(c, *numbers)
@@ -308,7 +308,7 @@ def killed_with(c: Custody, *numbers: int) -> None:
 
 
 def test_what_a_lost_replica_did_not_execute_is_marked_no_more() -> None:
-    c = custody()
+    c = in_flight()
     killed_with(c, 1, 2, 3)
     put(c, 4)
     assert c.learn("r-1", [key(2), key(99)]) == {"r-2": [key(1), key(3)]}
@@ -321,7 +321,7 @@ def test_what_a_lost_replica_did_not_execute_is_marked_no_more() -> None:
 
 
 def test_what_a_lost_replica_executed_is_refused_after_its_second_death() -> None:
-    c = custody()
+    c = in_flight()
     killed_with(c, 1, 2)
     c.learn("r-1", [key(2)])
     c.started("r-2", [key(2)])
@@ -331,7 +331,7 @@ def test_what_a_lost_replica_executed_is_refused_after_its_second_death() -> Non
 
 
 def test_what_was_executed_may_be_known_before_the_edge_breaks() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 8, now=0.0)
     put(c, 1, 2)
     sent(c)
@@ -342,7 +342,7 @@ def test_what_was_executed_may_be_known_before_the_edge_breaks() -> None:
 
 
 def test_what_another_replica_has_since_an_edge_broke_is_cleared_when_the_next_one_breaks() -> None:
-    c = custody()
+    c = in_flight()
     killed_with(c, 1, 2)  # its edge alone broke
     c.open("r-1", 8, now=0.0)
     assert c.learn("r-1", [key(1)]) == {}
@@ -350,7 +350,7 @@ def test_what_another_replica_has_since_an_edge_broke_is_cleared_when_the_next_o
 
 
 def test_an_item_is_cleared_once_so_what_kills_as_its_result_is_taken_over_costs_three_replicas() -> None:
-    c = custody()
+    c = in_flight()
     killed_with(c, 1)
     put(c, 1)
     c.learn("r-1", [])
@@ -366,7 +366,7 @@ def test_an_item_is_cleared_once_so_what_kills_as_its_result_is_taken_over_costs
 
 
 def test_who_has_an_item_knows_better_than_who_sends_it_again() -> None:
-    c = custody()
+    c = in_flight()
     killed_with(c, 1, 2)
     put(c, 2, is_suspected=True)
     c.learn("r-1", [])
@@ -378,7 +378,7 @@ def test_who_has_an_item_knows_better_than_who_sends_it_again() -> None:
 
 
 def test_a_death_elsewhere_that_an_item_is_suspected_of_is_none_of_the_two() -> None:
-    c = custody()
+    c = in_flight()
     put(c, 1, is_suspected=True)
     for name, refused in (("r-1", ()), ("r-2", (Refusal(key(1), "r-2", 2),))):
         c.open(name, 8, now=0.0)
@@ -389,7 +389,7 @@ def test_a_death_elsewhere_that_an_item_is_suspected_of_is_none_of_the_two() -> 
 
 
 def test_a_death_that_was_seen_here_counts_although_it_is_sent_again_from_the_start() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 8, now=0.0)
     put(c, 1)
     sent(c)
@@ -403,7 +403,7 @@ def test_a_death_that_was_seen_here_counts_although_it_is_sent_again_from_the_st
 
 
 def test_an_item_that_was_marked_from_the_beginning_stays_so() -> None:
-    c = custody()
+    c = in_flight()
     c.open("r-1", 8, now=0.0)
     put(c, 1, is_suspected=True)
     sent(c)

@@ -25,7 +25,7 @@ from multiworld.serving.errors import (
     StageFailedError,
 )
 from multiworld.serving.graph import Stage
-from multiworld.serving.ingress.ingress import Front
+from multiworld.serving.ingress.ingress import Ingress
 from multiworld.serving.replica.replica import Replica
 from multiworld.testing import scaled
 from tests.unit.serving.wires import Plant
@@ -76,7 +76,7 @@ MERGING = [
 
 async def test_requests_go_through_and_all_credit_comes_back() -> None:
     async with plant([Stage("a", double, replicas=2), Stage("b", double)], "b-1", "a-1", "a-2") as p:
-        answers = await asyncio.gather(*(p.front.infer(tensor(number)) for number in range(200)))
+        answers = await asyncio.gather(*(p.ingress.infer(tensor(number)) for number in range(200)))
         assert [value(answer) for answer in answers] == [4.0 * number for number in range(200)]
         await p.wait_idle()
 
@@ -88,13 +88,13 @@ async def test_a_sender_that_chooses_knows_at_once_what_was_executed_and_one_tha
 
     async with plant([Stage("a", slow, replicas=2), Stage("b", double)], "b-1", "a-1", "a-2") as p:
         for number in range(5):
-            await p.front.infer(tensor(number))
-            for known in p.front.node.custody["a"].statistics().replicas.values():
+            await p.ingress.infer(tensor(number))
+            for known in p.ingress.node.in_flight["a"].statistics().replicas.values():
                 assert known["executed"] == known["in_flight"]
         p.close("a-2")
         await p.wait_idle()
-        await p.front.infer(tensor(1))
-        assert p.front.node.custody["a"].statistics().replicas["a-1"]["executed"] == 0
+        await p.ingress.infer(tensor(1))
+        assert p.ingress.node.in_flight["a"].statistics().replicas["a-1"]["executed"] == 0
         await p.wait_idle()
 
 
@@ -109,7 +109,7 @@ async def test_a_replica_that_nobody_asks_looks_after_nothing_until_something_co
     async with plant(MERGING, "m-1", "b-1", "a-1") as p:
         await resting(p)
         for number in range(3):
-            asked = [p.front.infer(tensor(number)) for _ in range(20)]
+            asked = [p.ingress.infer(tensor(number)) for _ in range(20)]
             assert [value(answer) for answer in await asyncio.gather(*asked)] == [5.0 * number] * 20
             await resting(p)
         for say in (Replica.asked, Replica.cancelled):
@@ -123,7 +123,7 @@ async def test_a_replica_that_nobody_asks_looks_after_nothing_until_something_co
 async def test_several_outputs_and_skips_make_one_answer() -> None:
     stages = [Stage("a", double), Stage("b", double), Stage("c", add, inputs=("a", "input"))]
     async with plant(stages, "b-1", "c-1", "a-1") as p:
-        answer = await p.front.infer(tensor(1))
+        answer = await p.ingress.infer(tensor(1))
         assert isinstance(answer, dict)
         assert {name: float(value) for name, value in answer.items()} == {"b": 4.0, "c": 3.0}
         await p.wait_idle()
@@ -138,13 +138,13 @@ async def test_a_branch_may_be_slow_and_the_other_waits_for_it() -> None:
         await p.add("b-1", slow)
         began = asyncio.get_running_loop().time()
         for _ in range(2):
-            answers = await asyncio.gather(*(p.front.infer(tensor(number)) for number in range(60)))
+            answers = await asyncio.gather(*(p.ingress.infer(tensor(number)) for number in range(60)))
             assert [value(answer) for answer in answers] == [5.0 * number for number in range(60)]
             if p.replicas["b-1"].node.window < 60:  # so far nobody knew how many it does at once
                 await asyncio.sleep(0.2)
         assert p.replicas["b-1"].node.window >= 60
         assert asyncio.get_running_loop().time() - began < 5
-        assert p.front.requests.num_retried == 0
+        assert p.ingress.requests.num_retried == 0
         await p.wait_idle()
 
 
@@ -153,13 +153,13 @@ async def test_parts_meet_though_senders_learn_of_replicas_at_different_times() 
         await p.add("m-2", opened=False)
         p.replicas["m-2"].node.open("gateway-1")
         p.open("m-2", only="gateway-1")
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number))) for number in range(100)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number))) for number in range(100)]
         await asyncio.wait(asking, timeout=0.1)
         assert not all(task.done() for task in asking), "the test is to show something"
         p.open("m-2", only="b-1")
         assert [value(answer) for answer in await asyncio.gather(*asking)] == [5.0 * number for number in range(100)]
         p.close("m-1", only="b-1")
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number))) for number in range(100)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number))) for number in range(100)]
         await asyncio.wait(asking, timeout=0.1)
         p.close("m-1", only="gateway-1")
         await asyncio.gather(*asking)
@@ -175,7 +175,7 @@ async def test_a_deadline_in_the_middle_of_branches_leaves_nothing_behind() -> N
     stages = [Stage("a", double), Stage("b", never, inputs=("a",)), Stage("c", never, inputs=("a",))]
     async with plant([*stages, Stage("m", add, inputs=("b", "c"))], "m-1", "b-1", "c-1", "a-1") as p:
         with pytest.raises(DeadlineExceededError):
-            await p.front.infer(tensor(1), timeout_s=0.1)
+            await p.ingress.infer(tensor(1), timeout_s=0.1)
         await p.wait_idle()
 
 
@@ -191,11 +191,11 @@ async def test_cancellation_reaches_the_last_stage_though_the_first_has_long_for
 
     async with plant([Stage("a", double), Stage("b", double), Stage("c", double)], "b-1", "a-1") as p:
         last = await p.add("c-1", never)
-        asking = asyncio.ensure_future(p.front.infer(tensor(1)))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1)))
         while not last.executor.num_executing:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-        assert not p.front.node.custody["a"], "the first stage has released it"
+        assert not p.ingress.node.in_flight["a"], "the first stage has released it"
         asking.cancel()
         await p.wait_idle()
         await asyncio.wait_for(cancelled.wait(), 1)
@@ -207,17 +207,17 @@ async def test_who_waits_for_the_same_request_is_not_failed_by_another_who_gives
         return x
 
     async with plant([Stage("a", slow)], "a-1") as p:
-        first = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x"))
+        first = asyncio.ensure_future(p.ingress.infer(tensor(1), request_id="x"))
         await asyncio.sleep(0.05)
-        second = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x"))
-        third = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x", timeout_s=0.1))
+        second = asyncio.ensure_future(p.ingress.infer(tensor(1), request_id="x"))
+        third = asyncio.ensure_future(p.ingress.infer(tensor(1), request_id="x", timeout_s=0.1))
         await asyncio.sleep(0.05)
         first.cancel()
         with pytest.raises(DeadlineExceededError):
             await third
         assert value(await second) == 1.0
         assert p.replicas["a-1"].executor.num_arrived == 1
-        last = asyncio.ensure_future(p.front.infer(tensor(1), request_id="y"))
+        last = asyncio.ensure_future(p.ingress.infer(tensor(1), request_id="y"))
         await asyncio.sleep(0.05)
         last.cancel()
         await p.wait_idle()
@@ -232,9 +232,9 @@ async def test_who_asks_again_with_more_patience_is_not_bound_to_the_limit_of_th
         return x
 
     async with plant([Stage("a", slow)], "a-1") as p:
-        first = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x", timeout_s=0.3))
+        first = asyncio.ensure_future(p.ingress.infer(tensor(1), request_id="x", timeout_s=0.3))
         await until(lambda: len(executed) == 1)
-        again = [asyncio.ensure_future(p.front.infer(tensor(1), request_id="x", timeout_s=10)) for _ in range(2)]
+        again = [asyncio.ensure_future(p.ingress.infer(tensor(1), request_id="x", timeout_s=10)) for _ in range(2)]
         with pytest.raises(DeadlineExceededError):
             await first
         assert [value(answer) for answer in await asyncio.gather(*again)] == [1.0, 1.0]
@@ -249,7 +249,8 @@ async def test_what_may_be_executed_once_only_is_not_asked_again_by_who_waits_fo
 
     async with plant([Stage("a", slow, idempotent=False)], "a-1") as p:
         asking = [
-            asyncio.ensure_future(p.front.infer(tensor(1), request_id="x", timeout_s=limit_s)) for limit_s in (0.2, 10)
+            asyncio.ensure_future(p.ingress.infer(tensor(1), request_id="x", timeout_s=limit_s))
+            for limit_s in (0.2, 10)
         ]
         for each in asking:
             with pytest.raises(DeadlineExceededError):
@@ -263,7 +264,7 @@ async def test_of_several_who_wait_for_one_answer_each_may_change_its_own() -> N
         return x * 2
 
     async def ask(p: Plant) -> torch.Tensor:
-        answer = await p.front.infer(tensor(1), request_id="x")
+        answer = await p.ingress.infer(tensor(1), request_id="x")
         assert isinstance(answer, torch.Tensor)
         return answer.add_(float(answer))
 
@@ -284,14 +285,14 @@ async def test_a_replica_whose_thread_hangs_gets_nothing_more_while_others_answe
 
     async with plant([Stage("a", double, replicas=2)]) as p:
         await p.add("a-1", hangs)
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=0.6))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=0.6))
         await asyncio.sleep(0.02)
         await p.add("a-2")
         for number in range(60):
-            assert value(await p.front.infer(tensor(number), timeout_s=5)) == 2.0 * number
+            assert value(await p.ingress.infer(tensor(number), timeout_s=5)) == 2.0 * number
             await asyncio.sleep(0.01)
         assert value(await asking) == 2.0, "it was tried elsewhere"
-        assert p.front.node.custody["a"].suspects() == ("a-1",)
+        assert p.ingress.node.in_flight["a"].suspects() == ("a-1",)
         assert hung[0] == 1.0
         assert len(hung) == 1
         free.set()
@@ -318,7 +319,9 @@ async def test_of_several_senders_only_those_of_the_poison_lose_anything() -> No
             return work
 
         await p.add("b-1", deadly("b-1"))
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in (-1, *range(1, 40))]
+        asking = [
+            asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=20)) for number in (-1, *range(1, 40))
+        ]
         for number in range(2, 5):
             waiting = asyncio.ensure_future(died.wait())
             await asyncio.wait([waiting, *asking[:1]], return_when=asyncio.FIRST_COMPLETED)
@@ -346,15 +349,15 @@ async def test_what_a_killed_replica_did_not_execute_is_not_executed_alone() -> 
             return x * 2
 
         await p.add("b-1", stuck)
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in range(8)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=20)) for number in range(8)]
         replica = p.replicas["b-1"]
         await until(lambda: len(replica._open) == 8)
         executing = list(replica.executor._began)
         assert len(executing) == 1
         p.kill("b-1")
-        custody = p.replicas["a-1"].node.custody["b"]
+        in_flight = p.replicas["a-1"].node.in_flight["b"]
         free.set()
-        await until(lambda: sum(custody.marked(id_) for id_ in replica._open) == 8)
+        await until(lambda: sum(in_flight.marked(id_) for id_ in replica._open) == 8)
         said: list[bytes] = []
         replacement = await p.add("b-2", opened=False)
         ask = replacement.executor._before_alone
@@ -365,7 +368,7 @@ async def test_what_a_killed_replica_did_not_execute_is_not_executed_alone() -> 
 
         replacement.executor._before_alone = note
         p.replicas["a-1"].node.learn("b-1", executing)
-        assert [id_ for id_ in replica._open if custody.marked(id_)] == executing
+        assert [id_ for id_ in replica._open if in_flight.marked(id_)] == executing
         p.open("b-2")
         assert [value(answer) for answer in await asyncio.gather(*asking)] == [4.0 * number for number in range(8)]
         assert said == executing
@@ -381,7 +384,7 @@ async def test_what_waits_to_be_executed_alone_is_cleared_where_it_waits() -> No
             return x * 2
 
         await p.add("b-1", stuck)
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in range(8)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=20)) for number in range(8)]
         await until(lambda: p.replicas["b-1"].executor.num_executing == 8)
         p.kill("b-1")
         replacement = await p.add("b-2", stuck)
@@ -403,7 +406,7 @@ async def test_of_two_parts_or_copies_that_are_marked_each_sender_clears_its_own
             return x + y
 
         await p.add("m-1", stuck)
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in range(4)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=20)) for number in range(4)]
         await until(lambda: sum(request.taken for request in p.replicas["m-1"]._open.values()) == 4)
         p.kill("m-1")
         free.set()
@@ -422,7 +425,7 @@ async def test_of_two_parts_or_copies_that_are_marked_each_sender_clears_its_own
         assert all(job.alone for job in jobs), "the gateway suspects them still"
         copied = replacement._open[jobs[0].id]
         copied.senders.append(next(sender for sender in copied.senders if sender.stage == "gateway"))
-        p.front.node.learn("m-1", [])
+        p.ingress.node.learn("m-1", [])
         await until(lambda: not jobs[1].alone and not jobs[2].alone)
         assert jobs[0].alone, "there is another copy of it"
         copied.senders.pop()
@@ -439,7 +442,7 @@ async def test_innocents_survive_any_number_of_deaths_that_are_not_their_doing()
             return x
 
         await p.add("b-1", stuck)
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=20)) for number in range(8)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=20)) for number in range(8)]
         await asyncio.sleep(0.05)
         p.kill("b-1")
         for number in range(2, 6):
@@ -461,14 +464,14 @@ async def test_what_two_lost_replicas_in_a_row_had_is_sent_again_from_the_start(
 
     async with plant([Stage("a", double), Stage("b", double), Stage("c", double)], "b-1", "a-1") as p:
         await p.add("c-1", stuck)
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=10)) for number in range(10)]
         await asyncio.sleep(0.1)
         p.kill("b-1")
         p.kill("c-1")
         await p.add("c-2")
         await p.add("b-2")
         assert [value(answer) for answer in await asyncio.gather(*asking)] == [8.0 * number for number in range(10)]
-        assert p.front.requests.num_retried >= 10
+        assert p.ingress.requests.num_retried >= 10
         await p.wait_idle()
 
 
@@ -489,14 +492,14 @@ async def test_a_stage_that_is_not_idempotent_is_not_asked_twice_and_a_slow_firs
 
     stages = [Stage("a", double, replicas=2), Stage("b", once, idempotent=False)]
     async with plant(stages, "b-1", "b-2", "a-1") as p:
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=10)) for number in range(10)]
         await until_begun(10)
         await p.add("a-2")
         p.kill("a-1")  # what it has passed on comes a second time from a-2
         answers = await asyncio.gather(*asking, return_exceptions=True)
         assert [value(answer) for answer in answers] == [2.0 * number for number in range(10)]
         assert len(executed) == 10
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(10, 20)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=10)) for number in range(10, 20)]
         await until_begun(20)
         p.kill("b-1")
         answers = await asyncio.gather(*asking, return_exceptions=True)
@@ -515,7 +518,7 @@ async def test_an_error_in_one_branch_ends_the_request_and_leaves_nothing_of_the
     async with plant([*stages, Stage("m", add, inputs=("b", "c"))], "m-1", "b-1", "c-1", "a-1") as p:
         for _ in range(3):
             with pytest.raises(ServingError, match="stage 'b' failed"):
-                await p.front.infer(tensor(1))
+                await p.ingress.infer(tensor(1))
         await p.wait_idle()
 
 
@@ -525,9 +528,9 @@ async def test_the_end_of_a_gateway_ends_what_is_waited_for_and_what_waits_for_i
         return x
 
     async with plant([Stage("a", slow)], "a-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1)))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1)))
         await asyncio.sleep(0.05)
-        await p.front.aclose()
+        await p.ingress.aclose()
         with pytest.raises(ServingError):
             await asking
         p.replicas["a-1"].node.lost("gateway-1")
@@ -536,7 +539,7 @@ async def test_the_end_of_a_gateway_ends_what_is_waited_for_and_what_waits_for_i
 
 async def test_a_replica_is_idle_only_when_its_senders_send_it_nothing_more() -> None:
     async with plant([Stage("a", double, replicas=2)], "a-1", "a-2") as p:
-        assert value(await p.front.infer(tensor(1))) == 2
+        assert value(await p.ingress.infer(tensor(1))) == 2
         await p.wait_idle()
         idle = asyncio.ensure_future(p.replicas["a-1"].wait_idle())
         await asyncio.sleep(0.1)
@@ -555,7 +558,7 @@ async def test_an_answer_waits_for_a_gateway_whose_edge_broke_and_comes_back() -
         return 2 * x
 
     async with plant([Stage("a", double), Stage("b", slow, idempotent=False)], "b-1", "a-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
         await until(lambda: len(executed) == 1)
         p.replicas["b-1"].node.edges["gateway-1", True].abort()
         p.replicas["b-1"].node._give_up_edge("gateway-1", True)
@@ -579,7 +582,7 @@ async def test_a_doubt_amid_the_pipeline_does_not_take_the_place_of_the_answer()
 
     stages = [Stage("a", double, replicas=2), Stage("b", once, idempotent=False), Stage("c", double)]
     async with plant(stages, "c-1", "b-1", "b-2", "a-1") as p:
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=10)) for number in range(4)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=10)) for number in range(4)]
         await until(lambda: len(executed) == 4)
         await p.add("a-2")
         p.kill("a-1")  # what it has passed on comes a second time from a-2
@@ -591,11 +594,11 @@ async def test_a_doubt_amid_the_pipeline_does_not_take_the_place_of_the_answer()
 
 async def test_an_id_is_that_of_one_payload() -> None:
     async with plant([Stage("a", double)], "a-1") as p:
-        assert value(await p.front.infer(tensor(1), request_id="x")) == 2
-        assert value(await p.front.infer(tensor(1), request_id="x")) == 2
+        assert value(await p.ingress.infer(tensor(1), request_id="x")) == 2
+        assert value(await p.ingress.infer(tensor(1), request_id="x")) == 2
         for other in (tensor(2), tensor(1).double(), [tensor(1)], {"x": tensor(1)}):
             with pytest.raises(RequestIdReusedError, match="'x'"):
-                await p.front.infer(other, request_id="x")
+                await p.ingress.infer(other, request_id="x")
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -608,20 +611,20 @@ async def test_what_a_client_may_come_back_for_goes_on_if_it_must_not_be_execute
         return 2 * x
 
     async with plant([Stage("a", slow, idempotent=idempotent)], "a-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), request_id="x"))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), request_id="x"))
         await until(lambda: len(executed) == 1)
         asking.cancel()
         await asyncio.wait([asking])
-        assert value(await p.front.infer(tensor(1), request_id="x")) == 2
+        assert value(await p.ingress.infer(tensor(1), request_id="x")) == 2
         assert len(executed) == (2 if idempotent else 1)
         await p.wait_idle()
 
 
 async def test_a_gateway_that_stops_says_so() -> None:
     async with plant([Stage("a", double)], "a-1") as p:
-        assert await p.front.drain(1)
+        assert await p.ingress.drain(1)
         with pytest.raises(GatewayClosedError, match="gateway-1 stops") as caught:
-            await p.front.infer(tensor(1))
+            await p.ingress.infer(tensor(1))
         assert caught.value.http_status == 503
 
 
@@ -634,10 +637,10 @@ async def test_parts_of_requests_of_a_gateway_that_died_are_called_off_by_its_su
 
     async with plant(MERGING, "m-1", "a-1") as p:
         await p.add("b-1", stuck)
-        asking = [asyncio.ensure_future(p.front.infer(tensor(number), timeout_s=60)) for number in range(3)]
+        asking = [asyncio.ensure_future(p.ingress.infer(tensor(number), timeout_s=60)) for number in range(3)]
         joining = p.replicas["m-1"]
         await until(lambda: len(joining._open) == 3 and p.replicas["b-1"].executor.num_executing == 3)
-        former, p.front = p.front, Front(p.wires, p._place("gateway-1"))  # type: ignore[arg-type]
+        former, p.ingress = p.ingress, Ingress(p.wires, p._place("gateway-1"))  # type: ignore[arg-type]
         former._tending.cancel()
         former.node.abort()
         p.kill("b-1")  # what it had is nowhere now
@@ -659,13 +662,13 @@ async def test_answers_for_a_gateway_that_is_no_more_are_not_kept() -> None:
         return x
 
     async with plant([Stage("a", slow)], "a-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1)))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1)))
         await until(lambda: p.replicas["a-1"].executor.num_executing == 1)
         node = p.replicas["a-1"].node
         node.edges["gateway-1", True].abort()
         node._give_up_edge("gateway-1", True)
         goes_on.set()
-        await until(lambda: node.custody["gateway"].awaited == {"gateway-1"})
+        await until(lambda: node.in_flight["gateway"].awaited == {"gateway-1"})
         node.only(["gateway-1"])
         assert not node.is_empty
         node.only(["gateway-2"])
@@ -685,8 +688,8 @@ async def test_an_error_of_the_users_own_that_cannot_be_passed_on_is_alone_with_
 
     async with plant([Stage("a", work)], "a-1") as p:
         with pytest.raises(StageFailedError, match="stage 'a' failed"):
-            await p.front.infer(tensor(-1), timeout_s=5)
-        assert value(await p.front.infer(tensor(1), timeout_s=5)) == 2
+            await p.ingress.infer(tensor(-1), timeout_s=5)
+        assert value(await p.ingress.infer(tensor(1), timeout_s=5)) == 2
         await p.wait_idle()
 
 
@@ -695,7 +698,7 @@ async def test_a_payload_that_does_not_fit_a_cut_model_is_a_bad_request_to_its_s
     first = cut(model, torch.randn(2, 4), 2, repeats=1)[0]
     async with plant([Stage("a", first)], "a-1") as p:
         with pytest.raises(BadRequestError, match="stage 'a' refused the request: expected a tensor, got a dict"):
-            await p.front.infer({"x": torch.randn(1, 4)}, timeout_s=5)
+            await p.ingress.infer({"x": torch.randn(1, 4)}, timeout_s=5)
         await p.wait_idle()
 
 
@@ -711,11 +714,11 @@ async def test_a_result_that_waits_for_the_next_stage_is_not_replaced_by_a_doubt
         return x
 
     async with plant([Stage("n", once, idempotent=False), Stage("c", never)], "c-1", "n-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
         await until(lambda: p.replicas["c-1"].statistics().in_flight == 1)
         await until(lambda: not p.replicas["n-1"]._open)
         p.kill("c-1")
-        await until(lambda: p.front.requests.num_retried == 1)
+        await until(lambda: p.ingress.requests.num_retried == 1)
         await asyncio.sleep(0.1)
         assert not p.replicas["n-1"]._doubtful
         await p.add("c-2", work=double)
@@ -740,11 +743,11 @@ async def test_what_was_doubted_is_executed_when_it_comes_after_all() -> None:
 
     stages = [Stage("s", double), Stage("t", first_waits, replicas=2), Stage("n", once, idempotent=False)]
     async with plant(stages, "n-1", "t-1", "s-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
         await until(lambda: len(calls) == 1 and not p.replicas["s-1"]._open)
         await p.add("t-2")
         p.close("t-1")
-        p.front.replica_lost()
+        p.ingress.replica_lost()
         await until(lambda: len(calls) == 2 and not p.replicas["t-2"]._open and not p.replicas["n-1"]._open)
         goes_on.set()
         assert value(await asyncio.wait_for(asking, 5)) == 2
@@ -754,8 +757,8 @@ async def test_what_was_doubted_is_executed_when_it_comes_after_all() -> None:
 async def test_a_branch_that_was_lost_is_made_again_once_the_other_has_been_passed_on() -> None:
     stages = [Stage("p", double), Stage("a", double, inputs=("p",)), Stage("b", double, inputs=("p",))]
     async with plant([*stages, Stage("m", add, inputs=("a", "b"))], "m-1", "a-1", "p-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
-        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.custody["a"])
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
+        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.in_flight["a"])
         p.kill("a-1")
         p.kill("m-1")
         await asyncio.sleep(0.5)
@@ -776,20 +779,20 @@ BRANCHING = [
 
 async def test_a_part_outlives_who_sent_it_where_it_waits_for_the_other() -> None:
     async with plant(BRANCHING, "m-1", "a-1", "p-1", "s-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
-        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.custody["a"])
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
+        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.in_flight["a"])
         p.kill("a-1")
-        p.front.requests._recheck.clear()  # it is not sent again
+        p.ingress.requests._recheck.clear()  # it is not sent again
         await p.add("b-1")
         assert value(await asyncio.wait_for(asking, 8)) == 16
-        assert p.front.requests.num_retried == 0
+        assert p.ingress.requests.num_retried == 0
         await p.add("a-2")
         await p.wait_idle()
 
 
 async def test_parts_of_a_gateway_that_is_gone_wait_for_nothing() -> None:
     async with plant(MERGING, "m-1", "a-1") as p:  # b is missing
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=60))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=60))
         joining = p.replicas["m-1"]
         await until(lambda: bool(joining._open))
         joining.node.lost("gateway-2")
@@ -801,9 +804,9 @@ async def test_parts_of_a_gateway_that_is_gone_wait_for_nothing() -> None:
 
 async def test_parts_that_come_too_late_for_anybody_are_not_kept() -> None:
     async with plant(BRANCHING, "m-1", "a-1", "p-1", "s-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=0.6))
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=0.6))
         joining = p.replicas["m-1"]
-        await until(lambda: bool(joining._open) and not p.replicas["p-1"].node.custody["a"])
+        await until(lambda: bool(joining._open) and not p.replicas["p-1"].node.in_flight["a"])
         p.kill("a-1")  # so that nobody is left to tell it that the request is over
         with pytest.raises(DeadlineExceededError):
             await asking
@@ -812,13 +815,13 @@ async def test_parts_that_come_too_late_for_anybody_are_not_kept() -> None:
 
 async def test_a_branch_that_was_lost_behind_another_stage_is_made_again_while_the_other_waits() -> None:
     async with plant(BRANCHING, "m-1", "a-1", "p-1", "s-1") as p:
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
-        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.custody["a"])
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
+        await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.in_flight["a"])
         p.kill("a-1")
         p.kill("m-1")
         for name in ("m-2", "a-2"):
             await p.add(name)
-        await until(lambda: p.front.requests.num_retried > 0)
+        await until(lambda: p.ingress.requests.num_retried > 0)
         await p.add("b-1")
         assert value(await asyncio.wait_for(asking, 8)) == 16
         await p.wait_idle()
@@ -835,8 +838,8 @@ async def test_an_answer_of_one_branch_that_was_lost_is_made_again_once_the_othe
 
     async with plant(stages, "a-1", "zb-1", "p-1") as p:
         await p.add("za-1", slow)
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
-        await until(lambda: bool(p.replicas["za-1"].executor._began) and not p.replicas["p-1"].node.custody["a"])
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
+        await until(lambda: bool(p.replicas["za-1"].executor._began) and not p.replicas["p-1"].node.in_flight["a"])
         p.kill("a-1")
         p.kill("za-1")
         stuck.set()
@@ -853,16 +856,16 @@ async def test_an_answer_of_one_branch_that_was_lost_is_made_again_once_the_othe
 async def test_an_answer_waits_for_a_gateway_that_is_started_again_under_its_name() -> None:
     async with plant([Stage("a", double), Stage("b", double)], "b-1", "a-1") as p:
         node = p.replicas["b-1"].node
-        former, p.front = p.front, Front(p.wires, p._place("gateway-1"))  # type: ignore[arg-type]
+        former, p.ingress = p.ingress, Ingress(p.wires, p._place("gateway-1"))  # type: ignore[arg-type]
         former._tending.cancel()
         former.node.abort()
         node.lost("gateway-1")
         forming = asyncio.ensure_future(node.connect("gateway-1", "gateway", is_upstream=True))
         await p.connect("gateway-1", "a-1")
-        p.front.node.open("a-1")
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
+        p.ingress.node.open("a-1")
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
         await until(lambda: p.replicas["b-1"].executor.num_done == 1)  # before the edge for its answer is formed
-        await asyncio.gather(forming, p.front.node.connect("b-1", "b", is_upstream=False))
+        await asyncio.gather(forming, p.ingress.node.connect("b-1", "b", is_upstream=False))
         node.open("gateway-1")
         assert value(await asyncio.wait_for(asking, 5)) == 4
         await p.wait_idle()
@@ -880,12 +883,12 @@ async def test_what_waits_to_be_executed_alone_is_not_executed_once_nobody_wants
         replica = p.replicas["b-1"]
         deaf: Any = replica.node.edges["a-2", False].world
         deaf.other = None  # it hears nothing, as if it were stopped
-        custody = p.replicas["a-1"].node.custody["b"]
+        in_flight = p.replicas["a-1"].node.in_flight["b"]
         p.close("a-2")
         p.close("b-1")
-        asking = asyncio.ensure_future(p.front.infer(tensor(1), timeout_s=10))
-        await until(lambda: len(custody) == 1)
-        for item in custody._items.values():
+        asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
+        await until(lambda: len(in_flight) == 1)
+        for item in in_flight._items.values():
             item.deaths = 1
         p.open("b-1", only="a-1")
         await until(lambda: replica._suspect is not None)
@@ -898,6 +901,6 @@ async def test_what_waits_to_be_executed_alone_is_not_executed_once_nobody_wants
 async def test_a_key_that_cannot_be_sent_is_refused_and_harms_nobody() -> None:
     async with plant([Stage("a", double)], "a-1") as p:
         with pytest.raises(BadRequestError, match="key"):
-            await p.front.infer(tensor(1), key="\udcff")
-        assert len(p.front.requests) == 0
-        assert value(await p.front.infer(tensor(1), key="ключ")) == 2
+            await p.ingress.infer(tensor(1), key="\udcff")
+        assert len(p.ingress.requests) == 0
+        assert value(await p.ingress.infer(tensor(1), key="ключ")) == 2

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from multiworld.serving.flow.in_flight import Custody
+from multiworld.serving.flow.in_flight import InFlight
 from multiworld.serving.flow.routing import POLICIES, make_policy, rendezvous
 
 CHECK_S = 0.05
@@ -86,11 +86,11 @@ class Server:
 
 
 class Simulation:
-    """Requests through a custody to servers. ``service``: seconds that a request takes at a server of factor 1."""
+    """Requests through an InFlight to servers. ``service``: seconds that a request takes at a server of factor 1."""
 
     def __init__(self, servers: dict[str, Server], arrivals: list[tuple[float, float]]) -> None:
         self.servers, self.arrivals = servers, arrivals
-        self.custody = Custody(make_policy("shortest-queue", lambda n: 0))
+        self.in_flight = InFlight(make_policy("shortest-queue", lambda n: 0))
         self.latencies: list[float] = []
         self.executions = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -102,14 +102,14 @@ class Simulation:
 
     def run(self) -> None:
         for name in self.servers:
-            self.custody.open(name, WINDOW, now=0.0)
+            self.in_flight.open(name, WINDOW, now=0.0)
         for key, at in self._came.items():
             self._at(at, lambda key=key: self._arrive(key))  # type: ignore[misc]
         self._at(CHECK_S, self._check)
         while self._left:
             self.now, _, call = heapq.heappop(self._events)
             call()
-            for key, peer in self.custody.assign(now=self.now):
+            for key, peer in self.in_flight.assign(now=self.now):
                 self.servers[peer].queue.append(key)
                 self._work(peer)
 
@@ -117,10 +117,10 @@ class Simulation:
         heapq.heappush(self._events, (when, next(self._order), call))
 
     def _arrive(self, key: bytes) -> None:
-        self.custody.put(key, 1, now=self.now)
+        self.in_flight.put(key, 1, now=self.now)
 
     def _check(self) -> None:
-        self.custody.check(now=self.now)
+        self.in_flight.check(now=self.now)
         self._at(self.now + CHECK_S, self._check)
 
     def _work(self, name: str) -> None:
@@ -137,7 +137,7 @@ class Simulation:
 
     def _done(self, name: str, key: bytes) -> None:
         self.servers[name].busy = False
-        if key in self.custody.released(name, [key], now=self.now):
+        if key in self.in_flight.released(name, [key], now=self.now):
             self.latencies.append(self.now - self._came[key])
             self._left -= 1
         self._work(name)
@@ -202,6 +202,6 @@ def test_a_stalled_replica_is_suspected_and_its_work_tried_elsewhere_within_the_
     assert len(simulation.latencies) == len(arrivals)
     assert max(simulation.latencies) <= 0.25 + 0.1 + 0.005 * (WINDOW + 2)
     assert simulation.executions - len(arrivals) <= 0.2 * len(arrivals) + 16
-    late = [peer for _, peer in simulation.custody.assign(now=simulation.now)]
+    late = [peer for _, peer in simulation.in_flight.assign(now=simulation.now)]
     assert late == []
-    assert simulation.custody.suspects() == ()
+    assert simulation.in_flight.suspects() == ()

@@ -50,14 +50,14 @@ async def test_an_answer_tells_the_versions_that_executed_it() -> None:
     for name in ("m-1", "l-1", "r-1", "a-1"):
         await plant.add(name)
     report = Report()
-    await plant.front.infer(torch.ones(1), report=report)
+    await plant.ingress.infer(torch.ones(1), report=report)
     assert report.versions == {"a": (1,), "l": (1,), "r": (1,), "m": (1,)}
     plant.replicas["a-1"].version, plant.replicas["r-1"].version = 2, 3
-    await plant.front.infer(torch.ones(1), report=report, request_id="x")
+    await plant.ingress.infer(torch.ones(1), report=report, request_id="x")
     assert report.versions == {"a": (2,), "l": (1,), "r": (3,), "m": (1,)}
     plant.replicas["a-1"].version = 4
     kept = Report()
-    await plant.front.infer(torch.ones(1), report=kept, request_id="x")
+    await plant.ingress.infer(torch.ones(1), report=kept, request_id="x")
     assert kept.versions == report.versions
     assert kept.attempts == 1
     await plant.aclose()
@@ -69,6 +69,6 @@ async def test_versions_of_several_outputs() -> None:
         await plant.add(name)
     plant.replicas["b-1"].version = 2
     report = Report()
-    await plant.front.infer(torch.ones(1), report=report)
+    await plant.ingress.infer(torch.ones(1), report=report)
     assert report.versions == {"a": (1,), "b": (2,)}
     await plant.aclose()

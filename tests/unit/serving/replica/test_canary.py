@@ -220,7 +220,7 @@ async def test_a_replica_says_whether_its_work_or_the_hand_over_of_weights_faile
 async def test_replicas_keep_a_request_of_theirs() -> None:
     plant = Plant([Stage("a", twice)])
     replica = await plant.add("a-1")
-    await plant.front.infer(torch.ones(2))
+    await plant.ingress.infer(torch.ones(2))
     assert replica.canary.kept is not None
     assert torch.equal(replica.canary.kept.output, torch.full((2,), 2.0))  # type: ignore[arg-type]
     await plant.aclose()

@@ -243,10 +243,10 @@ async def test_a_rhombus_is_traced_through_all_its_stages() -> None:
     plant = Plant(
         [Stage("a", twice), Stage("l", twice), Stage("r", twice, inputs=("a",)), Stage("m", plus, inputs=("l", "r"))]
     )
-    plant.front.tracer = journal = Journal()
+    plant.ingress.tracer = journal = Journal()
     for name in ("m-1", "l-1", "r-1", "a-1"):
         await plant.add(name)
-    assert float(await plant.front.infer(torch.ones(1))) == 8.0  # type: ignore[arg-type]
+    assert float(await plant.ingress.infer(torch.ones(1))) == 8.0  # type: ignore[arg-type]
     await plant.aclose()
     (told,) = journal.journeys
     root, below = spans_of(told)
@@ -256,18 +256,18 @@ async def test_a_rhombus_is_traced_through_all_its_stages() -> None:
 
 async def test_what_fails_is_cancelled_or_not_traced() -> None:
     plant = Plant([Stage("a", twice), Stage("b", fails)])
-    plant.front.tracer = journal = Journal()
+    plant.ingress.tracer = journal = Journal()
     for name in ("b-1", "a-1"):
         await plant.add(name)
     with pytest.raises(Exception, match="no"):
-        await plant.front.infer(torch.ones(1))
-    asking = asyncio.ensure_future(plant.front.infer(torch.ones(1)))
+        await plant.ingress.infer(torch.ones(1))
+    asking = asyncio.ensure_future(plant.ingress.infer(torch.ones(1)))
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     journal.traces = False
     with pytest.raises(Exception, match="no"):
-        await plant.front.infer(torch.ones(1))
+        await plant.ingress.infer(torch.ones(1))
     await plant.aclose()
     failed, cancelled = journal.journeys
     assert failed.error == "StageFailedError"
@@ -285,10 +285,10 @@ async def test_an_error_whose_text_cannot_be_read_is_traced_all_the_same() -> No
         raise Odd
 
     plant = Plant([Stage("a", odd)])
-    plant.front.tracer = journal = Journal()
+    plant.ingress.tracer = journal = Journal()
     await plant.add("a-1")
     with pytest.raises(StageFailedError, match="cannot be read"):
-        await plant.front.infer(torch.ones(1))
+        await plant.ingress.infer(torch.ones(1))
     await plant.aclose()
     (failed,) = journal.journeys
     assert [span.error for span in spans_of(failed)[1]][-1].startswith("Odd: (its message cannot be read)")
