@@ -21,6 +21,7 @@ from ...world.manager import WorldManager
 from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..graces import STOP_S
 from ..graph import GATEWAY
+from ..hosts.host import Host
 from ..hosts.order import Order
 from ..hosts.orphans import end_orphans
 from ..hosts.questions import ControllerAnswer, ControllerQuestion
@@ -48,7 +49,6 @@ from .history import History
 from .lines import AttachedLine, WorldLine
 from .members import parse_member
 from .orders import MemberOrder
-from .ports import HostPort, LinePort
 from .reports import MemberReport
 from .rollout import check_settle
 from .spec import DeploymentSpec
@@ -109,11 +109,11 @@ class Controller:
         self._weights = WeightsStore(spec.folder)
         self._scaling = None if spec.scaling is None else Autoscaling(spec.graph, spec.scaling)
         self._reception = Reception(spec.token, on_host=self._host_came, on_request=partial(answer, self), job=spec.job)
-        self._hosts: dict[str, HostPort] = {}
+        self._hosts: dict[str, Host] = {}
         self._kills: dict[str, dict[str, KillProcess]] = {}  # for hosts that are not there
         self._pids: dict[str, int] = {}  # as the hosts say, in the order in which they say it
         self._lines: dict[str, WorldLine] = {}
-        self._attached: dict[str, LinePort] = {}
+        self._attached: dict[str, AttachedLine] = {}
         self._bringing_weights = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -360,7 +360,7 @@ class Controller:
             self._fleet.await_back(member, now)
         self._do(self._fleet.lost(member, why, now, died=died))
 
-    def _host_came(self, host: HostPort) -> None:
+    def _host_came(self, host: Host) -> None:
         name = host.name
         self._hosts[name] = host
         host.on_exit, host.on_started = self._process_ended, self._process_started
@@ -383,13 +383,13 @@ class Controller:
         last_lines = "\n".join(ending.last_lines)
         self._do(self._fleet.exited(member, pid, ending.returncode, self._now(), last_lines, ending.executing))
 
-    def _host_stops(self, host: HostPort) -> None:
+    def _host_stops(self, host: Host) -> None:
         ends_all = CONTROLLER in host.members and not self._fleet.stopping
         self._do(self._fleet.host_stopping(host.name, self._now(), ends_all=ends_all))
         if ends_all:  # this process is one of its members, and will be ended after the others
             self._spawn(self._stop_others(host))
 
-    async def _stop_others(self, own: HostPort) -> None:
+    async def _stop_others(self, own: Host) -> None:
         """Have the other hosts end once the gateways of this one have answered all: nobody would tell them later."""
         own_gateways = [gateway.id for gateway in self._fleet.of_stage(GATEWAY) if gateway.host == own.name]
         try:
@@ -401,7 +401,7 @@ class Controller:
                 if host is not own:
                     host.ask_to_stop(STOP_MARGIN_S)
 
-    def _host_went(self, host: HostPort) -> None:
+    def _host_went(self, host: Host) -> None:
         if self._hosts.get(host.name) is host:
             del self._hosts[host.name]
             if self._closed:  # we lost it ourselves
@@ -491,7 +491,7 @@ class Controller:
             if action.member not in self._fleet.members:
                 host.kill(action.member)
 
-    def _order(self, action: StartProcess, host: HostPort) -> Order:
+    def _order(self, action: StartProcess, host: Host) -> Order:
         spec = self.spec
         is_gateway = action.stage == GATEWAY
         arguments: dict[str, Json] = {
