@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from ..command_parser import CommandParser
@@ -25,9 +27,6 @@ from .serve_follow import LAST_LINES, show_events, show_logs
 __all__ = ["command_parser", "main", "parsers"]
 
 END_POLL_S = 0.05
-Asked = tuple[questions.ControllerQuestion, type[questions.ControllerAnswer]]
-QuestionOf = Callable[[argparse.Namespace], Asked]
-"""Makes a question of a command's options, and says what answers it."""
 LONGEST_S = 366 * 86400.0  # that commands wait
 
 ABOUT = {
@@ -137,7 +136,7 @@ def parsers() -> dict[str, CommandParser]:
     """Return the parsers of what follows ``serve`` in place of a target, by its name."""
     from ..serving.hosts.__main__ import command_parser as join_parser
 
-    asked = {verb: _verb_parser(verb)[0] for verb in VERBS}
+    asked = {verb: _verb_parser(verb) for verb in VERBS}
     return {**asked, "watch": _watch_parser(), "join": join_parser("multiworld serve join")}
 
 
@@ -183,25 +182,26 @@ def _pair(text: str) -> tuple[str, int]:
 # ---- of one that is up
 
 
-def _verb_parser(verb: str) -> tuple[CommandParser, QuestionOf | None]:
-    """Return it, and what makes a question of its options; None if it asks more than once."""
+def _verb_parser(verb: str) -> CommandParser:
     parser = CommandParser(prog=f"multiworld serve {verb}", description=ABOUT[verb])
     parser.add_argument("--name", help="which deployment, if several run on this host")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("--timeout-s", type=_seconds, default=300.0, help="how long to wait for the end of it (300)")
-    return parser, VERBS[verb](parser)
+    VERBS[verb](parser)
+    return parser
 
 
 def _asked(verb: str, arguments: Sequence[str]) -> int:
-    parser, question_of = _verb_parser(verb)
+    parser = _verb_parser(verb)
     options = parser.parse_args(arguments)
-    if question_of is None:
+    if verb in SHOWING:
         if options.last is not None and options.last < 0:
             parser.error(f"--last {options.last}: expected a number of {'lines' if verb == 'logs' else 'events'}")
         return SHOWING[verb](options)
     try:
         record = find_deployment(options.name)
-        answer = ask(record.address, record.token, *question_of(options), timeout_s=options.timeout_s + 5)
+        kind, expected = QUESTIONS[verb]
+        answer = ask(record.address, record.token, _question(kind, options), expected, timeout_s=options.timeout_s + 5)
         if verb == "stop":
             _await_end(record, options.timeout_s)
     except DeploymentError as error:
@@ -259,94 +259,55 @@ def _memory(member: dict[str, Any]) -> str:
     return "" if size_bytes is None else f"{size_bytes / 1e6:.0f} MB"
 
 
-def _status(parser: argparse.ArgumentParser) -> QuestionOf:
-    return lambda options: (questions.StatusOf(), questions.StatusTold)
+def _question(kind: type[questions.ControllerQuestion], options: argparse.Namespace) -> questions.ControllerQuestion:
+    """Return the question whose fields are options of the command."""
+    names = {each.name for each in fields(kind)}
+    return kind(**{name: value for name, value in vars(options).items() if name in names})
 
 
-def _scale(parser: argparse.ArgumentParser) -> QuestionOf:
+def _resolved(path: str) -> str:
+    return str(Path(path).resolve())
+
+
+def _nothing(parser: argparse.ArgumentParser) -> None:
+    """It has no options of its own."""
+
+
+def _scale(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stage", metavar="STAGE")
     parser.add_argument("replicas", metavar="N", type=int)
-    parser.add_argument("--no-wait", action="store_true", help="return at once")
+    parser.add_argument("--no-wait", dest="wait", action="store_false", help="return at once")
     parser.add_argument(
         "--force",
         action="store_true",
         help="have more than max_replicas of the stage, or than its hosts are of use for",
     )
 
-    def question_of(options: argparse.Namespace) -> Asked:
-        scale = questions.ScaleStage(
-            stage=options.stage,
-            replicas=options.replicas,
-            force=options.force,
-            wait=not options.no_wait,
-            timeout_s=options.timeout_s,
-        )
-        return scale, questions.Done
 
-    return question_of
-
-
-def _drain(parser: argparse.ArgumentParser) -> QuestionOf:
+def _drain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("replica", metavar="REPLICA")
     parser.add_argument("--scale-down", action="store_true", help="have one replica less after it")
 
-    def question_of(options: argparse.Namespace) -> Asked:
-        drain = questions.DrainReplica(
-            replica=options.replica, scale_down=options.scale_down, timeout_s=options.timeout_s
-        )
-        return drain, questions.Done
 
-    return question_of
-
-
-def _update(parser: argparse.ArgumentParser) -> QuestionOf:
+def _update(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stage", metavar="STAGE")
-    parser.add_argument("weights", metavar="FILE", help="a state_dict, as torch.save wrote it")
+    parser.add_argument("weights", metavar="FILE", type=_resolved, help="a state_dict, as torch.save wrote it")
     parser.add_argument("--parallel", action="store_true", help="start all new replicas at once")
     parser.add_argument("--settle-s", type=float, default=1.0, help="how long a new one must serve before an old ends")
 
-    def question_of(options: argparse.Namespace) -> Asked:
-        from pathlib import Path
 
-        update = questions.UpdateStage(
-            stage=options.stage,
-            weights=str(Path(options.weights).resolve()),
-            parallel=options.parallel,
-            settle_s=options.settle_s,
-            timeout_s=options.timeout_s,
-        )
-        return update, questions.Updated
-
-    return question_of
-
-
-def _tune(parser: argparse.ArgumentParser) -> QuestionOf:
+def _tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stage", metavar="STAGE")
     parser.add_argument("--batch-max-size", type=int)
     parser.add_argument("--batch-max-wait-s", type=float)
 
-    def question_of(options: argparse.Namespace) -> Asked:
-        tune = questions.TuneStage(
-            stage=options.stage,
-            batch_max_size=options.batch_max_size,
-            batch_max_wait_s=options.batch_max_wait_s,
-        )
-        return tune, questions.Done
 
-    return question_of
-
-
-def _stop(parser: argparse.ArgumentParser) -> QuestionOf:
-    return lambda options: (questions.StopAll(), questions.Done)
-
-
-def _events(parser: argparse.ArgumentParser) -> QuestionOf | None:
+def _events(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
     parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N events that there are")
-    return None
 
 
-def _logs(parser: argparse.ArgumentParser) -> QuestionOf | None:
+def _logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "of", nargs="?", metavar="REPLICA|STAGE", help="of this one only, such as add-1, or of all replicas of a stage"
     )
@@ -354,17 +315,27 @@ def _logs(parser: argparse.ArgumentParser) -> QuestionOf | None:
     parser.add_argument(
         "-n", "--last", type=int, default=LAST_LINES, metavar="N", help=f"lines of each (default: {LAST_LINES})"
     )
-    return None
 
 
-SHOWING: dict[str, Callable[[argparse.Namespace], int]] = {"events": show_events, "logs": show_logs}
-VERBS: dict[str, Callable[[argparse.ArgumentParser], QuestionOf | None]] = {
-    "status": _status,
+VERBS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "status": _nothing,
     "scale": _scale,
     "drain": _drain,
     "update": _update,
     "tune": _tune,
     "events": _events,
     "logs": _logs,
-    "stop": _stop,
+    "stop": _nothing,
 }
+"""What adds the options of each."""
+SHOWING: dict[str, Callable[[argparse.Namespace], int]] = {"events": show_events, "logs": show_logs}
+"""What asks more than once."""
+QUESTIONS: dict[str, tuple[type[questions.ControllerQuestion], type[questions.ControllerAnswer]]] = {
+    "status": (questions.StatusOf, questions.StatusTold),
+    "scale": (questions.ScaleStage, questions.Done),
+    "drain": (questions.DrainReplica, questions.Done),
+    "update": (questions.UpdateStage, questions.Updated),
+    "tune": (questions.TuneStage, questions.Done),
+    "stop": (questions.StopAll, questions.Done),
+}
+"""What the others ask, and what answers it."""
