@@ -9,11 +9,11 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from ...errors import MultiworldError, WorldClosedError
 from ...world.manager import WorldManager
-from ..errors import MemberLostError, ServingError
+from ..errors import MemberLostError, PoisonedRequestError, RequestLostError, ServingError
 from ..graph import GATEWAY, Graph
 from ..member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
 from .edge import Edge
@@ -32,8 +32,8 @@ CONNECT_S: Final = 20.0
 MAX_LAZY_IDS: Final = 256
 
 
-class NodeOwner(Protocol):
-    """What a node asks its process to do. All calls on the event loop."""
+class NodeOwner:
+    """What a node asks its process to do, which need not do all of it. All calls on the event loop."""
 
     def arrived(self, edge: Edge, items: list[Item]) -> None:
         """Requests from upstream, or answers."""
@@ -46,6 +46,7 @@ class NodeOwner(Protocol):
 
     def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
         """Give up what that edge brought of these, unless it was begun; return what was given up."""
+        return []
 
     def cleared(self, edge: Edge, ids: Iterable[bytes]) -> None:
         """That sender suspects these no more of having killed a replica."""
@@ -59,7 +60,7 @@ class NodeOwner(Protocol):
     def accepted(self, stage: str, ids: Iterable[bytes]) -> None:
         """A replica of that stage has what was sent, for good or until it is lost, which is dealt with here."""
 
-    def refused(self, stage: str, item: Item, refusal: Refusal) -> None:
+    def refused(self, stage: str, item: Item, error: ServingError) -> None:
         """What was sent has been lost and may not be sent again."""
 
     def gateway_gone(self, gateway: str) -> None:
@@ -289,24 +290,25 @@ class Node:
     def _drop(self, stage: str, id_: bytes) -> bool:
         if self._items[stage].pop(id_, None) is None:
             return False
-        in_flight = self.in_flight[stage]
-        for peer in in_flight.drop(id_):
-            edge = self.edges.get((peer, True))
-            if edge is not None and edge.withdraw(id_):
-                in_flight.returned(peer, [id_])
-            elif edge is not None and stage != GATEWAY:
+        for peer in self.in_flight[stage].drop(id_):
+            edge = self._withdraw(stage, peer, id_)
+            if edge is not None and stage != GATEWAY:
                 edge.say(Kind.CANCEL, [id_])
         return True
 
+    def _withdraw(self, stage: str, peer: str, id_: bytes) -> Edge | None:
+        """Take an item back that has not left for that peer; else return the edge on which the peer can be told."""
+        edge = self.edges.get((peer, True))
+        if edge is not None and edge.withdraw(id_):
+            self.in_flight[stage].returned(peer, [id_])
+            return None
+        return edge
+
     def _recall(self, stage: str) -> None:
         """Parts of one request find each other again after a change of replicas."""
-        in_flight = self.in_flight[stage]
         recalled: dict[str, list[bytes]] = {}
-        for peer, id_ in in_flight.misplaced():
-            edge = self.edges.get((peer, True))
-            if edge is not None and edge.withdraw(id_):
-                in_flight.returned(peer, [id_])
-            elif edge is not None:
+        for peer, id_ in self.in_flight[stage].misplaced():
+            if self._withdraw(stage, peer, id_) is not None:
                 recalled.setdefault(peer, []).append(id_)
         for peer, ids in recalled.items():
             self.edges[(peer, True)].say(Kind.RECALL, ids)
@@ -404,17 +406,12 @@ class Node:
         for id_, others in ended.items():
             self._items[edge.stage].pop(id_, None)
             for peer in others:
-                self._drop_at(edge.stage, peer, id_)
+                other = self._withdraw(edge.stage, peer, id_)
+                if other is not None:
+                    other.say(Kind.DROP, [id_])
         if ended:
             self._owner.accepted(edge.stage, ended)
         self._pump(edge.stage)
-
-    def _drop_at(self, stage: str, peer: str, id_: bytes) -> None:
-        other = self.edges.get((peer, True))
-        if other is not None and other.withdraw(id_):
-            self.in_flight[stage].returned(peer, [id_])
-        elif other is not None:
-            other.say(Kind.DROP, [id_])
 
     def edge_broke(self, edge: Edge, error: Exception) -> None:
         if self.edges.get((edge.peer, edge.is_upstream)) is edge:
@@ -436,7 +433,7 @@ class Node:
         for refusal in loss.refused:
             item = items.pop(refusal.key, None)
             if item is not None:
-                self._owner.refused(stage, item, refusal)
+                self._owner.refused(stage, item, _error_of(refusal, stage))
         self._say_cleared(stage, loss.cleared)
         ended = [key for key in loss.ended if items.pop(key, None) is not None]
         if ended:
@@ -492,3 +489,9 @@ class Node:
         self.edges.clear()
         for edge in edges:
             edge.abort()
+
+
+def _error_of(refusal: Refusal, stage: str) -> ServingError:
+    if refusal.deaths:
+        return PoisonedRequestError(stage, refusal.deaths)
+    return RequestLostError(stage, refusal.peer)

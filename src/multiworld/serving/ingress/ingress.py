@@ -25,19 +25,16 @@ from ..errors import (
     DeadlineExceededError,
     GatewayClosedError,
     OverloadedError,
-    PoisonedRequestError,
     RequestIdReusedError,
-    RequestLostError,
     ServingError,
     StageUnavailableError,
 )
 from ..flow.context import EMPTY, RequestContext, Versions
 from ..flow.edge import Edge
 from ..flow.error_answer import ErrorAnswer
-from ..flow.in_flight import Refusal
-from ..flow.node import Node, Place
+from ..flow.node import Node, NodeOwner, Place
 from ..flow.packets import Item, Kind
-from ..flow.payloads import digest_of
+from ..flow.payloads import digest_of, map_tensors
 from ..graph import GATEWAY, INPUT
 from ..member.failure import Failure
 from ..replica.results import sendable
@@ -61,7 +58,7 @@ MAX_ASKED: Final = 64  # requests at a time
 WINDOW: Final = 4096  # answers never wait for credit: the gateway has admitted their requests
 
 
-class Ingress:
+class Ingress(NodeOwner):
     """Use it on one event loop. ``node`` is its place in the graph."""
 
     def __init__(
@@ -367,12 +364,6 @@ class Ingress:
 
     # ---- what the node tells
 
-    def accepted(self, stage: str, ids: Iterable[bytes]) -> None:
-        """The input is kept until the answer all the same."""
-
-    def go_ahead(self, edge: Edge, ids: Iterable[bytes]) -> None:
-        """Of replicas only."""
-
     def asked(self, ids: Iterable[bytes]) -> None:
         """A replica waits for the other parts of these requests. Those that have been answered are called off, as are
         those of an earlier gateway of this name; of those that were under way when a replica was lost, the other part
@@ -392,31 +383,10 @@ class Ingress:
                 self._send_again(request)
         self.node.cancel(late)
 
-    def dropped(self, ids: Iterable[bytes]) -> None:
-        """Of replicas only."""
-
-    def cleared(self, edge: Edge, ids: Iterable[bytes]) -> None:
-        """Of replicas only."""
-
-    def recalled(self, edge: Edge, ids: Iterable[bytes]) -> list[bytes]:
-        """Of replicas only."""
-        return []
-
-    def cancelled(self, ids: Iterable[bytes]) -> None:
-        """Of replicas only."""
-
-    def refused(self, stage: str, item: Item, refusal: Refusal) -> None:
+    def refused(self, stage: str, item: Item, error: ServingError) -> None:
         request = self.requests.get(item.id)
         if request is not None:
-            self._fail(
-                request,
-                PoisonedRequestError(stage, refusal.deaths)
-                if refusal.deaths
-                else RequestLostError(stage, refusal.peer),
-            )
-
-    def gateway_gone(self, gateway: str) -> None:
-        """Of replicas only."""
+            self._fail(request, error)
 
     def connection_lost(self, edge: Edge, error: Exception) -> None:
         if not isinstance(error, PeerLeftError):  # who leaves has passed on what it had
@@ -572,12 +542,8 @@ def _contiguous(value: Any) -> Tensor:
 
 
 def _copied(payload: Payload) -> Payload:
-    """Of memory of its own: who gets an answer may change it, and what comes in shares its memory with others."""
-    if isinstance(payload, Tensor):
-        return payload.clone()
-    if isinstance(payload, dict):
-        return {name: value.clone() for name, value in payload.items()}
-    return [value.clone() for value in payload]
+    """Clone: callers may modify an answer, and received tensors share one buffer."""
+    return map_tensors(payload, Tensor.clone)
 
 
 def _look_at(waiter: asyncio.Future[Any]) -> None:

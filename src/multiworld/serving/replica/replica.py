@@ -15,7 +15,6 @@ from ...world.manager import WorldManager
 from ..control.reports import ReplicaCounts
 from ..errors import (
     BadRequestError,
-    PoisonedRequestError,
     RequestLostError,
     SequenceTooLongError,
     ServingError,
@@ -25,8 +24,7 @@ from ..errors import (
 from ..flow.context import EMPTY, RequestContext
 from ..flow.edge import Edge
 from ..flow.error_answer import ErrorAnswer
-from ..flow.in_flight import Refusal
-from ..flow.node import Node, Place
+from ..flow.node import Node, NodeOwner, Place
 from ..flow.packets import Item, Kind
 from ..flow.payloads import Packed
 from ..graph import GATEWAY, INPUT, Batch
@@ -78,7 +76,7 @@ class _Open:
         """The stages that have not accepted the result yet."""
 
 
-class Replica:
+class Replica(NodeOwner):
     """Use it on one event loop. ``node`` is its place in the graph."""
 
     def __init__(
@@ -449,8 +447,7 @@ class Replica:
         if not self._open:
             self._changed.set()
 
-    def refused(self, stage: str, item: Item, refusal: Refusal) -> None:
-        error = PoisonedRequestError(stage, refusal.deaths) if refusal.deaths else RequestLostError(stage, refusal.peer)
+    def refused(self, stage: str, item: Item, error: ServingError) -> None:
         failed = item.successor().carry_error(ErrorAnswer.of(error))
         if item.id not in self._open:  # released long ago: this is the copy that was kept for such a case
             self._open[item.id] = request = _Open(item.attempt, time.monotonic())
