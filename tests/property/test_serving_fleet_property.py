@@ -42,14 +42,14 @@ def apply(simulation: SimulatedFleet, what: str, which: int, count: int) -> None
     fleet, now = simulation.fleet, simulation.now
     processes = sorted(simulation.processes)
     process = processes[which % len(processes)] if processes else None
-    stages = list(fleet.plans)
+    stages = list(fleet.state.plans)
     stage = stages[which % len(stages)]
     if what == "kill" and process:
         simulation.kill(process)
     elif what == "hang" and process:
         simulation.hang(process)
     elif what == "break":
-        edges = sorted(fleet.wiring.edges)
+        edges = sorted(fleet.state.wiring.edges)
         if edges:
             simulation.break_edge(*edges[which % len(edges)])
     elif what == "controller":
@@ -64,7 +64,7 @@ def apply(simulation: SimulatedFleet, what: str, which: int, count: int) -> None
     elif what == "scale":
         simulation.do(fleet.scale(stage, count, now))
     elif what in ("update", "bad update"):
-        version = fleet.plans[stage].last_version + 1
+        version = fleet.state.plans[stage].last_version + 1
         if what == "bad update":
             simulation.bad_versions.add((stage, version))
         simulation.do(fleet.update(stage, "/w.pt", now, parallel=count % 2 == 0, needs_verdict=count == 3))
@@ -82,15 +82,15 @@ def test_any_faults_and_orders_end_in_what_is_wanted(graph: Graph, steps: list[t
         with suppress(ServingError):  # an order that is refused changes nothing
             apply(simulation, what, which, count)
         simulation.run(pause_s)
-    for stage, plan in simulation.fleet.plans.items():
+    for stage, plan in simulation.fleet.state.plans.items():
         if plan.rollout is not None:
             simulation.do(simulation.fleet.judge(stage, True, "", simulation.now))
     simulation.run_until_settled(120.0)
     fleet = simulation.fleet
-    for stage, plan in fleet.plans.items():
+    for stage, plan in fleet.state.plans.items():
         assert len(simulation.ready(stage)) == plan.desired
-        assert {member.version for member in fleet.of_stage(stage)} == {plan.version}
-    assert set(simulation.processes) == set(fleet.members)
-    assert simulation.open_edges() == {(edge.upstream, edge.downstream) for edge in fleet.wiring.edges.values()}
+        assert {member.version for member in fleet.state.of_stage(stage)} == {plan.version}
+    assert set(simulation.processes) == set(fleet.state.members)
+    assert simulation.open_edges() == {(edge.upstream, edge.downstream) for edge in fleet.state.wiring.edges.values()}
     lost = {event.member for event in simulation.events if isinstance(event, ReplicaLost)}
     assert {member for member in lost if not member.startswith("gateway")} <= set(simulation.killed)

@@ -8,6 +8,7 @@ from typing import Any
 
 from multiworld.serving.control.actions import Action, Donate, Emit, FleetEvent, KillProcess, Send, StartProcess
 from multiworld.serving.control.fleet import Fleet
+from multiworld.serving.control.fleet_state import FleetState
 from multiworld.serving.control.orders import ORDERS
 from multiworld.serving.control.reports import reports_of
 from multiworld.serving.graph import GATEWAY, Graph, Stage
@@ -64,7 +65,7 @@ class SimulatedFleet:
     ) -> None:
         self.graph, self.now, self.pids = graph, 100.0, 0
         self.num_hosts = hosts
-        self.fleet = Fleet(graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=LOCAL)
+        self.fleet = Fleet(FleetState(graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=LOCAL))
         self.processes: dict[str, Process] = {}
         self.events: list[FleetEvent] = []
         self.killed: list[str] = []
@@ -106,12 +107,12 @@ class SimulatedFleet:
             peer = self.processes.get(order["peer"])
             if process is not None and peer is not None:
                 key = (action.member, peer.member)
-                assert self.fleet.wiring.edges[key].upstream_connected
-                assert self.fleet.wiring.edges[key].downstream_connected
-        if order["do"] == "drain" and not self.fleet.stopping:
-            stage = self.fleet.members[action.member].stage
-            others = [each for each in self.fleet.of_stage(stage) if each.is_ready and each.id != action.member]
-            assert others or self.fleet.plans[stage].desired == 0, f"{action.member} was the last of {stage}"
+                assert self.fleet.state.wiring.edges[key].upstream_connected
+                assert self.fleet.state.wiring.edges[key].downstream_connected
+        if order["do"] == "drain" and not self.fleet.state.stopping:
+            stage = self.fleet.state.members[action.member].stage
+            others = [each for each in self.fleet.state.of_stage(stage) if each.is_ready and each.id != action.member]
+            assert others or self.fleet.state.plans[stage].desired == 0, f"{action.member} was the last of {stage}"
         if process is not None:
             process.inbox.append(order)
 
@@ -167,10 +168,10 @@ class SimulatedFleet:
 
     def restart_controller(self) -> None:
         """Another controller takes over by what the last one wrote."""
-        saved = self.fleet.saved()
-        gateways, hosts = self.fleet.gateways, self.num_hosts
-        self.fleet = Fleet(self.graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=LOCAL)
-        self.fleet.restore(saved, self.now)
+        saved = self.fleet.state.saved()
+        gateways, hosts = self.fleet.state.gateways, self.num_hosts
+        self.fleet = Fleet(FleetState(self.graph, now=self.now, gateways=gateways, hosts=hosts, local_addresses=LOCAL))
+        self.fleet.state.restore(saved, self.now)
         for name in sorted({process.host for process in self.processes.values()} | {"host-0"}):
             there = {each.member: each.pid for each in self.processes.values() if each.host == name}
             self.do(self.fleet.host_joined(name, name.replace("host-", "10.0.0."), 8, there, self.now))
@@ -190,15 +191,15 @@ class SimulatedFleet:
 
     def run_until_settled(self, timeout_s: float = 60.0) -> None:
         until = self.now + timeout_s
-        while not (self.fleet.settled and not self.fleet.missing()):
+        while not (self.fleet.state.settled and not self.fleet.state.missing()):
             assert self.now < until, (
-                f"not settled: {self.fleet.missing()} {self.fleet.members} {self.fleet.wiring.edges}"
+                f"not settled: {self.fleet.state.missing()} {self.fleet.state.members} {self.fleet.state.wiring.edges}"
             )
             self.run(0.05)
         self.run(0.05)  # for all to hear the last of it
 
     def _live(self, process: Process) -> None:
-        member = self.fleet.members.get(process.member)
+        member = self.fleet.state.members.get(process.member)
         if process.hangs:
             return
         if member is not None and not member.attached:
@@ -271,7 +272,7 @@ class SimulatedFleet:
     # ---- looking
 
     def ready(self, stage: str) -> list[str]:
-        return [member.id for member in self.fleet.of_stage(stage) if member.is_ready]
+        return [member.id for member in self.fleet.state.of_stage(stage) if member.is_ready]
 
     def open_edges(self) -> set[tuple[str, str]]:
         """Return the edges over which processes route, as they know it."""

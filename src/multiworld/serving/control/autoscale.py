@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..graph import GATEWAY, Graph
-from .fleet import Fleet
+from .fleet_state import FleetState
 from .members import Member
 from .reports import GatewayStatistics, ReplicaStatistics
 from .scaling import Autoscaler, ScaleDecision, ScalingPolicy
@@ -39,13 +39,13 @@ class Autoscaling:
         self._before: dict[tuple[str, int | None], ReplicaStatistics | GatewayStatistics] = {}
         self._desired = {stage.name: stage.replicas for stage in graph}
 
-    def decide(self, fleet: Fleet, now: float) -> list[ScaleDecision]:
+    def decide(self, state: FleetState, now: float) -> list[ScaleDecision]:
         """Return what is to be changed; decisions for stages that must be left alone now are taken back."""
-        for name in (GATEWAY, *fleet.graph.order):
+        for name in (GATEWAY, *state.graph.order):
             counts = _Counts()
-            for member in fleet.of_stage(name):
+            for member in state.of_stage(name):
                 self._count(member, counts)
-            live = sum(member.is_ready for member in fleet.of_stage(name))
+            live = sum(member.is_ready for member in state.of_stage(name))
             self._scaler.observe(
                 name,
                 now=now,
@@ -57,26 +57,26 @@ class Autoscaling:
                 is_active=counts.open > 0,
                 busy=math.ceil(counts.busy),
             )
-        there = {(member.id, member.pid) for member in fleet.members.values()}
+        there = {(member.id, member.pid) for member in state.members.values()}
         self._before = {key: counts for key, counts in self._before.items() if key in there}
-        for name, plan in fleet.plans.items():
+        for name, plan in state.plans.items():
             if plan.desired != self._desired[name]:  # somebody ordered it
                 self._desired[name] = plan.desired
                 self._scaler.set(name, plan.desired, now=now)
-        return self._wanted(fleet, now)
+        return self._wanted(state, now)
 
     def lost(self, stage: str, now: float) -> None:
         if stage in self._desired:
             self._scaler.lost(stage, now=now)
 
-    def _wanted(self, fleet: Fleet, now: float) -> list[ScaleDecision]:
+    def _wanted(self, state: FleetState, now: float) -> list[ScaleDecision]:
         wanted = []
         decisions = self._scaler.decide(now)
-        if any(isinstance(each.stats, GatewayStatistics) and each.stats.open for each in fleet.of_stage(GATEWAY)):
+        if any(isinstance(each.stats, GatewayStatistics) and each.stats.open for each in state.of_stage(GATEWAY)):
             decisions += self._scaler.wake(now=now)  # it may wait behind a stage that has replicas
         for decision in decisions:
-            if fleet.scaling_suspended(decision.stage, now, wakes=not decision.old):
-                self._scaler.set(decision.stage, fleet.plans[decision.stage].desired, now=now)
+            if state.scaling_suspended(decision.stage, now, wakes=not decision.old):
+                self._scaler.set(decision.stage, state.plans[decision.stage].desired, now=now)
             else:
                 self._desired[decision.stage] = decision.new
                 wanted.append(decision)

@@ -45,6 +45,7 @@ from .actions import (
 )
 from .autoscale import Autoscaling
 from .fleet import RETURN_S, Fleet
+from .fleet_state import FleetState
 from .history import History
 from .lines import AttachedLine, WorldLine
 from .members import parse_member
@@ -96,7 +97,7 @@ class Controller:
         """Set when a command asked to end the deployment; whoever runs the controller does it."""
         self._manager = manager
         local = (*LOOPBACK, *([spec.address[0]] if spec.address[0] else []))
-        self._fleet = Fleet(
+        state = FleetState(
             spec.graph,
             now=time.monotonic(),
             lease_s=spec.lease_s,
@@ -105,7 +106,8 @@ class Controller:
             local_addresses=local,
             wakes=spec.scaling is not None,
         )
-        self._state = StateFile(spec.folder / STATE_FILE) if keeps_state else None
+        self._fleet = Fleet(state)
+        self._file = StateFile(spec.folder / STATE_FILE) if keeps_state else None
         self._weights = WeightsStore(spec.folder)
         self._scaling = None if spec.scaling is None else Autoscaling(spec.graph, spec.scaling)
         self._reception = Reception(spec.token, on_host=self._host_came, on_request=partial(answer, self), job=spec.job)
@@ -127,11 +129,11 @@ class Controller:
     async def start(self) -> None:
         """Serve the store, let hosts in, and begin. Raises StoreError, OSError, ValueError."""
         self.store = self._manager.serve_store(self.spec.store)
-        saved = None if self._state is None else self._state.read()
+        saved = None if self._file is None else self._file.read()
         if saved is not None:
-            self._fleet.restore(saved, time.monotonic())
+            self._fleet.state.restore(saved, time.monotonic())
             self._has_begun = saved.begun
-            logger.info("taking over %d members", len(self._fleet.members))
+            logger.info("taking over %d members", len(self._fleet.state.members))
         port = await self._reception.start(self.spec.address)
         self.address = (self.spec.address[0], port)
         self._follow_members()
@@ -142,9 +144,9 @@ class Controller:
 
     async def _stop_again(self) -> None:
         """The one before was told to end the deployment; what it had told members already, they go on with."""
-        hosts = {member.host for member in self._fleet.members.values() if member.host}
+        hosts = {member.host for member in self._fleet.state.members.values() if member.host}
         time_s = self.spec.lease_s + RETURN_S
-        await self._until(lambda: not self._fleet.resuming and hosts <= self._hosts.keys(), time_s)
+        await self._until(lambda: not self._fleet.state.resuming and hosts <= self._hosts.keys(), time_s)
         self.stop_asked.set()
 
     async def stop(self, grace_s: float = STOP_S) -> None:
@@ -154,9 +156,9 @@ class Controller:
         """
         self._do(self._fleet.stop(self._now(), gateways_s=grace_s * GATEWAYS_SHARE))
         try:
-            await self._until(lambda: not self._fleet.members, grace_s)
-            if self._state is not None:
-                self._state.remove()  # before the hosts end: this process may be a member of one
+            await self._until(lambda: not self._fleet.state.members, grace_s)
+            if self._file is not None:
+                self._file.remove()  # before the hosts end: this process may be a member of one
         finally:
             hosts = [asyncio.ensure_future(host.stop(STOP_MARGIN_S)) for host in self._hosts.values()]
             try:
@@ -212,7 +214,7 @@ class Controller:
         Raises UnknownStageError, DeploymentError.
         """
         self._do(self._fleet.drain(replica, self._now(), scale_down=scale_down))
-        if timeout_s is not None and not await self._until(lambda: replica not in self._fleet.members, timeout_s):
+        if timeout_s is not None and not await self._until(lambda: replica not in self._fleet.state.members, timeout_s):
             raise DeploymentError(f"{replica} has not ended within {timeout_s:g} s; {self._why_not(replica)}")
 
     async def update(
@@ -234,7 +236,7 @@ class Controller:
         fleet = self._fleet
         check_settle(settle_s)
         async with self._bringing_weights:  # one at a time: the next version's number is that of its file
-            version, plan = fleet.next_version(stage), fleet.plans[stage]
+            version, plan = fleet.next_version(stage), fleet.state.plans[stage]
             path = await self._weights.put(stage, version, weights, over=plan.weights.get(plan.version))
             now = self._now()
             self._do(fleet.update(stage, path, now, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict))
@@ -244,7 +246,7 @@ class Controller:
         def is_over() -> bool:
             if plan.rollout is not None and plan.rollout.version == version:
                 return False
-            return plan.version != version or all(each.version == version for each in fleet.of_stage(stage))
+            return plan.version != version or all(each.version == version for each in fleet.state.of_stage(stage))
 
         if not await self._until(is_over, timeout_s):
             raise DeploymentError(f"the update of stage {stage!r} is not over after {timeout_s:g} s; it goes on")
@@ -268,7 +270,7 @@ class Controller:
     def status(self) -> ControllerStatus:
         """Return how all stands."""
         return replace(
-            describe(self._fleet, time.monotonic()),
+            describe(self._fleet.state, time.monotonic()),
             name=self.spec.name,
             store=self.store,
             address=self.address,
@@ -279,7 +281,7 @@ class Controller:
         """Return what each gateway told last of its metrics, as JSON."""
         return {
             member.id: member.metrics
-            for member in self._fleet.members.values()
+            for member in self._fleet.state.members.values()
             if member.is_gateway and member.metrics is not None
         }
 
@@ -298,7 +300,7 @@ class Controller:
             for member in host.members
             if not of or of in (member, _stage_of(member))
         ]
-        if not asked and of not in self._fleet.plans:
+        if not asked and of not in self._fleet.state.plans:
             asked = [(host, of) for host in self._hosts.values()]  # it may have ended
         answers = await asyncio.gather(
             *(
@@ -315,16 +317,18 @@ class Controller:
                 raise lines
             elif lines is not None:
                 told[member] = lines
-        if of and not told and of not in self._fleet.plans and of not in self._fleet.members:
-            stages = ", ".join(self._fleet.plans)
+        if of and not told and of not in self._fleet.state.plans and of not in self._fleet.state.members:
+            stages = ", ".join(self._fleet.state.plans)
             raise DeploymentError(f"there is no replica {of!r}, and no stage of that name; the stages are {stages}")
         return told
 
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until every stage takes requests. Raises DeploymentError that names what is missing, and why."""
-        if not await self._until(lambda: self._fleet.unready_since is None and not self._fleet.missing(), timeout_s):
-            errors = [plan.last_error for plan in self._fleet.plans.values() if plan.last_error]
-            text = f"not ready within {timeout_s:g} s: {self._fleet.missing()}"
+        if not await self._until(
+            lambda: self._fleet.state.unready_since is None and not self._fleet.state.missing(), timeout_s
+        ):
+            errors = [plan.last_error for plan in self._fleet.state.plans.values() if plan.last_error]
+            text = f"not ready within {timeout_s:g} s: {self._fleet.state.missing()}"
             raise DeploymentError("\n".join([text, *errors]))
 
     async def wait_complete(self, timeout_s: float = 60.0) -> None:
@@ -332,7 +336,7 @@ class Controller:
 
         Raises DeploymentError, and does not wait on for a stage none of whose first replicas came up.
         """
-        plans = self._fleet.plans
+        plans = self._fleet.state.plans
         await self._until(lambda: bool(self._hopeless()) or all(map(self._is_full, plans)), timeout_s)
         stage = self._hopeless()
         if stage:
@@ -345,8 +349,8 @@ class Controller:
 
     def _hopeless(self) -> str:
         """Return a stage that no replica serves and that some have died of, or nothing."""
-        plans = self._fleet.plans.items()
-        deaths = {stage: plan.crash.deaths for stage, plan in plans if not self._fleet.num_open(stage)}
+        plans = self._fleet.state.plans.items()
+        deaths = {stage: plan.crash.deaths for stage, plan in plans if not self._fleet.state.num_open(stage)}
         return next((stage for stage, number in deaths.items() if number >= HOPELESS_DEATHS), "")
 
     # ---- what happens
@@ -384,19 +388,19 @@ class Controller:
         self._do(self._fleet.exited(member, pid, ending.returncode, self._now(), last_lines, ending.executing))
 
     def _host_stops(self, host: Host) -> None:
-        ends_all = CONTROLLER in host.members and not self._fleet.stopping
+        ends_all = CONTROLLER in host.members and not self._fleet.state.stopping
         self._do(self._fleet.host_stopping(host.name, self._now(), ends_all=ends_all))
         if ends_all:  # this process is one of its members, and will be ended after the others
             self._spawn(self._stop_others(host))
 
     async def _stop_others(self, own: Host) -> None:
         """Have the other hosts end once the gateways of this one have answered all: nobody would tell them later."""
-        own_gateways = [gateway.id for gateway in self._fleet.of_stage(GATEWAY) if gateway.host == own.name]
+        own_gateways = [gateway.id for gateway in self._fleet.state.of_stage(GATEWAY) if gateway.host == own.name]
         try:
-            await self._until(lambda: not any(name in self._fleet.members for name in own_gateways), OTHERS_S)
+            await self._until(lambda: not any(name in self._fleet.state.members for name in own_gateways), OTHERS_S)
         finally:  # at the latest when this process is told to end
-            if self._state is not None:
-                self._state.remove()
+            if self._file is not None:
+                self._file.remove()
             for host in list(self._hosts.values()):
                 if host is not own:
                     host.ask_to_stop(STOP_MARGIN_S)
@@ -407,7 +411,7 @@ class Controller:
             if self._closed:  # we lost it ourselves
                 return
             self._do(self._fleet.host_lost(host.name, self._now()))
-            if host.process_space and host.process_space == process_space() and not self._fleet.stopping:
+            if host.process_space and host.process_space == process_space() and not self._fleet.state.stopping:
                 self._spawn(self._end_orphans(host.pid, list(host.members.values())))
 
     async def _end_orphans(self, host: int, members: list[int]) -> None:
@@ -430,15 +434,15 @@ class Controller:
         idle_s = min(IDLE_TICK_S, self.spec.lease_s / 4)
         scale_at = 0.0
         while True:
-            await asyncio.sleep(idle_s if self._fleet.settled else BUSY_TICK_S)
+            await asyncio.sleep(idle_s if self._fleet.state.settled else BUSY_TICK_S)
             try:
                 now = self._now()
                 self._do(self._fleet.tick(now))
                 self._forget_kills()
-                self._has_begun = self._has_begun or self._fleet.has_come_up
-                if self._has_begun and self._scaling is not None and now >= scale_at and not self._fleet.stopping:
+                self._has_begun = self._has_begun or self._fleet.state.has_come_up
+                if self._has_begun and self._scaling is not None and now >= scale_at and not self._fleet.state.stopping:
                     scale_at = now + SCALE_EVERY_S
-                    for wish in self._scaling.decide(self._fleet, now):
+                    for wish in self._scaling.decide(self._fleet.state, now):
                         self._do(self._fleet.scale(wish.stage, wish.new, now, reason=wish.reason))
             except Exception:  # a defect of ours: the next tick may go well, and without ticks nothing heals
                 logger.exception("a tick of the controller failed")
@@ -463,10 +467,10 @@ class Controller:
         self._stepped.set()
 
     def _save(self) -> None:
-        if self._state is None:
+        if self._file is None:
             return
         try:
-            self._state.write(self._fleet.saved(begun=self._has_begun))
+            self._file.write(self._fleet.state.saved(begun=self._has_begun))
         except OSError as error:  # a full disk must not end what serves well
             logger.error("the state cannot be written, so no other controller can take over: %s", error)
 
@@ -476,7 +480,7 @@ class Controller:
             line.send(action.message)
 
     async def _start(self, action: StartProcess) -> None:
-        if action.member not in self._fleet.members:  # it was given up in the turn in which it was wanted
+        if action.member not in self._fleet.state.members:  # it was given up in the turn in which it was wanted
             return
         host = self._hosts.get(action.host)
         try:
@@ -488,7 +492,7 @@ class Controller:
             self._do(self._fleet.start_failed(action.member, str(error), self._now(), is_excused=is_excused))
         else:
             self._process_started(action.member, pid)
-            if action.member not in self._fleet.members:
+            if action.member not in self._fleet.state.members:
                 host.kill(action.member)
 
     def _order(self, action: StartProcess, host: Host) -> Order:
@@ -526,7 +530,7 @@ class Controller:
 
     def _forget_kills(self) -> None:
         """Of hosts that the fleet does not know any more: should one come back, it orders these ends anew."""
-        self._kills = {name: kills for name, kills in self._kills.items() if name in self._fleet.hosts}
+        self._kills = {name: kills for name, kills in self._kills.items() if name in self._fleet.state.hosts}
 
     async def _donate(self, action: Donate) -> None:
         try:
@@ -557,7 +561,7 @@ class Controller:
         """Have a line to every member that has a process, and to no other."""
         if self._closed:
             return
-        members = self._fleet.members
+        members = self._fleet.state.members
         for name in [name for name in self._lines if name not in members]:
             self._watch(self._lines.pop(name).close())
         for member in members.values():
@@ -568,7 +572,7 @@ class Controller:
             del self._attached[name]
 
     def _comes_again(self, member: str) -> bool:
-        return member in self._fleet.members and not self._fleet.members[member].attached
+        return member in self._fleet.state.members and not self._fleet.state.members[member].attached
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._watch(asyncio.get_running_loop().create_task(work))
@@ -604,17 +608,18 @@ class Controller:
 
     def _is_full(self, stage: str) -> bool:
         fleet = self._fleet
-        return fleet.num_open(stage) == fleet.plans[stage].desired == len(fleet.of_stage(stage))
+        return fleet.state.num_open(stage) == fleet.state.plans[stage].desired == len(fleet.state.of_stage(stage))
 
     def _check_full(self, stage: str, timeout_s: float) -> None:
         if not self._is_full(stage):
+            num_open, desired = self._fleet.state.num_open(stage), self._fleet.state.plans[stage].desired
             raise DeploymentError(
-                f"stage {stage!r} has {self._fleet.num_open(stage)} of {self._fleet.plans[stage].desired} replicas "
+                f"stage {stage!r} has {num_open} of {desired} replicas "
                 f"after {timeout_s:g} s; the order stands. {self._why_not(stage)}".rstrip()
             )
 
     def _why_not(self, name: str) -> str:
-        plan = self._fleet.plans.get(name) or self._fleet.plans.get(name.rpartition("-")[0])
+        plan = self._fleet.state.plans.get(name) or self._fleet.state.plans.get(name.rpartition("-")[0])
         return "" if plan is None else "; ".join(filter(None, [plan.waits_for, plan.last_error]))
 
 

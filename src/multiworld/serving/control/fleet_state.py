@@ -13,12 +13,12 @@ from .saved import SavedFleet, SavedMember
 from .stage_plan import StagePlan
 from .wiring import Wiring
 
-__all__ = ["GATHER_S", "Roster"]
+__all__ = ["GATHER_S", "FleetState"]
 
 GATHER_S = 10.0  # for hosts to come, before those that are there get everything
 
 
-class Roster:
+class FleetState:
     """All members of one deployment.
 
     ``gateways``: how many to start; ``hosts``: how many to wait for at first, for a while, so that the first one does
@@ -48,13 +48,13 @@ class Roster:
         self.numbers: dict[str, int] = {}
         self.wiring = Wiring(graph)
         self.stopping = False
-        self._will_stop = False  # the controller before was told to: nobody new is started until it is said again
+        self.will_stop = False
+        """The controller before was told to: nobody new is started until it is said again."""
         self.unready_since: float | None = now
-        self._lease_s = lease_s
-        self._local = frozenset(local_addresses)
-        self._first_hosts, self._gather_by = hosts, now + GATHER_S
-        self._no_gateway_before = now
-        self._to_drain: list[Member] = []
+        self.lease_s = lease_s
+        self.local = frozenset(local_addresses)
+        self.first_hosts, self.gather_by = hosts, now + GATHER_S
+        """How many hosts are waited for at first, and until when."""
 
     # ---- across restarts of the controller
 
@@ -91,14 +91,14 @@ class Roster:
         self.numbers = dict(saved.numbers)
         self.wiring.epoch = saved.epoch
         self.unready_since = None if saved.ready else now
-        self._will_stop = saved.stopping
+        self.will_stop = saved.stopping
         for name in self.plans.keys() & saved.stages.keys():
             self.plans[name] = StagePlan.restored(name, saved.stages[name], now)
         for each in saved.members:
             if each.stage == GATEWAY or each.stage in self.plans:
                 self.members[each.id] = Member(born=now, since=now, awaited=True, **vars(each))
         if self.members:  # they were placed: no more hosts are expected than theirs
-            self._first_hosts = min(self._first_hosts, len({member.host for member in self.members.values()}))
+            self.first_hosts = min(self.first_hosts, len({member.host for member in self.members.values()}))
 
     # ---- what others may know
 
@@ -153,7 +153,7 @@ class Roster:
 
         ``wakes``: it wants one replica where there are none, for a request that waits.
         """
-        plan = self._plan(stage)
+        plan = self.plan(stage)
         if self.stopping:
             return "the deployment is being stopped"
         if self.resuming:
@@ -164,23 +164,24 @@ class Roster:
             return "its replicas die young"
         return ""
 
-    def _is_on_live_host(self, member: Member) -> bool:
+    def is_on_live_host(self, member: Member) -> bool:
         """Whether somebody will tell of the end of its process."""
         return member.host in self.hosts and self.hosts[member.host].live
 
-    def _is_on_leaving_host(self, member: Member) -> bool:
+    def is_on_leaving_host(self, member: Member) -> bool:
         return member.host in self.hosts and self.hosts[member.host].leaving
 
-    def _plan(self, stage: str) -> StagePlan:
+    def plan(self, stage: str) -> StagePlan:
+        """Raises UnknownStageError."""
         plan = self.plans.get(stage)
         if plan is None:
             raise UnknownStageError(stage, tuple(self.plans))
         return plan
 
-    def _is_ours(self, member: str) -> bool:
+    def is_ours(self, member: str) -> bool:
         parsed = parse_member(member)
         return parsed is not None and (parsed[0] in self.plans or parsed[0] == GATEWAY)
 
-    def _note_error(self, member: Member, text: str) -> None:
+    def note_error(self, member: Member, text: str) -> None:
         if member.stage in self.plans:
             self.plans[member.stage].last_error = text

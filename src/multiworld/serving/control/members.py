@@ -11,7 +11,7 @@ from ..member.failure import Failure
 from .orders import MemberOrder
 from .reports import GatewayStatistics, ReplicaStatistics
 
-__all__ = ["CONTROLLER", "ENDING", "Member", "MemberState", "member_id", "parse_member"]
+__all__ = ["COMING", "CONTROLLER", "COUNTED", "ENDING", "Member", "MemberState", "member_id", "parse_member"]
 
 CONTROLLER = "controller"
 """Stands for the controller where a donor of weights is named."""
@@ -40,7 +40,8 @@ NEXT: dict[MemberState, frozenset[MemberState]] = {
     MemberState.LEAVING: frozenset({MemberState.GONE}),
     MemberState.GONE: frozenset(),
 }
-COUNTED = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING, MemberState.READY)
+COMING = (MemberState.STARTING, MemberState.LOADING, MemberState.CONNECTING)
+COUNTED = (*COMING, MemberState.READY)
 SENDING = (MemberState.CONNECTING, MemberState.READY, MemberState.DRAINING)
 TAKING = (MemberState.CONNECTING, MemberState.READY)
 ENDING = (MemberState.DRAINING, MemberState.LEAVING)

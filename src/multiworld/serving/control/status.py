@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..member.failure import Failure
-from .fleet import Fleet
+from .fleet_state import FleetState
 from .members import Member
 from .orders import Tune
 from .reports import GatewayStatistics, ReplicaStatistics
@@ -124,20 +124,20 @@ class ControllerStatus:
         return (*self.replicas, *self.gateways)
 
 
-def describe(fleet: Fleet, now: float) -> ControllerStatus:
+def describe(state: FleetState, now: float) -> ControllerStatus:
     """Return stages, replicas, gateways, edges and hosts, and whether all stages take requests."""
-    missing = fleet.missing()
-    members = fleet.members.values()
+    missing = state.missing()
+    members = state.members.values()
     return ControllerStatus(
         ready=not missing,
         missing=missing,
-        unready_s=None if fleet.unready_since is None else now - fleet.unready_since,
-        epoch=fleet.wiring.epoch,
-        resuming=fleet.resuming,
-        stopping=fleet.stopping,
-        stages={name: _stage(fleet, name, now) for name in fleet.graph.order},
-        replicas=tuple(_replica(fleet, member, now) for member in members if not member.is_gateway),
-        gateways=tuple(_gateway(fleet, member, now) for member in members if member.is_gateway),
+        unready_s=None if state.unready_since is None else now - state.unready_since,
+        epoch=state.wiring.epoch,
+        resuming=state.resuming,
+        stopping=state.stopping,
+        stages={name: _stage(state, name, now) for name in state.graph.order},
+        replicas=tuple(_replica(state, member, now) for member in members if not member.is_gateway),
+        gateways=tuple(_gateway(state, member, now) for member in members if member.is_gateway),
         edges=tuple(
             EdgeStatus(
                 upstream=edge.upstream,
@@ -146,24 +146,24 @@ def describe(fleet: Fleet, now: float) -> ControllerStatus:
                 attempts=edge.attempts,
                 error=edge.error,
             )
-            for edge in fleet.wiring.edges.values()
+            for edge in state.wiring.edges.values()
         ),
         hosts=tuple(
             HostStatus(name=host.name, address=host.address, capacity=host.capacity, live=host.live)
-            for host in fleet.hosts.values()
+            for host in state.hosts.values()
         ),
     )
 
 
-def _stage(fleet: Fleet, name: str, now: float) -> StageStatus:
-    plan = fleet.plans[name]
-    stage = fleet.graph.stages[name]
+def _stage(state: FleetState, name: str, now: float) -> StageStatus:
+    plan = state.plans[name]
+    stage = state.graph.stages[name]
     return StageStatus(
-        inputs=tuple(fleet.graph.inputs(name)),
-        upstream=tuple(fleet.graph.upstream(name)),
-        downstream=tuple(fleet.graph.downstream(name)),
+        inputs=tuple(state.graph.inputs(name)),
+        upstream=tuple(state.graph.upstream(name)),
+        downstream=tuple(state.graph.downstream(name)),
         desired=plan.desired,
-        open=fleet.num_open(name),
+        open=state.num_open(name),
         min_replicas=stage.fewest,
         max_replicas=stage.most,
         version=plan.version,
@@ -175,23 +175,23 @@ def _stage(fleet: Fleet, name: str, now: float) -> StageStatus:
     )
 
 
-def _replica(fleet: Fleet, member: Member, now: float) -> ReplicaStatus:
+def _replica(state: FleetState, member: Member, now: float) -> ReplicaStatus:
     stats = member.stats if isinstance(member.stats, ReplicaStatistics) else None
-    return ReplicaStatus(**vars(_member(fleet, member, now)), stats=stats, failure=member.failure)
+    return ReplicaStatus(**vars(_member(state, member, now)), stats=stats, failure=member.failure)
 
 
-def _gateway(fleet: Fleet, member: Member, now: float) -> GatewayStatus:
+def _gateway(state: FleetState, member: Member, now: float) -> GatewayStatus:
     stats = member.stats if isinstance(member.stats, GatewayStatistics) else None
-    return GatewayStatus(**vars(_member(fleet, member, now)), stats=stats, failure=member.failure)
+    return GatewayStatus(**vars(_member(state, member, now)), stats=stats, failure=member.failure)
 
 
-def _member(fleet: Fleet, member: Member, now: float) -> MemberStatus:
+def _member(state: FleetState, member: Member, now: float) -> MemberStatus:
     stats = member.stats
     return MemberStatus(
         id=member.id,
         stage=member.stage,
         state=member.state.value,
-        open=fleet.wiring.is_open(member.id),
+        open=state.wiring.is_open(member.id),
         pid=member.pid,
         host=member.host,
         address=member.address,

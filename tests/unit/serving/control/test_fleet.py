@@ -20,6 +20,7 @@ from multiworld.serving.control.actions import (
     UpdateRolledBack,
 )
 from multiworld.serving.control.fleet import Fleet
+from multiworld.serving.control.fleet_state import FleetState
 from multiworld.serving.control.members import Member, MemberState
 from multiworld.serving.control.orders import Tune
 from multiworld.serving.control.saved import SavedFleet
@@ -47,24 +48,24 @@ def test_a_deployment_starts_all_and_opens_every_edge() -> None:
         ("b-2", "c-1"),
         ("c-1", "gateway-1"),
     }
-    assert simulation.fleet.unready_since is None
+    assert simulation.fleet.state.unready_since is None
     assert "PipelineReady" in simulation.kinds()
 
 
 def test_replicas_of_a_stage_are_spread_over_hosts() -> None:
     simulation = settled(chain("a", replicas=2))
-    assert {member.host for member in simulation.fleet.of_stage("a")} == {"host-0", "host-1"}
+    assert {member.host for member in simulation.fleet.state.of_stage("a")} == {"host-0", "host-1"}
 
 
 def test_a_stage_runs_only_on_its_hosts() -> None:
     simulation = settled(Graph([Stage("a", "m:w", replicas=3, hosts=("host-1",))]))
-    assert {member.host for member in simulation.fleet.of_stage("a")} == {"host-1"}
+    assert {member.host for member in simulation.fleet.state.of_stage("a")} == {"host-1"}
 
 
 def test_what_cannot_be_placed_is_named() -> None:
     simulation = SimulatedFleet(Graph([Stage("a", "m:w", hosts=("far",))]))
     simulation.run(1)
-    assert "none of the hosts far is there" in simulation.fleet.missing()
+    assert "none of the hosts far is there" in simulation.fleet.state.missing()
     assert simulation.kinds().count("StageWaits") == 1
 
 
@@ -140,7 +141,7 @@ def test_a_gateway_is_not_started_again_where_it_cannot_run() -> None:
     simulation.do(simulation.fleet.host_joined("host-2", "10.0.0.2", 8, {}, simulation.now))
     simulation.run_until_settled(2)
     assert simulation.gateways() == ["gateway-3"]
-    assert not simulation.fleet.gateways_wait_for
+    assert not simulation.fleet.state.gateways_wait_for
 
 
 def test_a_hanging_gateway_is_killed_so_that_its_host_starts_it_again() -> None:
@@ -209,20 +210,20 @@ def test_a_replica_that_is_cut_off_before_it_served_counts_against_its_host() ->
     simulation = settled(chain("a", "b"))
     simulation.cut = {frozenset(("a-1", "b-2"))}
     simulation.do(simulation.fleet.scale("b", 2, simulation.now))
-    bad = simulation.fleet.members["b-2"].host
+    bad = simulation.fleet.state.members["b-2"].host
     simulation.run_until_settled(10)
     assert simulation.ready("b") == ["b-1", "b-3"]
-    assert simulation.fleet.members["b-3"].host != bad
-    assert simulation.fleet.hosts[bad].failures == {"b": 1}
+    assert simulation.fleet.state.members["b-3"].host != bad
+    assert simulation.fleet.state.hosts[bad].failures == {"b": 1}
 
 
 def test_hosts_that_are_expected_are_waited_for_but_not_for_ever() -> None:
-    fleet = Fleet(chain("a"), now=0.0, hosts=2)
+    fleet = Fleet(FleetState(chain("a"), now=0.0, hosts=2))
     fleet.host_joined("here", "127.0.0.1", 4, {}, 0.0)
     fleet.tick(5.0)
-    assert not fleet.members
+    assert not fleet.state.members
     actions = fleet.tick(11.0)
-    assert list(fleet.members) == ["a-1"]
+    assert list(fleet.state.members) == ["a-1"]
     assert next(action.event for action in actions if isinstance(action, Emit)) == HostsMissing(
         expected=2, present=1, waited_s=10.0
     )
@@ -234,7 +235,7 @@ def test_replicas_that_die_young_back_off_and_the_error_is_kept() -> None:
     simulation.run(10)
     delays = [event.delay_s for event in simulation.events if isinstance(event, BackedOff)]
     assert delays == [0.5, 1.0, 2.0, 4.0, 8.0]
-    assert "bad weights" in simulation.fleet.plans["a"].last_error
+    assert "bad weights" in simulation.fleet.state.plans["a"].last_error
     simulation.bad_versions = set()
     simulation.run_until_settled(10)
 
@@ -308,7 +309,7 @@ def test_a_drained_replica_is_replaced_first() -> None:
     simulation = settled(chain("a", "b"))
     actions = simulation.fleet.drain("b-1", simulation.now)
     simulation.do(actions)
-    assert simulation.fleet.members["b-1"].is_ready
+    assert simulation.fleet.state.members["b-1"].is_ready
     simulation.run_until_settled()
     assert simulation.ready("b") == ["b-2"]
     assert "b-1" not in simulation.processes
@@ -356,7 +357,7 @@ def test_a_drain_may_scale_down() -> None:
     simulation.do(simulation.fleet.drain("a-1", simulation.now, scale_down=True))
     simulation.run_until_settled()
     assert simulation.ready("a") == ["a-2"]
-    assert simulation.fleet.plans["a"].desired == 1
+    assert simulation.fleet.state.plans["a"].desired == 1
 
 
 def test_a_new_replica_takes_its_weights_from_a_live_one() -> None:
@@ -377,7 +378,7 @@ def test_if_the_donor_dies_another_one_gives_the_weights() -> None:
             simulation.now,
         )
     )
-    donor = simulation.fleet.members["a-3"].donor
+    donor = simulation.fleet.state.members["a-3"].donor
     assert donor == "a-1"
     simulation.kill(donor)
     simulation.run_until_settled()
@@ -389,7 +390,7 @@ def test_work_that_cannot_be_made_is_not_tried_once_for_each_donor() -> None:
     simulation.do(simulation.fleet.scale("a", 4, simulation.now))
     simulation.processes["a-4"].loads = False
     simulation.run(0.2)
-    assert "a-4" not in simulation.fleet.members
+    assert "a-4" not in simulation.fleet.state.members
     assert [event.source for event in simulation.events if isinstance(event, LoadFailed)] == ["a-1"]
     simulation.run_until_settled()
     assert simulation.ready("a") == ["a-1", "a-2", "a-3", "a-5"]
@@ -404,7 +405,7 @@ def test_a_replica_that_no_donor_reaches_never_begins_with_other_weights_than_th
     new = simulation.processes["a-2"]
     new.loads = None
     simulation.run(0.1)
-    assert fleet.members["a-2"].donor == "a-1"
+    assert fleet.state.members["a-2"].donor == "a-1"
     failed = {"event": "load_failed", "donor": "a-1", "error": "PeerDiedError", "hand_over_failed": True}
     simulation.do(hear(fleet, "a-2", failed, simulation.now))
     new.loads = True
@@ -426,14 +427,14 @@ def test_an_update_replaces_one_by_one_and_never_has_less_than_before() -> None:
     simulation = settled(chain("a", "b", replicas=2))
     simulation.do(simulation.fleet.update("b", "/weights/2.pt", simulation.now))
     fewest, most = 9, 0
-    while simulation.fleet.plans["b"].rollout is not None:
+    while simulation.fleet.state.plans["b"].rollout is not None:
         simulation.run(0.05)
-        fewest = min(fewest, simulation.fleet.num_open("b"))
-        most = max(most, len(simulation.fleet.of_stage("b")))
+        fewest = min(fewest, simulation.fleet.state.num_open("b"))
+        most = max(most, len(simulation.fleet.state.of_stage("b")))
     assert (fewest, most <= 4) == (2, True)
     simulation.run_until_settled()
-    assert [member.version for member in simulation.fleet.of_stage("b")] == [2, 2]
-    assert simulation.fleet.plans["b"].version == 2
+    assert [member.version for member in simulation.fleet.state.of_stage("b")] == [2, 2]
+    assert simulation.fleet.state.plans["b"].version == 2
     assert "UpdateFinished" in simulation.kinds()
 
 
@@ -462,14 +463,14 @@ def test_an_update_is_not_rolled_back_for_want_of_descriptors_on_a_host(is_excus
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
     failed = simulation.started[-1]
-    host = simulation.fleet.members[failed].host
+    host = simulation.fleet.state.members[failed].host
     del simulation.processes[failed]
     why = "Too many open files"
     simulation.do(simulation.fleet.start_failed(failed, why, simulation.now, is_excused=is_excused))
     simulation.run_until_settled()
     assert ("UpdateRolledBack" not in simulation.kinds()) is is_excused
     assert "BackedOff" not in simulation.kinds()
-    [replica] = simulation.fleet.of_stage("a")
+    [replica] = simulation.fleet.state.of_stage("a")
     assert (replica.version == 2) is is_excused
     if is_excused:
         assert replica.host != host
@@ -512,14 +513,14 @@ def test_weights_are_tried_also_where_the_next_stage_sleeps_too_and_get_no_reque
     edges = len([event for event in simulation.events if type(event).__name__ == "EdgeOpened"])
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
     simulation.run(2)
-    assert simulation.fleet.plans["a"].rollout is None
-    assert simulation.fleet.plans["a"].version == 2
+    assert simulation.fleet.state.plans["a"].rollout is None
+    assert simulation.fleet.state.plans["a"].version == 2
     assert len([event for event in simulation.events if type(event).__name__ == "EdgeOpened"]) == edges
-    assert not simulation.fleet.of_stage("a")
+    assert not simulation.fleet.state.of_stage("a")
     for stage in ("a", "b"):
         simulation.do(simulation.fleet.scale(stage, 1, simulation.now))
     simulation.run_until_settled()
-    assert [member.version for member in simulation.fleet.of_stage("a")] == [2]
+    assert [member.version for member in simulation.fleet.state.of_stage("a")] == [2]
 
 
 def test_a_controller_that_is_started_again_expects_no_more_hosts_than_it_had_members_on() -> None:
@@ -544,10 +545,10 @@ def test_weights_that_do_not_load_are_rolled_back_also_where_no_replica_is_wante
     simulation.run(5)
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
     simulation.run(5)
-    assert simulation.fleet.plans["a"].version == 1
+    assert simulation.fleet.state.plans["a"].version == 1
     simulation.do(simulation.fleet.scale("a", 1, simulation.now))
     simulation.run_until_settled()
-    assert [member.version for member in simulation.fleet.of_stage("a")] == [1]
+    assert [member.version for member in simulation.fleet.state.of_stage("a")] == [1]
 
 
 def test_an_update_whose_replica_dies_before_it_settled_is_rolled_back() -> None:
@@ -573,7 +574,7 @@ def test_an_update_with_a_bad_verdict_is_rolled_back_and_a_good_one_goes_on() ->
     simulation.run(2)
     simulation.do(simulation.fleet.judge("a", True, "", simulation.now))
     simulation.run_until_settled()
-    assert [member.version for member in simulation.fleet.of_stage("a")] == [3]
+    assert [member.version for member in simulation.fleet.state.of_stage("a")] == [3]
 
 
 def test_two_updates_of_a_stage_at_once_are_refused() -> None:
@@ -590,7 +591,7 @@ def test_a_change_of_batching_reaches_those_that_come_later_too() -> None:
     assert simulation.processes["a-1"].inbox[-1] == {"do": "tune", **expected}
     simulation.do(simulation.fleet.scale("a", 2, simulation.now))
     simulation.run_until_settled()
-    assert simulation.fleet.plans["a"].tuning == Tune(batch_max_size=8, batch_max_wait_s=0.0)
+    assert simulation.fleet.state.plans["a"].tuning == Tune(batch_max_size=8, batch_max_wait_s=0.0)
     with pytest.raises(ValueError, match="max_size"):
         simulation.fleet.tune("a", {"batch_max_size": 0}, simulation.now)
     with pytest.raises(ValueError, match="unknown settings"):
@@ -601,7 +602,7 @@ def test_a_stage_whose_requests_cannot_be_concatenated_gets_no_batches() -> None
     simulation = settled(Graph([Stage("a", print, batch=False)]))
     with pytest.raises(ValueError, match="stage 'a' executes one request at a time"):
         simulation.fleet.tune("a", {"batch_max_size": 8}, simulation.now)
-    assert not simulation.fleet.plans["a"].tuning
+    assert not simulation.fleet.state.plans["a"].tuning
 
 
 def test_a_lost_host_gets_nothing_and_its_members_stay_while_their_worlds_stand() -> None:
@@ -611,7 +612,7 @@ def test_a_lost_host_gets_nothing_and_its_members_stay_while_their_worlds_stand(
     assert len(simulation.ready("a")) == 2
     simulation.do(simulation.fleet.scale("a", 4, simulation.now))
     simulation.run(2)
-    assert {member.host for member in simulation.fleet.of_stage("a") if member.id in ("a-3", "a-4")} == {"host-1"}
+    assert {member.host for member in simulation.fleet.state.of_stage("a") if member.id in ("a-3", "a-4")} == {"host-1"}
 
 
 def test_a_host_that_comes_back_has_what_was_given_up_ended() -> None:
@@ -628,13 +629,13 @@ def test_hosts_that_do_not_come_back_are_forgotten_but_not_while_members_of_thei
     for name in ("host-1", "host-2"):
         simulation.do(fleet.host_lost(name, simulation.now))
     simulation.run(590, step_s=10)
-    assert set(fleet.hosts) == {"host-0", "host-1", "host-2"}
+    assert set(fleet.state.hosts) == {"host-0", "host-1", "host-2"}
     simulation.run(20, step_s=10)
-    assert set(fleet.hosts) == {"host-0", "host-1"}
+    assert set(fleet.state.hosts) == {"host-0", "host-1"}
     simulation.do(fleet.host_joined("host-2", "10.0.0.2", 8, {"a-0": 77}, simulation.now))
     assert simulation.killed == ["a-0"], "what was given up meanwhile ends also now"
     simulation.run(1000, step_s=10)
-    assert "host-2" in fleet.hosts
+    assert "host-2" in fleet.state.hosts
 
 
 def test_a_controller_that_is_started_again_adopts_what_runs() -> None:
@@ -652,7 +653,7 @@ def test_a_controller_that_is_started_again_adopts_what_runs() -> None:
 
 def test_a_gateway_that_died_while_it_was_awaited_is_the_next_one_though_its_end_is_heard_of_later() -> None:
     simulation = settled(chain("a"))
-    fleet, gateway = simulation.fleet, simulation.fleet.members["gateway-1"]
+    fleet, gateway = simulation.fleet, simulation.fleet.state.members["gateway-1"]
     dead = gateway.pid
     fleet.await_back("gateway-1", simulation.now)
     simulation.pids += 1
@@ -670,8 +671,8 @@ def test_members_that_do_not_come_back_to_a_new_controller_are_lost() -> None:
     simulation.processes["a-1"].hangs = True
     simulation.restart_controller()
     simulation.run(4)
-    assert simulation.fleet.resuming
-    assert len(simulation.fleet.of_stage("a")) == 2
+    assert simulation.fleet.state.resuming
+    assert len(simulation.fleet.state.of_stage("a")) == 2
     simulation.run_until_settled(3)
     assert simulation.ready("a") == ["a-2", "a-3"]
     assert "a-1" not in simulation.processes
@@ -683,7 +684,7 @@ def test_a_restart_in_the_middle_of_an_update_goes_on_with_it() -> None:
     simulation.run(0.5)
     simulation.restart_controller()
     simulation.run_until_settled()
-    assert [member.version for member in simulation.fleet.of_stage("a")] == [2, 2]
+    assert [member.version for member in simulation.fleet.state.of_stage("a")] == [2, 2]
 
 
 def test_stopping_ends_gateways_before_replicas() -> None:
@@ -692,7 +693,7 @@ def test_stopping_ends_gateways_before_replicas() -> None:
     told = {name: [message["do"] for message in each.inbox] for name, each in simulation.processes.items()}
     assert told == {"gateway-1": ["drain"], "a-1": [], "b-1": []}
     simulation.run(1)
-    assert not simulation.fleet.members
+    assert not simulation.fleet.state.members
 
 
 def test_replicas_do_not_wait_for_ever_for_a_gateway_that_does_not_end() -> None:
@@ -705,11 +706,11 @@ def test_replicas_do_not_wait_for_ever_for_a_gateway_that_does_not_end() -> None
     assert set(simulation.processes) == {"gateway-1"}
     simulation.run(7)
     assert not simulation.processes
-    assert not simulation.fleet.members
+    assert not simulation.fleet.state.members
 
 
 def test_a_gateway_of_another_process_is_drained_and_leaves_by_itself() -> None:
-    fleet = Fleet(chain("a"), now=0.0)
+    fleet = Fleet(FleetState(chain("a"), now=0.0))
     fleet.member_attached("gateway-1", 0.0)
     hello = {"event": "hello", "pid": 1, "host": "", "state": "loaded", "edges": []}
     actions = hear(fleet, "gateway-1", hello, 0.0)
@@ -717,7 +718,7 @@ def test_a_gateway_of_another_process_is_drained_and_leaves_by_itself() -> None:
     assert fleet.stop(1.0) == [send("gateway-1", {"do": "drain"})]
     assert hear(fleet, "gateway-1", {"event": "drained"}, 1.0) == [send("gateway-1", {"do": "leave"})]
     fleet.lost("gateway-1", "it left", 1.0, died=True)
-    assert not fleet.members
+    assert not fleet.state.members
     with pytest.raises(ValueError, match="gateway"):
         fleet.member_attached("a-1", 1.0)
 
@@ -726,7 +727,7 @@ def test_a_stage_scaled_to_nothing_says_so_and_wakes_again() -> None:
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.scale("a", 0, simulation.now))
     simulation.run(1)
-    assert "scaled to 0" in simulation.fleet.missing()
+    assert "scaled to 0" in simulation.fleet.state.missing()
     simulation.do(simulation.fleet.scale("a", 1, simulation.now))
     simulation.run_until_settled()
 
@@ -739,10 +740,10 @@ def test_late_news_of_an_earlier_process_of_the_same_name_changes_nothing() -> N
 
 
 def test_a_process_that_says_nothing_is_given_up() -> None:
-    fleet = Fleet(chain("a"), now=0.0)
+    fleet = Fleet(FleetState(chain("a"), now=0.0))
     fleet.host_joined("here", "127.0.0.1", 4, {}, 0.0)
     fleet.tick(61.0)
-    assert list(fleet.members) == ["a-2"]
+    assert list(fleet.state.members) == ["a-2"]
 
 
 def test_a_step_that_is_not_in_the_table_raises() -> None:
@@ -753,9 +754,9 @@ def test_a_step_that_is_not_in_the_table_raises() -> None:
 
 def test_scaling_is_suspended_while_something_is_under_way() -> None:
     simulation = settled(chain("a"))
-    assert simulation.fleet.scaling_suspended("a", simulation.now) == ""
+    assert simulation.fleet.state.scaling_suspended("a", simulation.now) == ""
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
-    assert "version 2" in simulation.fleet.scaling_suspended("a", simulation.now)
+    assert "version 2" in simulation.fleet.state.scaling_suspended("a", simulation.now)
 
 
 @pytest.mark.parametrize("stats", [{"executing_s": 2.5}, {"executing_s": 0.0}])
@@ -765,9 +766,9 @@ def test_a_replica_whose_work_hangs_is_replaced(stats: dict[str, float]) -> None
     simulation.run_until_settled()
     simulation.do(hear(simulation.fleet, "a-1", {"event": "stats", **stats}, simulation.now))
     simulation.run(1.0)
-    assert ("a-1" not in simulation.fleet.members) == (stats["executing_s"] > 2.0)
+    assert ("a-1" not in simulation.fleet.state.members) == (stats["executing_s"] > 2.0)
     simulation.run(6.0)
-    assert list(simulation.fleet.members) == ["gateway-1", "a-2"]
+    assert list(simulation.fleet.state.members) == ["gateway-1", "a-2"]
 
 
 def test_a_gateway_that_could_not_be_started_is_started_under_another_name_a_little_later() -> None:
@@ -790,14 +791,14 @@ def test_a_gateway_that_says_nothing_after_its_start_is_replaced() -> None:
 
 
 def test_gateways_wait_a_while_for_the_host_of_the_controller() -> None:
-    fleet = Fleet(chain("a"), now=0.0, gateways=1, local_addresses=("127.0.0.1",))
+    fleet = Fleet(FleetState(chain("a"), now=0.0, gateways=1, local_addresses=("127.0.0.1",)))
     far = fleet.host_joined("far", "10.0.0.9", 8, {}, 0.0)
     assert [action.member for action in far if isinstance(action, StartProcess)] == ["a-1"]
     near = fleet.host_joined("near", "127.0.0.1", 8, {}, 1.0)
     assert [(action.member, action.host) for action in near if isinstance(action, StartProcess)] == [
         ("gateway-1", "near")
     ]
-    fleet = Fleet(chain("a"), now=0.0, gateways=1, local_addresses=("127.0.0.1",))
+    fleet = Fleet(FleetState(chain("a"), now=0.0, gateways=1, local_addresses=("127.0.0.1",)))
     fleet.host_joined("far", "10.0.0.9", 8, {}, 0.0)
     late = fleet.tick(11.0)
     assert [(action.member, action.host) for action in late if isinstance(action, StartProcess)] == [
@@ -817,20 +818,20 @@ def test_nobody_hangs_because_the_controller_was_away() -> None:
     simulation.now += 30
     simulation.fleet.was_away(30, simulation.now)
     simulation.run(1)
-    assert list(simulation.fleet.members) == ["gateway-1", "a-1"]
+    assert list(simulation.fleet.state.members) == ["gateway-1", "a-1"]
     simulation.fleet.await_back("a-1", simulation.now)
     simulation.processes["a-1"].hangs = True
     simulation.now += 30
     simulation.fleet.was_away(30, simulation.now)
     simulation.run(1)
-    assert simulation.fleet.members["a-1"].awaited, "it has had no time to come back"
+    assert simulation.fleet.state.members["a-1"].awaited, "it has had no time to come back"
     simulation.processes["a-1"].hangs = False
     simulation.run(1)
-    assert not simulation.fleet.members["a-1"].awaited
+    assert not simulation.fleet.state.members["a-1"].awaited
     simulation.now += 3
     simulation.do(hear(simulation.fleet, "a-1", {"event": "drained"}, simulation.now))  # any word will do
     simulation.run(2)
-    assert "a-1" in simulation.fleet.members
+    assert "a-1" in simulation.fleet.state.members
 
 
 def test_who_loads_may_be_silent_for_longer_than_its_work() -> None:
@@ -840,9 +841,12 @@ def test_who_loads_may_be_silent_for_longer_than_its_work() -> None:
     for _ in range(20):
         simulation.run(1)
         simulation.do(hear(simulation.fleet, "a-1", {"event": "stats"}, simulation.now))
-        if simulation.fleet.members["a-2"].state is MemberState.LOADING and not simulation.fleet.members["a-2"].stats:
+        if (
+            simulation.fleet.state.members["a-2"].state is MemberState.LOADING
+            and not simulation.fleet.state.members["a-2"].stats
+        ):
             simulation.do(hear(simulation.fleet, "a-2", {"event": "stats", "rss_bytes": 1}, simulation.now))
-    assert simulation.fleet.members["a-2"].state is MemberState.LOADING
+    assert simulation.fleet.state.members["a-2"].state is MemberState.LOADING
     assert "UpdateRolledBack" not in simulation.kinds()
 
 
@@ -855,8 +859,8 @@ def test_beside_a_stage_that_sleeps_replicas_come_and_go() -> None:
     simulation.do(simulation.fleet.scale("a", 2, simulation.now))
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
     simulation.run(20)
-    assert [member.version for member in simulation.fleet.of_stage("a")] == [2, 2]
-    assert all(member.is_ready for member in simulation.fleet.of_stage("a"))
+    assert [member.version for member in simulation.fleet.state.of_stage("a")] == [2, 2]
+    assert all(member.is_ready for member in simulation.fleet.state.of_stage("a"))
     simulation.do(simulation.fleet.scale("b", 1, simulation.now))
     simulation.run_until_settled()
 
@@ -866,19 +870,19 @@ def test_a_stage_behind_one_that_sleeps_is_ready_for_the_request_that_wakes_it()
     fleet = simulation.fleet
     simulation.do(fleet.scale("a", 0, simulation.now))
     simulation.run(3)
-    assert (fleet.missing(), fleet.num_open("b"), fleet.has_come_up) == ("", 1, True)
+    assert (fleet.state.missing(), fleet.state.num_open("b"), fleet.state.has_come_up) == ("", 1, True)
     assert simulation.processes["gateway-1"].ready, "else no request would come"
     simulation.do(fleet.scale("b", 2, simulation.now))
     simulation.run(3)
-    assert fleet.num_open("b") == 2
+    assert fleet.state.num_open("b") == 2
     simulation.do(fleet.update("a", "/weights/2.pt", simulation.now))
-    assert fleet.missing() == "", "nor are weights that are tried there a reason"
+    assert fleet.state.missing() == "", "nor are weights that are tried there a reason"
     simulation.run(3)
     assert "PipelineUnready" not in simulation.kinds()
     simulation.do(fleet.scale("a", 1, simulation.now))
-    assert fleet.num_open("b") == 0
+    assert fleet.state.num_open("b") == 0
     simulation.run_until_settled()
-    assert fleet.num_open("b") == 2
+    assert fleet.state.num_open("b") == 2
 
 
 def test_who_comes_back_is_told_again_what_it_may_have_missed() -> None:
@@ -928,7 +932,7 @@ def test_who_leaves_with_what_it_holds_is_lost_for_the_others() -> None:
     simulation = settled(chain("a", "b", replicas=2))
     simulation.do(simulation.fleet.drain("b-1", simulation.now, scale_down=True))
     simulation.processes["b-1"].hangs = True
-    simulation.fleet.members["b-1"].since = simulation.now - 61
+    simulation.fleet.state.members["b-1"].since = simulation.now - 61
     told = lost_messages(simulation, simulation.fleet.tick(simulation.now))
     assert set(told) == {(name, "b-1") for name in ("gateway-1", "a-1", "a-2", "b-2")}
 
@@ -938,7 +942,7 @@ def test_who_drains_may_finish_what_it_executes_however_long_that_takes(limit_s:
     simulation = SimulatedFleet(Graph([Stage("a", "m:w", replicas=2, limit_s=limit_s)]))
     simulation.run_until_settled()
     simulation.do(simulation.fleet.drain("a-1", simulation.now, scale_down=True))
-    member = simulation.fleet.members["a-1"]
+    member = simulation.fleet.state.members["a-1"]
     simulation.processes["a-1"].inbox.clear()  # the end of its work is what it waits for
 
     def say(name: str, **stats: float) -> None:
@@ -953,7 +957,7 @@ def test_who_drains_may_finish_what_it_executes_however_long_that_takes(limit_s:
     simulation.run(50)
     assert member.state is MemberState.DRAINING, "its answer is on its way"
     simulation.run(12)
-    assert "a-1" not in simulation.fleet.members, "it holds something, and nobody knows what for"
+    assert "a-1" not in simulation.fleet.state.members, "it holds something, and nobody knows what for"
 
 
 def test_who_drains_and_executes_for_longer_than_it_may_is_ended() -> None:
@@ -964,7 +968,7 @@ def test_who_drains_and_executes_for_longer_than_it_may_is_ended() -> None:
     stats = {"event": "stats", "executing": 1, "executing_s": 101.0}
     simulation.do(hear(simulation.fleet, "a-1", stats, simulation.now))
     simulation.run(0.1)
-    assert "a-1" not in simulation.fleet.members
+    assert "a-1" not in simulation.fleet.state.members
 
 
 def test_who_comes_back_hears_which_gateways_there_are() -> None:
@@ -986,11 +990,11 @@ def test_new_replicas_of_an_update_that_is_rolled_back_end_one_after_the_other()
     simulation.run_until_settled()
     ends = [kind for kind in simulation.kinds() if kind in ("ReplicaDraining", "ReplicaLeft")]
     assert ends == ["ReplicaDraining", "ReplicaLeft"] * 3
-    assert [member.version for member in simulation.fleet.of_stage("a")] == [1, 1, 1]
+    assert [member.version for member in simulation.fleet.state.of_stage("a")] == [1, 1, 1]
 
 
 def test_gateways_start_where_the_controller_is() -> None:
-    fleet = Fleet(chain("a"), now=0.0, gateways=2, hosts=2, local_addresses=("127.0.0.1",))
+    fleet = Fleet(FleetState(chain("a"), now=0.0, gateways=2, hosts=2, local_addresses=("127.0.0.1",)))
     fleet.host_joined("a-host", "127.0.0.1", 8, {}, 0.0)
     actions = fleet.host_joined("own", "127.0.0.1", 8, {"controller": 7}, 0.0)
     starts = [action for action in actions if isinstance(action, StartProcess) and action.stage == "gateway"]
@@ -999,14 +1003,14 @@ def test_gateways_start_where_the_controller_is() -> None:
 
 def test_a_host_on_which_a_stage_does_not_load_is_not_chosen_again_while_another_is_free() -> None:
     simulation = settled(chain("a"))
-    place = simulation.fleet.members["a-1"].host
-    bad = next(name for name in simulation.fleet.hosts if name != place)
+    place = simulation.fleet.state.members["a-1"].host
+    bad = next(name for name in simulation.fleet.state.hosts if name != place)
     simulation.do(simulation.fleet.scale("a", 2, simulation.now))
-    started = simulation.fleet.members["a-2"]
+    started = simulation.fleet.state.members["a-2"]
     assert started.host == bad
     simulation.fail("a-2", 1, "ModuleNotFoundError")
     simulation.run_until_settled()
-    assert {member.host for member in simulation.fleet.of_stage("a")} == {place}
+    assert {member.host for member in simulation.fleet.state.of_stage("a")} == {place}
 
 
 @pytest.mark.parametrize("settle_s", [float("nan"), float("inf"), -1.0])
@@ -1014,7 +1018,7 @@ def test_a_time_to_settle_that_never_ends_is_refused(settle_s: float) -> None:
     simulation = settled(chain("a"))
     with pytest.raises(ValueError, match="settle_s"):
         simulation.fleet.update("a", "/weights/2.pt", simulation.now, settle_s=settle_s)
-    assert simulation.fleet.plans["a"].rollout is None
+    assert simulation.fleet.state.plans["a"].rollout is None
 
 
 def test_what_was_rolled_back_is_not_kept() -> None:
@@ -1022,7 +1026,7 @@ def test_what_was_rolled_back_is_not_kept() -> None:
     simulation.run_until_settled()
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
     simulation.run_until_settled()
-    assert simulation.fleet.plans["a"].weights == {}
+    assert simulation.fleet.state.plans["a"].weights == {}
 
 
 @pytest.mark.parametrize("state", ["starting", "loaded"])
@@ -1037,7 +1041,7 @@ def test_a_replica_whose_update_is_rolled_back_while_members_are_awaited_neither
     simulation.restart_controller()
     assert "UpdateRolledBack" in simulation.kinds()
     simulation.run(1)
-    assert simulation.fleet.resuming
+    assert simulation.fleet.state.resuming
     assert new.state == state
     assert simulation.ready("a") == ["a-1", "a-2"]
     simulation.processes["gateway-2"].hangs = False
@@ -1048,9 +1052,9 @@ def test_a_replica_whose_update_is_rolled_back_while_members_are_awaited_neither
 def test_new_weights_are_compared_also_where_the_controller_was_started_again_meanwhile() -> None:
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.update("a", "/weights/2.pt", simulation.now))
-    saved = from_json(SavedFleet, json.loads(json.dumps(to_json(simulation.fleet.saved()))))
-    fleet = Fleet(simulation.fleet.graph, now=simulation.now)
-    fleet.restore(saved, simulation.now)
+    saved = from_json(SavedFleet, json.loads(json.dumps(to_json(simulation.fleet.state.saved()))))
+    fleet = Fleet(FleetState(simulation.fleet.state.graph, now=simulation.now))
+    fleet.state.restore(saved, simulation.now)
     pids = {each.id: each.pid for each in saved.members}
     hello = {"event": "hello", "host": "10.0.0.0", "edges": []}
     new, old = (
@@ -1067,13 +1071,15 @@ def test_new_weights_are_compared_also_where_the_controller_was_started_again_me
 def test_a_gateway_that_was_draining_goes_on_with_that_under_the_next_controller() -> None:
     simulation = settled(chain("a"))
     simulation.do(simulation.fleet.stop(simulation.now))
-    fleet = Fleet(simulation.fleet.graph, now=simulation.now)
-    fleet.restore(from_json(SavedFleet, json.loads(json.dumps(to_json(simulation.fleet.saved())))), simulation.now)
-    pid = fleet.members["gateway-1"].pid
+    fleet = Fleet(FleetState(simulation.fleet.state.graph, now=simulation.now))
+    fleet.state.restore(
+        from_json(SavedFleet, json.loads(json.dumps(to_json(simulation.fleet.state.saved())))), simulation.now
+    )
+    pid = fleet.state.members["gateway-1"].pid
     hear(fleet, "gateway-1", {"event": "hello", "pid": pid, "state": "draining", "edges": []}, simulation.now)
-    assert fleet.members["gateway-1"].state is MemberState.DRAINING
+    assert fleet.state.members["gateway-1"].state is MemberState.DRAINING
     fleet.stop(simulation.now)
-    assert fleet.members["gateway-1"].state is MemberState.DRAINING
+    assert fleet.state.members["gateway-1"].state is MemberState.DRAINING
     drained = hear(fleet, "gateway-1", {"event": "drained"}, simulation.now)
     assert send("gateway-1", {"do": "leave"}) in drained
 
@@ -1081,7 +1087,7 @@ def test_a_gateway_that_was_draining_goes_on_with_that_under_the_next_controller
 def test_without_an_autoscaler_a_stage_without_replicas_is_not_ready() -> None:
     graph = Graph([Stage("a", "m:w", min_replicas=0)])
     for wakes in (False, True):
-        fleet = Fleet(graph, now=0.0, wakes=wakes)
+        fleet = Fleet(FleetState(graph, now=0.0, wakes=wakes))
         fleet.scale("a", 0, 0.0)
-        assert bool(fleet.missing()) is not wakes
-        assert fleet.has_come_up
+        assert bool(fleet.state.missing()) is not wakes
+        assert fleet.state.has_come_up

@@ -131,14 +131,14 @@ def test_the_state_of_a_fleet_crosses_as_json() -> None:
     simulation = SimulatedFleet(chain("a", "b", replicas=2))
     simulation.run_until_settled()
     simulation.do(simulation.fleet.update("a", "/w.pt", simulation.now))
-    saved = simulation.fleet.saved()
+    saved = simulation.fleet.state.saved()
     assert from_json(SavedFleet, json.loads(json.dumps(to_json(saved)))) == saved
 
 
 def test_the_status_names_all_that_there_is() -> None:
     simulation = SimulatedFleet(chain("a", "b"))
     simulation.run_until_settled()
-    known = describe(simulation.fleet, simulation.now)
+    known = describe(simulation.fleet.state, simulation.now)
     status = to_json(known)
     assert from_json(ControllerStatus, json.loads(json.dumps(status))) == known
     assert status["ready"]
@@ -165,7 +165,7 @@ def test_a_stage_whose_load_grows_is_scaled_out_and_left_alone_during_an_update(
         gateway = {"event": "stats", "answered": done, "failed": 0, "refused": 0, "open": 0, "waiting": 0}
         simulation.do(hear(simulation.fleet, "gateway-1", gateway, simulation.now))
         simulation.run(1.0)
-        return [decision.new for decision in scaling.decide(simulation.fleet, simulation.now)]
+        return [decision.new for decision in scaling.decide(simulation.fleet.state, simulation.now)]
 
     simulation.do(simulation.fleet.update("a", "/w.pt", simulation.now, needs_verdict=True))
     assert [second() for _ in range(5)] == [[]] * 5
@@ -187,7 +187,7 @@ def test_a_stage_without_replicas_gets_one_when_a_request_waits_behind_another_s
         gateway = {"event": "stats", "answered": 0, "failed": 0, "refused": 0, "open": open_requests, "waiting": 0}
         simulation.do(hear(simulation.fleet, "gateway-1", gateway, simulation.now))
         simulation.run(1.0)
-        return [(decision.stage, decision.new) for decision in scaling.decide(simulation.fleet, simulation.now)]
+        return [(decision.stage, decision.new) for decision in scaling.decide(simulation.fleet.state, simulation.now)]
 
     assert wanted(0) == []
     simulation.do(simulation.fleet.update("b", "/w.pt", simulation.now, needs_verdict=True))
@@ -206,14 +206,14 @@ def test_what_members_did_before_they_were_known_is_no_load_of_now() -> None:
         simulation.do(hear(simulation.fleet, "a-1", {"event": "stats", "arrived": 5, "done": 5}, simulation.now))
 
     for answered in (100_000, 100_001, 100_002):
-        assert scaling.decide(simulation.fleet, simulation.now) == []
+        assert scaling.decide(simulation.fleet.state, simulation.now) == []
         tell(answered=answered)
         simulation.run(1)
     simulation.kill("gateway-1")
     simulation.run(1)
-    assert simulation.fleet.members["gateway-1"].stats is None
+    assert simulation.fleet.state.members["gateway-1"].stats is None
     for answered in (100_010, 100_011, 100_012):
-        assert scaling.decide(simulation.fleet, simulation.now) == []
+        assert scaling.decide(simulation.fleet.state, simulation.now) == []
         tell(answered=answered)
         simulation.run(1)
 
@@ -228,13 +228,13 @@ def test_long_work_is_activity_and_its_replicas_stay() -> None:
         wanted = []
         for _ in range(number):
             for name in ("a-1", "a-2", "a-3"):
-                if name in simulation.fleet.members:
+                if name in simulation.fleet.state.members:
                     stats = {"in_flight": int(name in busy), "executing_s": 50.0 * (name in busy)}
                     simulation.do(hear(simulation.fleet, name, {"event": "stats", **stats}, simulation.now))
             gateway = {"event": "stats", "open": len(busy)}
             simulation.do(hear(simulation.fleet, "gateway-1", gateway, simulation.now))
             simulation.run(1)
-            for decision in scaling.decide(simulation.fleet, simulation.now):
+            for decision in scaling.decide(simulation.fleet.state, simulation.now):
                 wanted.append(decision.new)
                 simulation.do(simulation.fleet.scale("a", decision.new, simulation.now))
         return wanted
@@ -252,12 +252,12 @@ def test_replicas_that_each_wait_for_a_few_of_many_calls_are_not_all_kept() -> N
     scaling = Autoscaling(graph, ScalingPolicy(down_after_s=3))
     wanted = []
     for _ in range(20):
-        for member in simulation.fleet.of_stage("a"):
+        for member in simulation.fleet.state.of_stage("a"):
             stats = {"in_flight": 8, "executing": 8, "executing_s": 1.5}
             simulation.do(hear(simulation.fleet, member.id, {"event": "stats", **stats}, simulation.now))
         simulation.do(hear(simulation.fleet, "gateway-1", {"event": "stats", "open": 24}, simulation.now))
         simulation.run(1)
-        for decision in scaling.decide(simulation.fleet, simulation.now):
+        for decision in scaling.decide(simulation.fleet.state, simulation.now):
             wanted.append(decision.new)
             simulation.do(simulation.fleet.scale("a", decision.new, simulation.now))
     assert wanted == [2, 1]

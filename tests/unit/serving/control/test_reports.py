@@ -64,7 +64,7 @@ def test_the_end_of_an_edge_to_who_left_as_told_is_not_reported() -> None:
 def test_a_process_that_was_given_up_is_reported_when_it_has_ended() -> None:
     simulation = settled()
     fleet, now = simulation.fleet, simulation.now
-    pid = fleet.members["b-1"].pid
+    pid = fleet.state.members["b-1"].pid
     simulation.do(fleet.lost("b-1", "PeerStoppedError: it is stopped", now))
     assert not any(isinstance(event, ProcessEnded) for event in simulation.events)
     (ended,) = events_of(fleet.exited("b-1", pid, -9, now))
@@ -74,7 +74,7 @@ def test_a_process_that_was_given_up_is_reported_when_it_has_ended() -> None:
 def test_a_replica_that_crashes_is_reported_with_its_last_words_and_one_that_left_is_not() -> None:
     simulation = settled()
     fleet, now = simulation.fleet, simulation.now
-    pid = fleet.members["b-1"].pid
+    pid = fleet.state.members["b-1"].pid
     events = events_of(fleet.exited("b-1", pid, 1, now, "Traceback"))
     assert events[0] == ProcessEnded(member="b-1", stage="b", returncode=1, last_lines="Traceback")
     assert fleet.exited("b-1", pid, 0, now) == []
@@ -114,13 +114,13 @@ def test_the_channel_of_the_edges_is_known_to_every_member() -> None:
 def test_what_a_replica_executed_when_it_died_is_told_to_those_who_sent_to_it() -> None:
     simulation = settled()
     fleet, now = simulation.fleet, simulation.now
-    replica = next(member for member in fleet.members.values() if member.stage == "b")
+    replica = next(member for member in fleet.state.members.values() if member.stage == "b")
     told = [
         (action.member, order_of(action)["executing"])
         for action in fleet.exited(replica.id, replica.pid, -9, now, "", ["ab"])
         if isinstance(action, Send) and order_of(action)["do"] == "died"
     ]
-    senders = {id_ for id_, member in fleet.members.items() if member.stage in fleet.graph.upstream("b")}
+    senders = {id_ for id_, member in fleet.state.members.items() if member.stage in fleet.state.graph.upstream("b")}
     assert senders
     assert told == [(sender, ["ab"]) for sender in sorted(senders)]
     again = fleet.exited(replica.id, replica.pid, -9, now, "", [])  # it has been given up before its end
@@ -132,14 +132,14 @@ def test_who_is_away_or_gave_a_replica_up_hears_what_it_executed() -> None:
     simulation = settled()
     fleet, now = simulation.fleet, simulation.now
     fleet.await_back("a-1", now)
-    pid = fleet.members["b-1"].pid
+    pid = fleet.state.members["b-1"].pid
     told = [action for action in fleet.exited("b-1", pid, -9, now, "", ["ab"]) if isinstance(action, Send)]
     assert "a-1" not in {action.member for action in told}
-    assert [ORDERS.to_json(message)["do"] for message in fleet.members["a-1"].missed] == ["died", "lost"]
+    assert [ORDERS.to_json(message)["do"] for message in fleet.state.members["a-1"].missed] == ["died", "lost"]
     simulation.run_until_settled()
-    (leaving,) = [member for member in fleet.members.values() if member.stage == "b"]
+    (leaving,) = [member for member in fleet.state.members.values() if member.stage == "b"]
     leaving.go(MemberState.LEAVING, now)
-    fleet.members["a-1"].attached, fleet.members["a-1"].awaited = True, False
+    fleet.state.members["a-1"].attached, fleet.state.members["a-1"].awaited = True, False
     actions = fleet.exited(leaving.id, leaving.pid, 0, now, "", ["cd"])
     died = [action.member for action in actions if isinstance(action, Send) and order_of(action)["do"] == "died"]
     assert died == ["a-1"]

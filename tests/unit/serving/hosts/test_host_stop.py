@@ -44,8 +44,8 @@ def test_members_of_another_host_that_is_stopped_are_replaced_elsewhere_without_
     simulation = settled()
     simulation.stop_host("host-1")
     simulation.run_until_settled(5)
-    assert all(member.host == "host-0" for member in simulation.fleet.members.values())
-    assert [simulation.fleet.num_open(name) for name in "ab"] == [2, 2]
+    assert all(member.host == "host-0" for member in simulation.fleet.state.members.values())
+    assert [simulation.fleet.state.num_open(name) for name in "ab"] == [2, 2]
     assert not any(isinstance(event, ReplicaLost) for event in simulation.events)
     assert any(isinstance(event, HostLeft) for event in simulation.events)
     assert simulation.kinds().count("BackedOff") == 0
@@ -55,10 +55,10 @@ def test_replicas_of_a_host_that_is_being_stopped_leave_once_they_are_replaced_a
     simulation = settled()
     there = [process.member for process in simulation.processes.values() if process.host == "host-1"]
     simulation.do(simulation.fleet.host_stopping("host-1", simulation.now, ends_all=False))
-    assert all(simulation.fleet.members[name].is_ready for name in there)
+    assert all(simulation.fleet.state.members[name].is_ready for name in there)
     simulation.run(2)
-    assert not simulation.fleet.members.keys() & set(there)
-    assert [simulation.fleet.num_open(name) for name in "ab"] == [2, 2]
+    assert not simulation.fleet.state.members.keys() & set(there)
+    assert [simulation.fleet.state.num_open(name) for name in "ab"] == [2, 2]
     assert not any(isinstance(event, ReplicaLost) for event in simulation.events)
     assert simulation.killed == []
 
@@ -66,7 +66,7 @@ def test_replicas_of_a_host_that_is_being_stopped_leave_once_they_are_replaced_a
 def test_a_gateway_of_a_host_that_is_being_stopped_is_replaced_before_it_ends() -> None:
     simulation = settled()
     (gateway,) = simulation.gateways()
-    host = simulation.fleet.members[gateway].host
+    host = simulation.fleet.state.members[gateway].host
     simulation.do(simulation.fleet.host_stopping(host, simulation.now, ends_all=False))
     simulation.run(1)
     assert simulation.gateways() == [gateway, "gateway-2"]
@@ -83,7 +83,7 @@ def test_whatever_a_stopped_host_did_not_tell_the_end_of_ends_with_it() -> None:
         simulation._end(process)
     simulation.do(simulation.fleet.host_lost("host-1", simulation.now))
     simulation.run_until_settled(5)
-    assert all(member.host == "host-0" for member in simulation.fleet.members.values())
+    assert all(member.host == "host-0" for member in simulation.fleet.state.members.values())
 
 
 @pytest.mark.parametrize("host_first", [True, False])
@@ -92,15 +92,15 @@ def test_members_that_are_told_to_leave_are_not_waited_for_when_they_end_with_th
     simulation.run(2)
     fleet = simulation.fleet
     fleet.stop(simulation.now)
-    assert {member.state for member in fleet.members.values()} == {MemberState.LEAVING}
+    assert {member.state for member in fleet.state.members.values()} == {MemberState.LEAVING}
     if host_first:
         fleet.host_lost("host-0", simulation.now)
-    for member in list(fleet.members):
+    for member in list(fleet.state.members):
         fleet.lost(member, "PeerDiedError", simulation.now, died=True)
     if not host_first:
-        assert fleet.members
+        assert fleet.state.members
         fleet.host_lost("host-0", simulation.now)
-    assert not fleet.members
+    assert not fleet.state.members
 
 
 class Controller:

@@ -237,7 +237,7 @@ def test_an_old_replica_tells_each_new_one_of_an_update_what_to_answer() -> None
     simulation.run_until_settled()
     fleet = simulation.fleet
     simulation.do(fleet.update("a", "new.pt", simulation.now))
-    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    new = next(member for member in fleet.state.of_stage("a") if member.version == 2)
     sends = sent_at_hello(simulation, new)
     assert sends[0] == send("a-1", {"do": "canary", "to": new.id})
     assert order_of(sends[1])["canary"] == "a-1"
@@ -265,7 +265,7 @@ def test_a_new_replica_that_nothing_was_compared_with_is_told_of(
     assert "CanarySkipped" not in simulation.kinds()
     fleet = simulation.fleet
     simulation.do(fleet.update("a", "new.pt", simulation.now))
-    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    new = next(member for member in fleet.state.of_stage("a") if member.version == 2)
     sent_at_hello(simulation, new)
     for giver in missed:
         hear(fleet, new.id, {"event": "canary_missed", "giver": giver}, simulation.now)
@@ -280,7 +280,7 @@ def test_weights_that_do_not_answer_are_not_fetched_from_elsewhere() -> None:
     simulation.run_until_settled()
     fleet = simulation.fleet
     simulation.do(fleet.update("a", "new.pt", simulation.now))
-    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    new = next(member for member in fleet.state.of_stage("a") if member.version == 2)
     sent_at_hello(simulation, new, host="10.0.0.9")
     assert new.donor == "controller"
     failed = {
@@ -290,7 +290,7 @@ def test_weights_that_do_not_answer_are_not_fetched_from_elsewhere() -> None:
         "hand_over_failed": False,
     }
     simulation.do(hear(fleet, new.id, failed, simulation.now))
-    assert new.id not in fleet.members
+    assert new.id not in fleet.state.members
     (undone,) = [event for event in simulation.events if isinstance(event, UpdateRolledBack)]
     assert "CanaryFailedError: NaN" in undone.reason
 
@@ -299,7 +299,7 @@ def test_replacements_are_asked_nothing_of_others() -> None:
     simulation = SimulatedFleet(chain("a", replicas=2))
     simulation.run_until_settled()
     simulation.kill("a-1")
-    new = simulation.fleet.members["a-3"]
+    new = simulation.fleet.state.members["a-3"]
     sends = sent_at_hello(simulation, new)
     assert all(order_of(each).get("canary") is None and order_of(each)["do"] != "canary" for each in sends)
 
@@ -310,7 +310,7 @@ def test_a_stage_without_a_canary_asks_no_old_replica() -> None:
     simulation.run_until_settled()
     fleet = simulation.fleet
     simulation.do(fleet.update("a", "new.pt", simulation.now))
-    new = next(member for member in fleet.of_stage("a") if member.version == 2)
+    new = next(member for member in fleet.state.of_stage("a") if member.version == 2)
     sends = sent_at_hello(simulation, new)
     assert sends
     assert all(order_of(each).get("canary") is None and order_of(each)["do"] != "canary" for each in sends)
