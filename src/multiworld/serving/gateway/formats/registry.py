@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..error_body import HttpError
 from ..http.budget import Budget
+from ..http.request_head import qualities
 from ..served import Payload
 from . import json_format, npy_format, raw_format, safetensors_format
 from .elements import Buffer, num_bytes_of
@@ -72,7 +73,8 @@ def accepted_format(headers: Mapping[str, str], sent: Format) -> Format:
     accept = headers.get("accept", "")
     if accept in ("", "*/*"):
         return sent
-    for name in _by_preference(accept):
+    preferred = sorted(qualities(accept).items(), key=lambda each: -each[1])
+    for name in [name for name, quality in preferred if quality > 0]:
         if name in ANY:
             return sent
         if name in BY_TYPE:
@@ -107,19 +109,3 @@ def reading(what: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, LookupError, RuntimeError, OverflowError, MemoryError) as error:
         raise HttpError(400, f"the body is no {what} that can be read: {error!s:.200}") from None
-
-
-def _by_preference(accept: str) -> list[str]:
-    ranked: list[tuple[float, str]] = []
-    for part in accept.split(","):
-        name, *parameters = (each.strip().lower() for each in part.split(";"))
-        quality = 1.0
-        for parameter in parameters:
-            if parameter.startswith("q="):
-                try:
-                    quality = float(parameter[2:])
-                except ValueError:
-                    quality = 0.0
-        if quality > 0:
-            ranked.append((-quality, name))
-    return [name for _, name in sorted(ranked, key=lambda each: each[0])]

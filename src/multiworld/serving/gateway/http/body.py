@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ....observe.asgi import Receive
 from ..error_body import HttpError
 from ..options import GatewayOptions
-from .budget import HeldBytes, Turns
+from .budget import Budget
 from .inflating import Inflater, coding_of
 from .interruption import ClientGoneError, Interruption
 
@@ -19,7 +19,7 @@ MAX_DIGITS = 20
 
 
 class BodyReader:
-    """The body of one request. ``close`` gives back what it has taken of ``held``."""
+    """The body of one request. ``close`` gives back what it has taken of ``budget``, which is for it alone."""
 
     def __init__(
         self,
@@ -27,17 +27,15 @@ class BodyReader:
         headers: Mapping[str, str],
         *,
         options: GatewayOptions,
-        held: HeldBytes,
-        turns: Turns,
+        budget: Budget,
         interruption: Interruption,
     ) -> None:
-        self._receive, self._options, self._held, self._interruption = receive, options, held, interruption
-        self._headers, self._turns = headers, turns
+        self._receive, self._options, self._budget, self._interruption = receive, options, budget, interruption
+        self._headers = headers
         self.declared = _declared(headers)
         """What the head says of the length; None: nothing (the body is chunked)."""
         self.is_complete = self.declared == 0
         """Whether nothing of it can come any more."""
-        self._taken = 0
 
     async def read(self, max_bytes: int) -> bytearray:
         """Return it all, inflated if it is compressed.
@@ -60,7 +58,7 @@ class BodyReader:
                     continue
                 for piece in inflater.inflate(chunk):
                     self._append(body, piece, max_bytes)
-                    await self._turns.wait_next()
+                    await self._budget.wait_turn()
                     clock.heard()
         finally:
             clock.stop()
@@ -71,8 +69,7 @@ class BodyReader:
     def _append(self, body: bytearray, piece: bytes, max_bytes: int) -> None:
         if len(body) + len(piece) > max_bytes:
             raise _too_large(max_bytes)
-        self._held.take(len(piece))
-        self._taken += len(piece)
+        self._budget.take(len(piece))
         body += piece
 
     async def skip(self, max_bytes: float) -> None:
@@ -82,8 +79,7 @@ class BodyReader:
             skipped += len(await self._next())
 
     def close(self) -> None:
-        self._held.give_back(self._taken)
-        self._taken = 0
+        self._budget.close()
 
     async def _next(self) -> bytes:
         message = await self._receive()

@@ -10,6 +10,7 @@ from ..error_body import HttpError
 from ..formats.elements import Buffer
 from .exchange import Answer, Exchange
 from .inflating import CODINGS
+from .request_head import qualities
 
 __all__ = ["compressed"]
 
@@ -42,24 +43,11 @@ async def compressed(answer: Answer, exchange: Exchange) -> Answer:
 
 def accepted_coding(headers: Mapping[str, str]) -> str | None:
     """Return the coding that a client likes best of those that there are; None: none, or it likes it best plain."""
-    qualities: dict[str, float] = {}
-    for part in headers.get("accept-encoding", "").lower().split(","):
-        name, *parameters = (each.strip() for each in part.split(";"))
-        qualities[name] = _quality(parameters)
-    rest = qualities.get("*", 0.0)
-    best = max(("gzip", "deflate"), key=lambda name: qualities.get(name, rest))
-    quality = qualities.get(best, rest)
-    return best if quality > 0 and quality >= qualities.get("identity", 0.0) else None
-
-
-def _quality(parameters: list[str]) -> float:
-    for parameter in parameters:
-        if parameter.startswith("q="):
-            try:
-                return float(parameter[2:])
-            except ValueError:
-                return 0.0
-    return 1.0
+    given = qualities(headers.get("accept-encoding", ""))
+    rest = given.get("*", 0.0)
+    best = max(("gzip", "deflate"), key=lambda name: given.get(name, rest))
+    quality = given.get(best, rest)
+    return best if quality > 0 and quality >= given.get("identity", 0.0) else None
 
 
 def _is_worth_it(piece: Buffer) -> bool:

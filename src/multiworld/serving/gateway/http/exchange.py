@@ -74,7 +74,7 @@ class Exchange:
         self.outcome = Outcome.OPEN
         self.budget = Budget(held, turns)
         self.body = BodyReader(
-            receive, self.headers, options=options, held=held, turns=turns, interruption=self.interruption
+            receive, self.headers, options=options, budget=Budget(held, turns), interruption=self.interruption
         )
         self._receive, self._send = receive, send
         self._losable: Losable | None = scope.get("state", {}).get(LOSABLE)

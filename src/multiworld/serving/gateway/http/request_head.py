@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ..error_body import HttpError
 from .inflating import coding_of
 
-__all__ = ["Asking", "asking"]
+__all__ = ["Asking", "asking", "qualities"]
 
 PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,254}[\x21-\x7e])?")
 TIMEOUT_HEADERS = ("x-timeout-s", "request-timeout")
@@ -43,6 +43,21 @@ def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Askin
     request_id = chosen or os.urandom(16).hex()
     key, traceparent = _plain(headers, "x-routing-key"), headers.get("traceparent", "")
     return Asking(request_id, chosen is not None, _timeout_s(headers, default_timeout_s), key, traceparent)
+
+
+def qualities(header: str) -> dict[str, float]:
+    """Return what a header such as ``Accept`` lists, with the quality of each (RFC 9110, 12.4.2); 0 for no number."""
+    found: dict[str, float] = {}
+    for part in header.lower().split(","):
+        name, *parameters = (each.strip() for each in part.split(";"))
+        found[name] = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    found[name] = float(parameter[2:])
+                except ValueError:
+                    found[name] = 0.0
+    return found
 
 
 def _plain(headers: Mapping[str, str], name: str) -> str | None:
