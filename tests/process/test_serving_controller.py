@@ -82,8 +82,8 @@ async def deployed(folder: Path) -> AsyncIterator[Controller]:
         parting = asyncio.ensure_future(_part(gateway, line))
         host = start_host(controller.address, spec.token, name="here")
         try:
-            await controller.wait_ready(30)
-            await controller.wait_complete(10)
+            await controller.operations.wait_ready(30)
+            await controller.operations.wait_complete(10)
             yield controller
             await controller.stop()
             await until(lambda: host.returncode is not None, 5)
@@ -136,7 +136,7 @@ async def test_members_are_replaced_when_killed_or_stopped_and_donors_when_they_
 
         (tmp_path / "b-3.dies").touch()
         (tmp_path / "b-4.dies").touch()
-        await controller.scale("b", 3, timeout_s=30)
+        await controller.operations.scale("b", 3, timeout_s=30)
         loaded = {path.stem: path.read_text() for path in tmp_path.glob("b-*.loaded")}
         assert loaded["b-5"] == "init 0"
         assert all(name in controller.status().stages for name in ("a", "b"))
@@ -144,22 +144,24 @@ async def test_members_are_replaced_when_killed_or_stopped_and_donors_when_they_
 
 async def test_updates_are_rolled_out_and_back_and_replicas_drained(tmp_path: Path) -> None:
     async with deployed(tmp_path) as controller:
-        assert await controller.update("b", {"w": torch.full((2,), 7.0)}, settle_s=0.1) == 2
+        assert await controller.operations.update("b", {"w": torch.full((2,), 7.0)}, settle_s=0.1) == 2
         status = controller.status()
         assert [each.version for each in status.replicas if each.stage == "b"] == [2, 2]
         assert (tmp_path / "b-3.loaded").read_text() == "init 7"
         with pytest.raises(DeploymentError, match="these weights are bad"):
-            await controller.update("b", {"bad": torch.zeros(1)}, settle_s=0.1)
+            await controller.operations.update("b", {"bad": torch.zeros(1)}, settle_s=0.1)
         assert list(replicas(controller.status(), "b")) == ["b-3", "b-4"]
-        await controller.drain("b-3")
-        await controller.scale("b", 4, timeout_s=None)
-        await controller.scale("b", 1)  # in the same turn of the loop: those are not started first and forgotten then
+        await controller.operations.drain("b-3")
+        await controller.operations.scale("b", 4, timeout_s=None)
+        await controller.operations.scale(
+            "b", 1
+        )  # in the same turn of the loop: those are not started first and forgotten then
         assert len(replicas(controller.status(), "b")) == 1
         (host,) = controller._hosts.values()
         await until(lambda: set(host.members) == {each.id for each in controller.status().replicas})
         with pytest.raises(DeploymentError, match="cannot be read"):
-            await controller.update("b", tmp_path / "none.pt")
-        await controller.scale("b", 2)
+            await controller.operations.update("b", tmp_path / "none.pt")
+        await controller.operations.scale("b", 2)
 
 
 async def test_a_killed_controller_comes_back_and_adopts_all_that_runs(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ async def updates_prove_themselves(served: Deployment) -> None:
     assert report.versions == {"slow": (1,), "last": (1,)}
     seen = set()
     weights = {"factor": torch.tensor([10.0])}
-    updating = asyncio.create_task(served._controller.update("slow", weights, settle_s=0.1))
+    updating = asyncio.create_task(served._controller.operations.update("slow", weights, settle_s=0.1))
     while not updating.done():
         answer = await served.infer(torch.tensor([0.01]), report=report)
         seen.add((round(float(answer), 2), report.versions["slow"]))  # type: ignore[arg-type]

@@ -65,11 +65,11 @@ class Deployment:
 
     async def scale(self, stage: str, replicas: int, *, timeout_s: float | None = 60.0) -> None:
         """Have another number of replicas; returns when they serve, and those that are too many have finished."""
-        await self._controller.scale(stage, replicas, timeout_s=timeout_s)
+        await self._controller.operations.scale(stage, replicas, timeout_s=timeout_s)
 
     async def drain(self, replica: str, *, scale_down: bool = False, timeout_s: float | None = 60.0) -> None:
         """Let a replica finish what it has and end; another takes its place first, unless ``scale_down``."""
-        await self._controller.drain(replica, scale_down=scale_down, timeout_s=timeout_s)
+        await self._controller.operations.drain(replica, scale_down=scale_down, timeout_s=timeout_s)
 
     async def update(
         self,
@@ -83,13 +83,13 @@ class Deployment:
         The old ones serve until new ones have proved themselves; if these fail, they serve on, and DeploymentError
         says why. ``weights``: what the work's ``load_state_dict`` takes, or a file that ``torch.save`` wrote.
         """
-        return await self._controller.update(
+        return await self._controller.operations.update(
             stage, weights if isinstance(weights, Mapping) else os.fspath(weights), timeout_s=timeout_s
         )
 
     def tune(self, stage: str, batch: Batch) -> None:
         """Batch otherwise from now on."""
-        self._controller.tune(stage, batch_max_size=batch.max_size, batch_max_wait_s=batch.max_wait_s)
+        self._controller.operations.tune(stage, batch_max_size=batch.max_size, batch_max_wait_s=batch.max_wait_s)
 
     def readiness(self) -> tuple[bool, str]:
         """Return whether a request would be answered now, and if not, what is missing."""

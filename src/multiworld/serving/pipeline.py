@@ -24,6 +24,7 @@ from .blueprint import Blueprint, PipelineOptions
 from .config import NAME, PipelineFile
 from .control.controller import Controller
 from .control.lines import AttachedLine
+from .control.operations import Operations
 from .control.requests import answer
 from .control.scaling import ScalingPolicy
 from .control.spec import DeploymentSpec
@@ -228,7 +229,7 @@ class Pipeline:
                             )
                         )
                         await host.handle.wait_ready(ready_s)
-                    await _wait_complete(controller, None if host is None else host.handle, ready_s)
+                    await _wait_complete(controller.operations, None if host is None else host.handle, ready_s)
                     if host is not None:
                         host.keep()
                     yield Deployment(self.name, controller, ingress, self.signature)
@@ -286,9 +287,9 @@ class Pipeline:
             await ingress.aclose()
 
 
-async def _wait_complete(controller: Controller, host: HostHandle | None, ready_s: float) -> None:
+async def _wait_complete(operations: Operations, host: HostHandle | None, ready_s: float) -> None:
     """Wait for all replicas, and not in vain: without a host process of ours, none comes."""
-    waiting = asyncio.ensure_future(controller.wait_complete(ready_s))
+    waiting = asyncio.ensure_future(operations.wait_complete(ready_s))
     tasks = [waiting] if host is None else [waiting, asyncio.ensure_future(host.wait_ended())]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -9,10 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from ...errors import MultiworldError
 from ...process.facts import process_space
@@ -49,9 +46,9 @@ from .fleet_state import FleetState
 from .history import History
 from .lines import AttachedLine, WorldLine
 from .members import parse_member
+from .operations import Operations
 from .orders import MemberOrder
 from .reports import MemberReport
-from .rollout import check_settle
 from .spec import DeploymentSpec
 from .state_file import StateFile
 from .status import ControllerStatus, describe
@@ -63,7 +60,6 @@ logger = logging.getLogger(__name__)
 
 BUSY_TICK_S, IDLE_TICK_S = 0.05, 1.0
 SCALE_EVERY_S = 1.0
-HOPELESS_DEATHS = 3  # of the first replicas of a stage, before any has served
 STATE_FILE = "controller.json"
 STOP_MARGIN_S = 2.0
 AWAY_SHARE = 0.6  # of the lease, after which others may have given this process up
@@ -97,7 +93,7 @@ class Controller:
         """Set when a command asked to end the deployment; whoever runs the controller does it."""
         self._manager = manager
         local = (*LOOPBACK, *([spec.address[0]] if spec.address[0] else []))
-        state = FleetState(
+        self._state = FleetState(
             spec.graph,
             now=time.monotonic(),
             lease_s=spec.lease_s,
@@ -106,9 +102,12 @@ class Controller:
             local_addresses=local,
             wakes=spec.scaling is not None,
         )
-        self._fleet = Fleet(state)
+        self._fleet = Fleet(self._state)
         self._file = StateFile(spec.folder / STATE_FILE) if keeps_state else None
         self._weights = WeightsStore(spec.folder)
+        self.operations = Operations(
+            self._fleet, weights=self._weights, history=self.history, now=self._now, do=self._do
+        )
         self._scaling = None if spec.scaling is None else Autoscaling(spec.graph, spec.scaling)
         self._reception = Reception(spec.token, on_host=self._host_came, on_request=partial(answer, self), job=spec.job)
         self._hosts: dict[str, Host] = {}
@@ -116,10 +115,8 @@ class Controller:
         self._pids: dict[str, int] = {}  # as the hosts say, in the order in which they say it
         self._lines: dict[str, WorldLine] = {}
         self._attached: dict[str, AttachedLine] = {}
-        self._bringing_weights = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
-        self._stepped = asyncio.Event()
         self._looked_at = time.monotonic()
         self._away_until = 0.0
         self._has_begun = False
@@ -131,9 +128,9 @@ class Controller:
         self.store = self._manager.serve_store(self.spec.store)
         saved = None if self._file is None else self._file.read()
         if saved is not None:
-            self._fleet.state.restore(saved, time.monotonic())
+            self._state.restore(saved, time.monotonic())
             self._has_begun = saved.begun
-            logger.info("taking over %d members", len(self._fleet.state.members))
+            logger.info("taking over %d members", len(self._state.members))
         port = await self._reception.start(self.spec.address)
         self.address = (self.spec.address[0], port)
         self._follow_members()
@@ -144,9 +141,9 @@ class Controller:
 
     async def _stop_again(self) -> None:
         """The one before was told to end the deployment; what it had told members already, they go on with."""
-        hosts = {member.host for member in self._fleet.state.members.values() if member.host}
+        hosts = {member.host for member in self._state.members.values() if member.host}
         time_s = self.spec.lease_s + RETURN_S
-        await self._until(lambda: not self._fleet.state.resuming and hosts <= self._hosts.keys(), time_s)
+        await self.operations.until(lambda: not self._state.resuming and hosts <= self._hosts.keys(), time_s)
         self.stop_asked.set()
 
     async def stop(self, grace_s: float = STOP_S) -> None:
@@ -156,7 +153,7 @@ class Controller:
         """
         self._do(self._fleet.stop(self._now(), gateways_s=grace_s * GATEWAYS_SHARE))
         try:
-            await self._until(lambda: not self._fleet.state.members, grace_s)
+            await self.operations.until(lambda: not self._state.members, grace_s)
             if self._file is not None:
                 self._file.remove()  # before the hosts end: this process may be a member of one
         finally:
@@ -190,87 +187,10 @@ class Controller:
         self._attached[member] = line
         return line
 
-    def most_replicas(self, stage: str) -> tuple[int, str]:
-        """Return how many replicas a stage may have unless more are forced, and why. Raises UnknownStageError."""
-        return self._fleet.most_replicas(stage)
-
-    # ---- orders
-
-    async def scale(
-        self, stage: str, replicas: int, *, reason: str = "ordered", timeout_s: float | None = 60.0
-    ) -> None:
-        """Have another number of replicas of a stage; returns when they serve, and the others are gone.
-
-        With ``timeout_s=None`` at once. Raises UnknownStageError, ValueError; DeploymentError when the time is over,
-        though the order stands.
-        """
-        self._do(self._fleet.scale(stage, replicas, self._now(), reason=reason))
-        if timeout_s is not None:
-            await self._wait_for_stage(stage, timeout_s)
-
-    async def drain(self, replica: str, *, scale_down: bool = False, timeout_s: float | None = 60.0) -> None:
-        """Let a replica finish what it holds and end; another takes its place first, unless ``scale_down``.
-
-        Raises UnknownStageError, DeploymentError.
-        """
-        self._do(self._fleet.drain(replica, self._now(), scale_down=scale_down))
-        if timeout_s is not None and not await self._until(lambda: replica not in self._fleet.state.members, timeout_s):
-            raise DeploymentError(f"{replica} has not ended within {timeout_s:g} s; {self._why_not(replica)}")
-
-    async def update(
-        self,
-        stage: str,
-        weights: Mapping[str, Tensor] | str | Path,
-        *,
-        parallel: bool = False,
-        settle_s: float = 1.0,
-        needs_verdict: bool = False,
-        timeout_s: float | None = 300.0,
-    ) -> int:
-        """Bring new weights (a dict of tensors, or a file of ``torch.save``) in, and return the version's number.
-
-        Returns when all replicas have them, or with ``timeout_s=None`` at once. Raises ValueError, UnknownStageError,
-        DeploymentError: if they are no weights, if they did not prove themselves (the old ones serve on), or if it is
-        not over in time.
-        """
-        fleet = self._fleet
-        check_settle(settle_s)
-        async with self._bringing_weights:  # one at a time: the next version's number is that of its file
-            version, plan = fleet.next_version(stage), fleet.state.plans[stage]
-            path = await self._weights.put(stage, version, weights, over=plan.weights.get(plan.version))
-            now = self._now()
-            self._do(fleet.update(stage, path, now, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict))
-        if timeout_s is None:
-            return version
-
-        def is_over() -> bool:
-            if plan.rollout is not None and plan.rollout.version == version:
-                return False
-            return plan.version != version or all(each.version == version for each in fleet.state.of_stage(stage))
-
-        if not await self._until(is_over, timeout_s):
-            raise DeploymentError(f"the update of stage {stage!r} is not over after {timeout_s:g} s; it goes on")
-        for event in reversed(list(self.history)):
-            if isinstance(event, UpdateRolledBack) and (event.stage, event.version) == (stage, version):
-                traceback = plan.last_error.partition("\n")[2]  # its first line says what the reason says
-                raise DeploymentError(
-                    f"the update of stage {stage!r} was rolled back: {event.reason}. "
-                    f"Version {event.previous} serves on.\n{traceback}".rstrip()
-                )
-        return version
-
-    def judge(self, stage: str, good: bool, reason: str = "") -> None:
-        """Say whether the new replicas of an update that waits for a verdict answer right."""
-        self._do(self._fleet.judge(stage, good, reason, self._now()))
-
-    def tune(self, stage: str, **settings: float) -> None:
-        """Change ``batch_max_size`` or ``batch_max_wait_s`` of a stage. Raises UnknownStageError, ValueError."""
-        self._do(self._fleet.tune(stage, settings, self._now()))
-
     def status(self) -> ControllerStatus:
         """Return how all stands."""
         return replace(
-            describe(self._fleet.state, time.monotonic()),
+            describe(self._state, time.monotonic()),
             name=self.spec.name,
             store=self.store,
             address=self.address,
@@ -281,7 +201,7 @@ class Controller:
         """Return what each gateway told last of its metrics, as JSON."""
         return {
             member.id: member.metrics
-            for member in self._fleet.state.members.values()
+            for member in self._state.members.values()
             if member.is_gateway and member.metrics is not None
         }
 
@@ -300,7 +220,7 @@ class Controller:
             for member in host.members
             if not of or of in (member, _stage_of(member))
         ]
-        if not asked and of not in self._fleet.state.plans:
+        if not asked and of not in self._state.plans:
             asked = [(host, of) for host in self._hosts.values()]  # it may have ended
         answers = await asyncio.gather(
             *(
@@ -317,41 +237,10 @@ class Controller:
                 raise lines
             elif lines is not None:
                 told[member] = lines
-        if of and not told and of not in self._fleet.state.plans and of not in self._fleet.state.members:
-            stages = ", ".join(self._fleet.state.plans)
+        if of and not told and of not in self._state.plans and of not in self._state.members:
+            stages = ", ".join(self._state.plans)
             raise DeploymentError(f"there is no replica {of!r}, and no stage of that name; the stages are {stages}")
         return told
-
-    async def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until every stage takes requests. Raises DeploymentError that names what is missing, and why."""
-        if not await self._until(
-            lambda: self._fleet.state.unready_since is None and not self._fleet.state.missing(), timeout_s
-        ):
-            errors = [plan.last_error for plan in self._fleet.state.plans.values() if plan.last_error]
-            text = f"not ready within {timeout_s:g} s: {self._fleet.state.missing()}"
-            raise DeploymentError("\n".join([text, *errors]))
-
-    async def wait_complete(self, timeout_s: float = 60.0) -> None:
-        """Wait until every stage has as many replicas as wanted, and all serve.
-
-        Raises DeploymentError, and does not wait on for a stage none of whose first replicas came up.
-        """
-        plans = self._fleet.state.plans
-        await self._until(lambda: bool(self._hopeless()) or all(map(self._is_full, plans)), timeout_s)
-        stage = self._hopeless()
-        if stage:
-            raise DeploymentError(
-                f"stage {stage!r} does not come up: {plans[stage].crash.deaths} replicas in a row ended before one "
-                f"served. {self._why_not(stage)}".rstrip()
-            )
-        for stage in plans:
-            self._check_full(stage, timeout_s)
-
-    def _hopeless(self) -> str:
-        """Return a stage that no replica serves and that some have died of, or nothing."""
-        plans = self._fleet.state.plans.items()
-        deaths = {stage: plan.crash.deaths for stage, plan in plans if not self._fleet.state.num_open(stage)}
-        return next((stage for stage, number in deaths.items() if number >= HOPELESS_DEATHS), "")
 
     # ---- what happens
 
@@ -388,16 +277,16 @@ class Controller:
         self._do(self._fleet.exited(member, pid, ending.returncode, self._now(), last_lines, ending.executing))
 
     def _host_stops(self, host: Host) -> None:
-        ends_all = CONTROLLER in host.members and not self._fleet.state.stopping
+        ends_all = CONTROLLER in host.members and not self._state.stopping
         self._do(self._fleet.host_stopping(host.name, self._now(), ends_all=ends_all))
         if ends_all:  # this process is one of its members, and will be ended after the others
             self._spawn(self._stop_others(host))
 
     async def _stop_others(self, own: Host) -> None:
         """Have the other hosts end once the gateways of this one have answered all: nobody would tell them later."""
-        own_gateways = [gateway.id for gateway in self._fleet.state.of_stage(GATEWAY) if gateway.host == own.name]
+        own_gateways = {gateway.id for gateway in self._state.of_stage(GATEWAY) if gateway.host == own.name}
         try:
-            await self._until(lambda: not any(name in self._fleet.state.members for name in own_gateways), OTHERS_S)
+            await self.operations.until(lambda: not any(name in self._state.members for name in own_gateways), OTHERS_S)
         finally:  # at the latest when this process is told to end
             if self._file is not None:
                 self._file.remove()
@@ -411,7 +300,7 @@ class Controller:
             if self._closed:  # we lost it ourselves
                 return
             self._do(self._fleet.host_lost(host.name, self._now()))
-            if host.process_space and host.process_space == process_space() and not self._fleet.state.stopping:
+            if host.process_space and host.process_space == process_space() and not self._state.stopping:
                 self._spawn(self._end_orphans(host.pid, list(host.members.values())))
 
     async def _end_orphans(self, host: int, members: list[int]) -> None:
@@ -434,15 +323,15 @@ class Controller:
         idle_s = min(IDLE_TICK_S, self.spec.lease_s / 4)
         scale_at = 0.0
         while True:
-            await asyncio.sleep(idle_s if self._fleet.state.settled else BUSY_TICK_S)
+            await asyncio.sleep(idle_s if self._state.settled else BUSY_TICK_S)
             try:
                 now = self._now()
                 self._do(self._fleet.tick(now))
                 self._forget_kills()
-                self._has_begun = self._has_begun or self._fleet.state.has_come_up
-                if self._has_begun and self._scaling is not None and now >= scale_at and not self._fleet.state.stopping:
+                self._has_begun = self._has_begun or self._state.has_come_up
+                if self._has_begun and self._scaling is not None and now >= scale_at and not self._state.stopping:
                     scale_at = now + SCALE_EVERY_S
-                    for wish in self._scaling.decide(self._fleet.state, now):
+                    for wish in self._scaling.decide(self._state, now):
                         self._do(self._fleet.scale(wish.stage, wish.new, now, reason=wish.reason))
             except Exception:  # a defect of ours: the next tick may go well, and without ticks nothing heals
                 logger.exception("a tick of the controller failed")
@@ -464,13 +353,13 @@ class Controller:
             elif isinstance(action, Emit):
                 self._record(action.event)
         self._follow_members()
-        self._stepped.set()
+        self.operations.stepped()
 
     def _save(self) -> None:
         if self._file is None:
             return
         try:
-            self._file.write(self._fleet.state.saved(begun=self._has_begun))
+            self._file.write(self._state.saved(begun=self._has_begun))
         except OSError as error:  # a full disk must not end what serves well
             logger.error("the state cannot be written, so no other controller can take over: %s", error)
 
@@ -480,7 +369,7 @@ class Controller:
             line.send(action.message)
 
     async def _start(self, action: StartProcess) -> None:
-        if action.member not in self._fleet.state.members:  # it was given up in the turn in which it was wanted
+        if action.member not in self._state.members:  # it was given up in the turn in which it was wanted
             return
         host = self._hosts.get(action.host)
         try:
@@ -492,7 +381,7 @@ class Controller:
             self._do(self._fleet.start_failed(action.member, str(error), self._now(), is_excused=is_excused))
         else:
             self._process_started(action.member, pid)
-            if action.member not in self._fleet.state.members:
+            if action.member not in self._state.members:
                 host.kill(action.member)
 
     def _order(self, action: StartProcess, host: Host) -> Order:
@@ -530,7 +419,7 @@ class Controller:
 
     def _forget_kills(self) -> None:
         """Of hosts that the fleet does not know any more: should one come back, it orders these ends anew."""
-        self._kills = {name: kills for name, kills in self._kills.items() if name in self._fleet.state.hosts}
+        self._kills = {name: kills for name, kills in self._kills.items() if name in self._state.hosts}
 
     async def _donate(self, action: Donate) -> None:
         try:
@@ -561,7 +450,7 @@ class Controller:
         """Have a line to every member that has a process, and to no other."""
         if self._closed:
             return
-        members = self._fleet.state.members
+        members = self._state.members
         for name in [name for name in self._lines if name not in members]:
             self._watch(self._lines.pop(name).close())
         for member in members.values():
@@ -572,7 +461,7 @@ class Controller:
             del self._attached[name]
 
     def _comes_again(self, member: str) -> bool:
-        return member in self._fleet.state.members and not self._fleet.state.members[member].attached
+        return member in self._state.members and not self._state.members[member].attached
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._watch(asyncio.get_running_loop().create_task(work))
@@ -585,42 +474,6 @@ class Controller:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a task of the controller failed", exc_info=task.exception())
-
-    # ---- waiting
-
-    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something holds after a step; False when the time is over."""
-        deadline = time.monotonic() + timeout_s
-        while not holds():
-            self._stepped.clear()
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                return False
-            try:
-                await asyncio.wait_for(self._stepped.wait(), remaining)
-            except asyncio.TimeoutError:
-                return holds()
-        return True
-
-    async def _wait_for_stage(self, stage: str, timeout_s: float) -> None:
-        await self._until(lambda: self._is_full(stage), timeout_s)
-        self._check_full(stage, timeout_s)
-
-    def _is_full(self, stage: str) -> bool:
-        fleet = self._fleet
-        return fleet.state.num_open(stage) == fleet.state.plans[stage].desired == len(fleet.state.of_stage(stage))
-
-    def _check_full(self, stage: str, timeout_s: float) -> None:
-        if not self._is_full(stage):
-            num_open, desired = self._fleet.state.num_open(stage), self._fleet.state.plans[stage].desired
-            raise DeploymentError(
-                f"stage {stage!r} has {num_open} of {desired} replicas "
-                f"after {timeout_s:g} s; the order stands. {self._why_not(stage)}".rstrip()
-            )
-
-    def _why_not(self, name: str) -> str:
-        plan = self._fleet.state.plans.get(name) or self._fleet.state.plans.get(name.rpartition("-")[0])
-        return "" if plan is None else "; ".join(filter(None, [plan.waits_for, plan.last_error]))
 
 
 def _stage_of(member: str) -> str:

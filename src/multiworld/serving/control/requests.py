@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from ...wire.messages import to_json
-from ..errors import DeploymentError
 from ..hosts.questions import (
     ControllerAnswer,
     ControllerQuestion,
@@ -37,6 +36,7 @@ __all__ = ["answer"]
 
 async def answer(controller: Controller, question: ControllerQuestion) -> ControllerAnswer:
     """Raises what the controller raises: DeploymentError, or ValueError for what makes no sense."""
+    operations = controller.operations
     match question:
         case StatusOf():
             return StatusTold(status=to_json(controller.status()))
@@ -55,12 +55,18 @@ async def answer(controller: Controller, question: ControllerQuestion) -> Contro
         case UpdateStage():
             return await _update(controller, question)
         case ScaleStage():
-            await _scale(controller, question)
+            await operations.scale(
+                question.stage,
+                question.replicas,
+                reason="ordered by a command",
+                force=question.force,
+                timeout_s=_timeout(question),
+            )
         case DrainReplica():
-            await controller.drain(question.replica, scale_down=question.scale_down, timeout_s=_timeout(question))
+            await operations.drain(question.replica, scale_down=question.scale_down, timeout_s=_timeout(question))
         case TuneStage():
             given = {"batch_max_size": question.batch_max_size, "batch_max_wait_s": question.batch_max_wait_s}
-            controller.tune(question.stage, **{name: value for name, value in given.items() if value is not None})
+            operations.tune(question.stage, **{name: value for name, value in given.items() if value is not None})
         case StopAll():
             controller.stop_asked.set()
     return Done()
@@ -71,16 +77,8 @@ def _timeout(question: ScaleStage | DrainReplica | UpdateStage) -> float | None:
     return question.timeout_s if question.wait else None
 
 
-async def _scale(controller: Controller, question: ScaleStage) -> None:
-    stage, replicas = question.stage, question.replicas
-    most, why = controller.most_replicas(stage)
-    if replicas > most and not question.force:
-        raise DeploymentError(f"{replicas} replicas are more than {most}, {why}: --force allows it")
-    await controller.scale(stage, replicas, reason="ordered by a command", timeout_s=_timeout(question))
-
-
 async def _update(controller: Controller, question: UpdateStage) -> Updated:
-    version = await controller.update(
+    version = await controller.operations.update(
         question.stage,
         question.weights,
         parallel=question.parallel,
