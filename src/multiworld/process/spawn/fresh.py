@@ -54,8 +54,9 @@ def become_fresh(env: Mapping[str, str], num_blas_threads: int | None) -> None:
 
     ``num_blas_threads``: with how many threads numpy would compute, as OpenBLAS found when it was loaded.
     """
-    os.environ.clear()
-    os.environ.update(env)
+    for name in os.environ.keys() - env.keys():  # what stays as it is stays in pages shared with the fork server
+        del os.environ[name]
+    os.environ.update({name: value for name, value in env.items() if os.environ.get(name) != value})
     time.tzset()
     _open_standard_streams()
     _forget_logging()
@@ -90,11 +91,12 @@ def _stream(name: str, binary: BinaryIO, was: TextIO | None) -> io.TextIOWrapper
 
 def _forget_logging() -> None:
     """Take back what a launcher may have set up. Loggers of libraries that set up their own keep that."""
-    logging.disable(logging.NOTSET)
-    for logger in (logging.root, logging.getLogger("multiworld")):
+    if logging.root.manager.disable != logging.NOTSET:
+        logging.disable(logging.NOTSET)
+    for logger, level in ((logging.root, logging.WARNING), (logging.getLogger("multiworld"), logging.NOTSET)):
         logger.handlers.clear()
-    logging.root.setLevel(logging.WARNING)
-    logging.getLogger("multiworld").setLevel(logging.NOTSET)
+        if logger.level != level:  # setting it writes to every logger that there is, and so copies its page
+            logger.setLevel(level)
 
 
 def _reseed() -> None:
