@@ -23,6 +23,7 @@ __all__ = [
     "RefusalError",
     "by_kind",
     "is_json",
+    "look_at",
     "record_form",
     "shown_type",
 ]
@@ -227,18 +228,26 @@ def _form_of_field(hint: Any, metadata: Mapping[str, Any]) -> Form:
     )
 
 
-_RECORDS: dict[type, Form] = {}
+_RECORDS: dict[type, _Record] = {}
 
 
 def record_form(cls: type) -> Form:
     """Return the form of a frozen dataclass. Its fields are looked at when it is first used: it may contain itself."""
-    form = _RECORDS.get(cls)
-    if form is not None:
-        return form
-    if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise TypeError(f"{cls.__name__} is no frozen dataclass")
-    record = _Record(cls)
-    return _RECORDS.setdefault(cls, Form((dict,), (cls,), record.pack, record.unpack))
+    record = _RECORDS.get(cls)
+    if record is None:
+        if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            raise TypeError(f"{cls.__name__} is no frozen dataclass")
+        record = _RECORDS.setdefault(cls, _Record(cls))
+    return record.form
+
+
+def look_at(classes: Iterable[type]) -> None:
+    """Look at the fields of frozen dataclasses, and of what they contain, before they are used."""
+    for cls in classes:
+        record_form(cls)
+    while unknown := [record for record in _RECORDS.values() if record.is_unknown]:  # each may contain others
+        for record in unknown:
+            record.look()
 
 
 class _Record:
@@ -247,8 +256,14 @@ class _Record:
     def __init__(self, cls: type) -> None:
         self._cls = cls
         self._values: Callable[[Any], tuple[Any, ...]] | None = None
+        self.form = Form((dict,), (cls,), self.pack, self.unpack)
 
-    def _look(self) -> None:
+    @property
+    def is_unknown(self) -> bool:
+        """Whether its fields were not looked at yet."""
+        return self._values is None
+
+    def look(self) -> None:
         hints = typing.get_type_hints(self._cls)
         fields = [field for field in dataclasses.fields(self._cls) if field.init]
         self._rest = next((field.name for field in fields if field.metadata.get("rest")), None)
@@ -276,7 +291,7 @@ class _Record:
         if type(value) is not self._cls:
             raise RefusalError(f"{self._cls.__name__} is needed, not {type(value).__name__}")
         if self._values is None:
-            self._look()
+            self.look()
             assert self._values is not None
         fields = getattr(value, "__dict__", {})
         packed = dict(fields) if self._is_plain(fields) else self._each_packed(self._values(value))
@@ -322,7 +337,7 @@ class _Record:
         if type(fields) is not dict:
             raise RefusalError(f"an object is needed, not {shown_type(fields)}")
         if self._values is None:
-            self._look()
+            self.look()
         arguments = fields if self._is_plain(fields) else self._each_unpacked(fields)
         if self._rest is not None:
             others = {name: each for name, each in fields.items() if name not in self._shown}

@@ -39,6 +39,7 @@ from .json_forms import (
     RefusalError,
     by_kind,
     is_json,
+    look_at,
     record_form,
     shown_type,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "MessageSet",
     "from_json",
     "is_json",
+    "look_ahead",
     "message",
     "sparse",
     "to_json",
@@ -140,6 +142,11 @@ class MessageSet(Generic[M]):
         except ValueError as error:
             raise MessageError("", "", f"it is no JSON: {str(error)[:SHOWN]}") from None
         return self.from_json(fields)
+
+
+def look_ahead(*classes: type) -> None:
+    """Find out now how these look in JSON, and the messages of all sets: forked processes then share that."""
+    look_at((*classes, *(cls for each in MESSAGE_SETS.values() for cls in each.classes)))
 
 
 def to_json(value: object) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from multiworld.errors import MessageError, ProtocolError
+from multiworld.wire import json_forms
 from multiworld.wire.messages import (
     MAX_DEPTH,
     MESSAGE_SETS,
@@ -21,6 +22,7 @@ from multiworld.wire.messages import (
     Json,
     MessageSet,
     from_json,
+    look_ahead,
     message,
     sparse,
     to_json,
@@ -361,3 +363,24 @@ def test_an_empty_object_may_stand_for_none() -> None:
     assert from_json(Way, {"from": "a", "host": {}}) == Way(start="a")
     there = Way(start="a", host=Host(name="h"))
     assert from_json(Way, to_json(there)) == there
+
+
+Hint = int
+
+
+@dataclass(frozen=True)
+class WithHint:
+    value: Hint
+
+
+@dataclass(frozen=True)
+class Around:
+    inside: tuple[WithHint, ...]
+
+
+def test_hints_that_were_looked_at_ahead_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_forms, "_RECORDS", {})  # without those that other tests have made, and cannot be used
+    look_ahead(Around)
+    monkeypatch.delitem(globals(), "Hint")
+    value = Around((WithHint(1),))
+    assert from_json(Around, to_json(value)) == value

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ...wire.messages import from_json, to_json
+from ...wire.messages import from_json, look_ahead, to_json
 from ..facts import open_descriptors
 from . import seqpacket
 from .blas_threads import get_blas_threads, set_blas_threads
 from .forking import count_lasting_threads, die_with_parent, open_standard_descriptors, outlive_parent, share_memory
+from .launch_order import Launch
 from .loop import ForkLoop
 from .messages import ANSWERS, Useless, Warned
 from .worker_program import Inheritance
@@ -103,6 +104,7 @@ def _prepare(agent: socket.socket, options: ServerOptions, base_path: Sequence[s
         for name in IMPORTED:
             importlib.import_module(name)
         _preload(agent, options, base_path)
+        look_ahead(Launch)  # each worker would keep what it finds out in pages of its own
     _handle_signals(UNSTOPPABLE, signal.SIG_IGN)
     num_blas_threads = get_blas_threads()
     set_blas_threads(1)  # of most workers; the others set it again
