@@ -17,6 +17,7 @@ from ..channel.base import Payload
 from ..model.signature import Signature
 from ..observe.prometheus import to_json
 from ..wire.messages import Json
+from ..wire.token import weakness_is_told
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .errors import DeploymentError
@@ -61,6 +62,7 @@ def main(arguments: Mapping[str, Json]) -> None:
     if given.tracing is not None:
         _check_traces(given.member)
     torch.set_grad_enabled(False)
+    weakness_is_told(given.token)  # to whoever chose it
     files = MemberFiles(Path(given.folder), given.controller, given.token)
     asyncio.run(_run(given, files.blueprint()))
 

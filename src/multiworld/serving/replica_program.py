@@ -15,6 +15,7 @@ import torch
 
 from ..model.user_main import prepare_main
 from ..wire.messages import Json
+from ..wire.token import weakness_is_told
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .member.arguments import MemberArguments
@@ -40,6 +41,7 @@ def main(arguments: Mapping[str, Json]) -> None:
     _wake_on_time()
     torch.set_grad_enabled(False)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    weakness_is_told(given.token)  # to whoever chose it
     files = MemberFiles(Path(given.folder), given.controller, given.token)
     blueprint = files.blueprint()
     prepare_main(blueprint.main, elsewhere=files.is_elsewhere)

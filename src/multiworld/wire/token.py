@@ -45,7 +45,7 @@ def warn_of_no_token(host: str) -> None:
 
 
 def warn_of_weakness(token: str, name: str = TOKEN_VARIABLE) -> None:
-    """Log it, once in a process for each token; not in processes forked from one that was told of it."""
+    """Log it, once in a process for each token."""
     text = weakness_of(token, name)
     if text and token not in _told:
         _told.add(token)

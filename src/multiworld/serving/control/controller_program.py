@@ -7,6 +7,7 @@ import signal
 from typing import Final
 
 from ...wire.messages import from_json
+from ...wire.token import weakness_is_told
 from ...world.manager import WorldManager
 from .controller import Controller
 from .requests import answer
@@ -24,6 +25,7 @@ def main(arguments: object) -> None:
     perhaps with ``grace_s``.
     """
     record = from_json(SpecRecord, arguments)
+    weakness_is_told(record.token)  # to whoever chose it
     if not asyncio.run(_run(DeploymentSpec.of(record), record.grace_s)):
         raise SystemExit(ENDED_BY_A_SIGNAL)  # its host starts it again, unless that ends too
 

@@ -14,7 +14,6 @@ from ...process.orphans import Reaping
 from ...process.spawn.fork_server import ForkServer
 from ...process.spawn.forking import die_with_parent, open_standard_descriptors, outlive_parent
 from ...wire.descriptors import raise_limit
-from ...wire.token import weakness_is_told
 from ...world.procfs import child_pids
 from .host_process import HostProcess
 from .lines import LineSplitter
@@ -63,7 +62,6 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
     if options.paths:
         sys.path[:] = options.paths  # before anything of theirs is imported
     reaping = Reaping(child_pids())  # before there is a fork server, whose modules may start processes
-    weakness_is_told(options.token)  # members are forked from what is forked here
     start_server = partial(
         ForkServer.start,
         preload=(*PRELOADED, *options.preload),

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from multiworld.serving.hosts.program import PRELOADED
 
@@ -27,3 +30,30 @@ def test_a_main_module_that_deploys_imports_nothing_of_ours_in_a_replica() -> No
         "print(*sorted(set(sys.modules) - before))\n"
     )
     assert loaded_by(code) == set()
+
+
+@pytest.mark.parametrize("program", ["replica_program", "gateway_program"])
+def test_a_member_does_not_warn_of_a_weak_token_again_whichever_fork_server_it_has(
+    program: str, tmp_path: Path
+) -> None:
+    arguments = {
+        "member": "add-1",
+        "folder": str(tmp_path / "missing"),
+        "job": "j",
+        "token": "weak",
+        "store": "tcp://127.0.0.1:1",
+        "lease_s": 2.0,
+        "controller": ["127.0.0.1", 1],
+        "http": {},
+    }
+    code = (
+        "import contextlib\n"
+        f"from multiworld.serving.{program} import main\n"
+        "from multiworld.wire.token import warn_of_weakness\n"
+        f"with contextlib.suppress(Exception): main({arguments})\n"
+        "warn_of_weakness('another')\n"
+        "warn_of_weakness('weak')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "only 7 characters" in ran.stderr
+    assert "only 4 characters" not in ran.stderr
