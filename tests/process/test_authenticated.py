@@ -15,7 +15,7 @@ from multiworld.channel.tcp import TcpChannel
 from multiworld.testing import scaled
 from multiworld.wire.connection import Connection
 from multiworld.wire.frames import Kind, pack_frame, pack_header
-from multiworld.wire.handshake import encode_fields
+from multiworld.world.link_messages import WorldRevoked, pack_message
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -54,7 +54,7 @@ def data_connections(world: mw.World) -> Iterable[Connection]:
     return [stream.connection for stream in world._channel._mesh._streams.values()]  # type: ignore[union-attr]
 
 
-REVOKE = pack_frame(Kind.REVOKE, encode_fields({"world": "w", "rank": 0, "cause": "died", "detail": "", "by": 0}))
+REVOKE = pack_message(WorldRevoked(world="w", rank=0, cause="died", detail="", by=0))
 TENSOR = pack_header(Kind.MESSAGE, meta_bytes=1, payload_bytes=100, tag=0, seq=1) + bytes(101)
 
 

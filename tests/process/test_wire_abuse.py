@@ -23,8 +23,9 @@ from multiworld.store.state import Request, pack_strings
 from multiworld.testing import measure, scaled, wait_until
 from multiworld.wire.admission import MAX_UNPROVEN
 from multiworld.wire.frames import HEADER_BYTES, Kind, pack_frame, pack_header
-from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, encode_fields, prove
+from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, DialerHello, prove
 from multiworld.wire.listener import Pending
+from multiworld.wire.messages import encode
 from multiworld.world.peers import PeerInfo
 from tests.raw_frames import hear
 
@@ -54,7 +55,7 @@ class Stranger:
         return hear(self.sock)
 
     def hello(self, **fields: Any) -> bytes:
-        return encode_fields({"version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES, **fields})
+        return json.dumps({"version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES, **fields}).encode()
 
     def shake_hands(self, **fields: Any) -> tuple[int, bytes]:
         """Do what a member does; return what the acceptor says at last."""
@@ -164,9 +165,9 @@ BEFORE_THE_HANDSHAKE: dict[str, bytes] = {
     "hello that is no record": frame(Kind.HELLO, b"\xff\xfe"),
     "hello that is a list": frame(Kind.HELLO, b"[1]"),
     "hello that is nested": frame(Kind.HELLO, b'{"a":' * 800),
-    "hello without a nonce": frame(Kind.HELLO, encode_fields({"version": PROTOCOL_VERSION})),
-    "hello of another version": frame(Kind.HELLO, encode_fields({"version": 999, "nonce": "00"})),
-    "two hellos": 2 * frame(Kind.HELLO, encode_fields({"version": PROTOCOL_VERSION, "nonce": "00"})),
+    "hello without a nonce": frame(Kind.HELLO, encode(DialerHello(version=PROTOCOL_VERSION))),
+    "hello of another version": frame(Kind.HELLO, encode(DialerHello(version=999, nonce="00"))),
+    "two hellos": 2 * frame(Kind.HELLO, encode(DialerHello(version=PROTOCOL_VERSION, nonce="00"))),
 }
 
 
@@ -397,7 +398,7 @@ async def test_of_a_world_that_is_over_nobody_keeps_who_called() -> None:
 
 async def test_linked_processes_challenge_each_other_once(challenges: list[Pending]) -> None:
     async with working_world() as target:
-        assert {"link", "store"} <= {pending.fields["purpose"] for pending in challenges}
+        assert {"link", "store"} <= {pending.purpose for pending in challenges}
         challenges.clear()
         await target.still_works()
         assert not challenges

@@ -15,8 +15,9 @@ from multiworld.testing import Relay, scaled, wait_until
 from multiworld.wire.connection import Connection
 from multiworld.wire.dialer import dial
 from multiworld.wire.frames import Kind, pack_frame
-from multiworld.wire.handshake import NONCE_BYTES, decode_fields, derive_key, prove
+from multiworld.wire.handshake import NONCE_BYTES, DialerHello, derive_key, prove
 from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.messages import decode
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.records import ACCEPTOR, RecordWriter
 from multiworld.wire.waiting import wait_blocking
@@ -41,7 +42,7 @@ class Ends:
 
     def connect(self) -> None:
         at = (self.relay.host, self.relay.port)
-        dialing = dial(self._loop, *at, {"purpose": "sink"}, self._token, self.dialer_sink, timeout_s=scaled(5))
+        dialing = dial(self._loop, *at, DialerHello(purpose="sink"), self._token, self.dialer_sink, timeout_s=scaled(5))
         self.dialer: Connection = wait_blocking(dialing)
         assert wait_until(lambda: bool(self.taken), timeout_s=5)
         self.acceptor = self.taken[0].connection
@@ -147,7 +148,9 @@ def test_what_stands_right_behind_the_acceptance_must_be_a_record(
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
         serving = threads.submit(accept_one, server, behind)
         port = server.getsockname()[1]
-        connection = wait_blocking(dial(loop, "127.0.0.1", port, {"purpose": "sink"}, TOKEN, sink, timeout_s=scaled(5)))
+        connection = wait_blocking(
+            dial(loop, "127.0.0.1", port, DialerHello(purpose="sink"), TOKEN, sink, timeout_s=scaled(5))
+        )
         assert wait_until(lambda: bool(sink.frames if heard else sink.lost_reasons), timeout_s=5)
         assert [meta for _, meta, _ in sink.frames] == heard
         assert heard or f"record 0 {NOT_TRUE}" in sink.lost_reasons[0]
@@ -160,7 +163,7 @@ def accept_one(server: socket.socket, behind: Callable[[bytes], bytes]) -> None:
     with closing(sock):
         sock.settimeout(scaled(5))
         _, hello = hear(sock)
-        ours, theirs = b"n" * NONCE_BYTES, bytes.fromhex(decode_fields(hello)["nonce"])
+        ours, theirs = b"n" * NONCE_BYTES, bytes.fromhex(decode(DialerHello, hello).nonce)
         sock.sendall(pack_frame(Kind.CHALLENGE, ours))
         assert hear(sock) == (Kind.PROOF, prove(TOKEN, b"dialer", hello, theirs, ours))
         acceptance = pack_frame(Kind.ACCEPTED, prove(TOKEN, b"acceptor", hello, theirs, ours))

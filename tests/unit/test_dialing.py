@@ -22,13 +22,14 @@ from multiworld.wire.frames import Kind, pack_frame
 from multiworld.wire.handshake import (
     NONCE_BYTES,
     PROTOCOL_VERSION,
+    DialerHello,
+    HandshakeRefused,
     Voucher,
-    decode_fields,
     derive_key,
-    encode_fields,
     prove,
 )
 from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.messages import decode, encode
 from multiworld.wire.operation import Operation
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
@@ -54,7 +55,7 @@ class Acceptor:
             self._loop,
             "127.0.0.1",
             self.listener.port,
-            {"purpose": "sink"},
+            DialerHello(purpose="sink"),
             token,
             Sink(),
             timeout_s=scaled(5),
@@ -125,27 +126,27 @@ def test_who_has_another_key_is_challenged_as_ever(
 def test_without_a_link_no_key_is_right(loop: ProgressThread, acceptor: Acceptor, challenges: list[Pending]) -> None:
     """Above all not the empty one, with which a stranger could make a proof."""
     acceptor.key = b""
-    hello = encode_fields({"purpose": "sink", "by": PEER, "version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES})
+    hello = encode(DialerHello(purpose="sink", by=PEER, version=PROTOCOL_VERSION, nonce="00" * NONCE_BYTES))
     proof = prove(b"", b"dialer", hello, bytes(NONCE_BYTES), b"")
     with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
         stranger.sendall(pack_frame(Kind.HELLO, hello) + pack_frame(Kind.PROOF, proof))
         assert hear(stranger)[0] == Kind.CHALLENGE
         stranger.sendall(pack_frame(Kind.PROOF, proof))
         kind, meta = hear(stranger)
-    assert (kind, "tokens differ" in decode_fields(meta)["reason"]) == (Kind.REFUSED, True)
+    assert (kind, "tokens differ" in decode(HandshakeRefused, meta).reason) == (Kind.REFUSED, True)
     assert not acceptor.taken
 
 
 def test_the_acceptor_proves_nothing_to_who_has_not(acceptor: Acceptor) -> None:
     """A stranger that had its proof would try tokens at home; so a guess costs a connection."""
-    hello = encode_fields({"purpose": "sink", "version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES})
+    hello = encode(DialerHello(purpose="sink", version=PROTOCOL_VERSION, nonce="00" * NONCE_BYTES))
     with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
         stranger.sendall(pack_frame(Kind.HELLO, hello))
         kind, nonce = hear(stranger)
         assert (kind, len(nonce)) == (Kind.CHALLENGE, NONCE_BYTES)
         stranger.sendall(pack_frame(Kind.PROOF, prove(b"guess", b"dialer", hello, bytes(NONCE_BYTES), nonce)))
         kind, meta = hear(stranger)
-        assert (kind, decode_fields(meta)["cause"]) == (Kind.REFUSED, "token")
+        assert (kind, decode(HandshakeRefused, meta).cause) == (Kind.REFUSED, "token")
         assert stranger.recv(1) == b""
 
 
@@ -158,13 +159,13 @@ def test_who_dials_without_a_token_is_told_that_it_has_none(acceptor: Acceptor) 
 
 @pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
 def test_a_dialer_of_another_version_is_told_both(acceptor: Acceptor, version: int) -> None:
-    hello = encode_fields({"purpose": "sink", "version": version, "nonce": "00" * NONCE_BYTES})
+    hello = encode(DialerHello(purpose="sink", version=version, nonce="00" * NONCE_BYTES))
     with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
         stranger.sendall(pack_frame(Kind.HELLO, hello))
         kind, meta = hear(stranger)
     assert kind == Kind.REFUSED
     expected = f"the dialer speaks version {version} of the protocol, and .* dialed version {PROTOCOL_VERSION}: install"
-    assert re.match(expected, decode_fields(meta)["reason"])
+    assert re.match(expected, decode(HandshakeRefused, meta).reason)
 
 
 def test_a_wrong_key_and_a_wrong_token_are_refused(acceptor: Acceptor) -> None:
@@ -177,7 +178,7 @@ def test_a_dialer_that_names_itself_and_proves_nothing_is_dropped_in_time(
     acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("multiworld.wire.listener.UNPROVEN_S", 0.1)
-    hello = encode_fields({"purpose": "sink", "by": PEER, "version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES})
+    hello = encode(DialerHello(purpose="sink", by=PEER, version=PROTOCOL_VERSION, nonce="00" * NONCE_BYTES))
     with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
         stranger.sendall(pack_frame(Kind.HELLO, hello))
         assert stranger.recv(1) == b""
@@ -190,7 +191,7 @@ def accept_at_once(meta: bytes) -> Callable[[bytes], bytes]:
 
 def reflect(hello: bytes) -> bytes:
     """Give the dialer its own proof back."""
-    nonce = bytes.fromhex(decode_fields(hello)["nonce"])
+    nonce = bytes.fromhex(decode(DialerHello, hello).nonce)
     return pack_frame(Kind.ACCEPTED, prove(KEY, b"dialer", hello, nonce, b""))
 
 
@@ -215,7 +216,7 @@ def test_nobody_is_believed_who_accepts_without_a_proof(
         serving = threads.submit(answer_one, server, answer)
         port = server.getsockname()[1]
         operation: Operation[Connection] = dial(
-            loop, "127.0.0.1", port, {"purpose": "sink"}, TOKEN, Sink(), timeout_s=scaled(5), voucher=voucher
+            loop, "127.0.0.1", port, DialerHello(purpose="sink"), TOKEN, Sink(), timeout_s=scaled(5), voucher=voucher
         )
         with pytest.raises(
             (HandshakeError, DialError), match=r"asked for the job token|know the job token|no acceptor of ours"
@@ -239,7 +240,7 @@ def test_a_port_where_nobody_listens_refuses_at_once(loop: ProgressThread) -> No
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        operation = dial(loop, "127.0.0.1", port, {}, TOKEN, Sink(), timeout_s=scaled(5))
+        operation = dial(loop, "127.0.0.1", port, DialerHello(), TOKEN, Sink(), timeout_s=scaled(5))
         with pytest.raises(DialError, match="refused"):
             wait_blocking(operation)
 
@@ -256,7 +257,7 @@ def test_another_protocol_is_told_from_a_connection_that_is_closed(
     loop: ProgressThread, answer: bytes, codes: set[int]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        operation = dial(loop, "127.0.0.1", server.getsockname()[1], {}, TOKEN, Sink(), timeout_s=scaled(5))
+        operation = dial(loop, "127.0.0.1", server.getsockname()[1], DialerHello(), TOKEN, Sink(), timeout_s=scaled(5))
         guest, _ = server.accept()
         with closing(guest):
             guest.sendall(answer)
@@ -267,7 +268,7 @@ def test_another_protocol_is_told_from_a_connection_that_is_closed(
 
 def test_a_greeting_of_another_protocol_is_no_silence(loop: ProgressThread) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        operation = dial(loop, "127.0.0.1", server.getsockname()[1], {}, TOKEN, Sink(), timeout_s=0.1)
+        operation = dial(loop, "127.0.0.1", server.getsockname()[1], DialerHello(), TOKEN, Sink(), timeout_s=0.1)
         guest, _ = server.accept()
         with closing(guest):
             guest.sendall(b"220 hello\r\n")
@@ -284,7 +285,7 @@ def test_a_lack_of_descriptors_is_told_from_a_connection_that_is_closed(
 
     monkeypatch.setattr("multiworld.wire.dialer.socket.socket", no_socket)
     with pytest.raises(DialError, match="Too many open files") as raised:
-        wait_blocking(dial(loop, "127.0.0.1", 1, {}, TOKEN, Sink(), timeout_s=scaled(5)))
+        wait_blocking(dial(loop, "127.0.0.1", 1, DialerHello(), TOKEN, Sink(), timeout_s=scaled(5)))
     assert raised.value.errno == errno.EMFILE
 
 
@@ -303,7 +304,7 @@ def test_a_connection_that_cannot_be_watched_fails_its_dialing(
     with socket.create_server(("127.0.0.1", 0)) as server:
         unwatchable(monkeypatch, loop)
         sink = Sink()
-        operation = dial(loop, "127.0.0.1", server.getsockname()[1], {}, TOKEN, sink, timeout_s=scaled(5))
+        operation = dial(loop, "127.0.0.1", server.getsockname()[1], DialerHello(), TOKEN, sink, timeout_s=scaled(5))
         with pytest.raises(DialError, match="No space") as raised:
             wait_blocking(operation)
         assert raised.value.errno == errno.ENOSPC

@@ -14,8 +14,9 @@ from multiworld.wire import dialer
 from multiworld.wire.admission import MAX_UNPROVEN
 from multiworld.wire.dialer import dial
 from multiworld.wire.frames import Kind, pack_frame
-from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, encode_fields
+from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, DialerHello
 from multiworld.wire.listener import Listener
+from multiworld.wire.messages import encode
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.seldom import Seldom
 from multiworld.wire.waiting import wait_blocking
@@ -58,7 +59,7 @@ def is_thrown_out(sock: socket.socket) -> bool:
         b"x" * 64,
         pack_frame(Kind.HELLO, b"no fields"),
         pack_frame(Kind.HELLO, b"[" * 4000),
-        pack_frame(Kind.HELLO, encode_fields({"version": -1})),
+        pack_frame(Kind.HELLO, encode(DialerHello(version=-1))),
     ],
 )
 def test_what_strangers_say_is_one_line_of_log(
@@ -74,9 +75,9 @@ def test_what_strangers_say_is_one_line_of_log(
 def test_silent_strangers_keep_nobody_out(loop: ProgressThread, listener: Listener) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(come(listener)) for _ in range(MAX_UNPROVEN + 20)]
-        fields, limit_s = {"purpose": "sink"}, scaled(5)
+        hello, limit_s = DialerHello(purpose="sink"), scaled(5)
         sink = Sink()
-        connection = wait_blocking(dial(loop, "127.0.0.1", listener.port, fields, b"secret", sink, timeout_s=limit_s))
+        connection = wait_blocking(dial(loop, "127.0.0.1", listener.port, hello, b"secret", sink, timeout_s=limit_s))
         connection.abort()
         assert all(is_thrown_out(stranger) for stranger in crowd[:20])
 
@@ -84,7 +85,7 @@ def test_silent_strangers_keep_nobody_out(loop: ProgressThread, listener: Listen
 def test_one_that_awaits_the_answer_to_its_hello_outlasts_those_that_are_silent(
     loop: ProgressThread, listener: Listener
 ) -> None:
-    hello = pack_frame(Kind.HELLO, encode_fields({"version": PROTOCOL_VERSION, "nonce": "00" * NONCE_BYTES}))
+    hello = pack_frame(Kind.HELLO, encode(DialerHello(version=PROTOCOL_VERSION, nonce="00" * NONCE_BYTES)))
     with ExitStack() as stack:
         first = stack.enter_context(come(listener, hello))
         assert len(first.recv(4096)) > NONCE_BYTES  # it is challenged
@@ -103,7 +104,7 @@ def test_another_service_at_an_address_that_is_dialed_again_and_again_is_one_lin
         server.settimeout(scaled(5))
         port = server.getsockname()[1]
         for _ in range(3):
-            dialing = dial(loop, "127.0.0.1", port, {}, b"secret", Sink(), timeout_s=scaled(5))
+            dialing = dial(loop, "127.0.0.1", port, DialerHello(), b"secret", Sink(), timeout_s=scaled(5))
             with server.accept()[0] as sock:
                 sock.sendall(b"220 ready\r\n" * 10)
                 with pytest.raises(dialer.DialError):

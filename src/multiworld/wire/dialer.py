@@ -6,8 +6,8 @@ import errno
 import logging
 import os
 import socket
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ..errors import HandshakeError, MultiworldError, ProtocolError, TokenError
 from .addresses import address_of, family_of, is_local, is_ours, show
@@ -18,14 +18,15 @@ from .handshake import (
     PROTOCOL_VERSION,
     STRANGER,
     TOKEN,
+    DialerHello,
+    HandshakeRefused,
     Voucher,
     check_proof,
-    decode_fields,
     derive_key,
-    encode_fields,
     prove,
     tokens_differ,
 )
+from .messages import decode, encode
 from .operation import Operation
 from .progress import ProgressThread
 from .records import DIALER
@@ -64,7 +65,7 @@ def dial(
     loop: ProgressThread,
     host: str,
     port: int,
-    fields: dict[str, Any],
+    hello: DialerHello,
     token: bytes,
     sink: ConnectionSink,
     *,
@@ -102,7 +103,7 @@ def dial(
         sock,
         host,
         port,
-        fields,
+        hello,
         token,
         sink,
         operation,
@@ -137,7 +138,7 @@ class _Dialing:
         sock: socket.socket,
         host: str,
         port: int,
-        fields: dict[str, Any],
+        hello: DialerHello,
         token: bytes,
         sink: ConnectionSink,
         operation: Operation[Connection],
@@ -151,10 +152,9 @@ class _Dialing:
         self._key = b"" if voucher is None else voucher.key
         self._authenticated = authenticated
         self._acceptor_nonce = b""  # once it has challenged us
-        if voucher is not None:
-            fields = {**fields, "by": voucher.by}
         self._nonce = os.urandom(NONCE_BYTES)
-        self._hello = encode_fields({**fields, "version": PROTOCOL_VERSION, "nonce": self._nonce.hex()})
+        by = "" if voucher is None else voucher.by
+        self._hello = encode(replace(hello, version=PROTOCOL_VERSION, nonce=self._nonce.hex(), by=by))
         self._made: Connection | None = None
         self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
         try:
@@ -183,7 +183,7 @@ class _Dialing:
         elif header.kind == Kind.ACCEPTED:
             self._accepted(meta)
         elif header.kind == Kind.REFUSED:
-            self._fail(self._refusal(decode_fields(meta)))
+            self._fail(self._refusal(decode(HandshakeRefused, meta)))
         else:
             raise ProtocolError(f"frame kind {header.kind} during the handshake")
 
@@ -221,10 +221,10 @@ class _Dialing:
         connection.hand_over(self._sink)
         connection.defer(lambda: self._finish(connection))
 
-    def _refusal(self, said: dict[str, Any]) -> HandshakeError:
-        if said.get("cause") == TOKEN:
+    def _refusal(self, refused: HandshakeRefused) -> HandshakeError:
+        if refused.cause == TOKEN:
             return tokens_differ(has_token=bool(self._token))
-        return HandshakeError(str(said.get("reason", "no reason given")))
+        return HandshakeError(refused.reason)
 
     def _finish(self, connection: Connection) -> None:
         if not self._operation.succeed(connection):  # cancelled or timed out meanwhile

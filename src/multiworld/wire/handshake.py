@@ -17,23 +17,25 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..errors import HandshakeError, TokenError
+from ..errors import HandshakeError, MessageError, TokenError
+from .messages import Json, decode, message, sparse
 
 __all__ = [
     "NONCE_BYTES",
     "PROTOCOL_VERSION",
     "STRANGER",
     "TOKEN",
+    "DialerHello",
+    "HandshakeRefused",
     "Voucher",
     "check_proof",
     "check_version",
-    "decode_fields",
     "derive_key",
-    "encode_fields",
     "prove",
+    "read_hello",
     "tokens_differ",
 ]
 
@@ -52,20 +54,38 @@ class Voucher(NamedTuple):
     key: bytes
 
 
-def encode_fields(fields: dict[str, Any]) -> bytes:
-    """Encode a small control record as JSON."""
-    return json.dumps(fields, separators=(",", ":")).encode()
+@message("hello")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class DialerHello:
+    """What a dialer wants. A purpose that needs more has a class on top of this one.
+
+    ``version``, ``nonce`` (in hex) and ``by`` are the handshake's: ``dial`` sets them.
+    """
+
+    purpose: str = ""
+    version: Json = 0
+    nonce: str = ""
+    by: str = ""
 
 
-def decode_fields(meta: bytes) -> dict[str, Any]:
-    """Decode what ``encode_fields`` made; anything else raises HandshakeError."""
+@message("refused")
+@dataclass(frozen=True, kw_only=True)
+class HandshakeRefused:
+    """Why an acceptor does not let a dialer in. ``cause``: ``TOKEN``, or nothing."""
+
+    reason: str = "no reason given"
+    cause: str = ""
+
+
+def read_hello(meta: bytes) -> DialerHello:
+    """Return what every HELLO says. Raises HandshakeError for what is none of our version of the protocol."""
     try:
-        fields = json.loads(meta)
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise HandshakeError(f"a control record is not JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise HandshakeError("a control record is not an object")
-    return fields
+        hello = decode(DialerHello, meta)
+    except MessageError as error:
+        raise HandshakeError(f"the HELLO is no control record of ours: {error}") from None
+    check_version(hello.version, PROTOCOL_VERSION)
+    return hello
 
 
 def check_version(version: object, ours: int) -> None:

@@ -7,7 +7,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import HandshakeError, ProtocolError, TokenError
 from .addresses import is_local, is_ours, listen_at, show
@@ -17,15 +17,15 @@ from .descriptors import is_out_of_descriptors
 from .frames import Header, Kind, pack_frame
 from .handshake import (
     NONCE_BYTES,
-    PROTOCOL_VERSION,
     TOKEN,
+    DialerHello,
+    HandshakeRefused,
     check_proof,
-    check_version,
-    decode_fields,
     derive_key,
-    encode_fields,
     prove,
+    read_hello,
 )
+from .messages import decode, encode
 from .progress import ProgressThread
 from .records import ACCEPTOR
 from .seldom import Seldom
@@ -39,6 +39,7 @@ BACKLOG = 512
 REFUSED_S = 1.0  # how long a refused dialer may take to read the reason
 
 Route = Callable[["Pending"], None]
+H = TypeVar("H", bound=DialerHello)
 
 
 class Listener:
@@ -117,12 +118,15 @@ class Listener:
         self._sock.close()
 
     def route(self, pending: Pending) -> None:
-        """A dialer has proved itself: let the one it asks for decide."""
-        route = self._routes.get(str(pending.fields.get("purpose")))
+        """A dialer has proved itself: let the one it asks for decide. One whose HELLO it cannot read is refused."""
+        route = self._routes.get(pending.purpose)
         if route is None:
-            pending.refuse(f"nobody here serves {pending.fields.get('purpose')!r}")
-        else:
+            pending.refuse(f"nobody here serves {pending.purpose!r}")
+            return
+        try:
             route(pending)
+        except ProtocolError as error:
+            pending.refuse(f"the HELLO cannot be read: {error}")
 
     def greeted(self, pending: Pending) -> None:
         self._unproven.spoke(pending)
@@ -152,10 +156,11 @@ class Pending:
 
     def __init__(self, listener: Listener, loop: ProgressThread, sock: socket.socket, name: str) -> None:
         self.name = name
-        self.fields: dict[str, Any] = {}
+        self.purpose = ""
         self.is_lost = False
         self._listener = listener
         self._hello = b""
+        self._by = ""
         self._dialer_nonce = b""
         self._nonce = b""  # ours, once we have challenged
         self._acceptance = b""  # our own proof; if we did not challenge, behind our nonce
@@ -163,6 +168,10 @@ class Pending:
         self._refused = False
         self.connection = Connection(loop, sock, self, warn=listener.say_garbage, shakes_hands=True)
         self._timer = loop.call_later(UNPROVEN_S, self._expire)
+
+    def hello(self, cls: type[H]) -> H:
+        """Return the HELLO as its purpose has it. Raises MessageError, for which ``Listener`` refuses the dialer."""
+        return decode(cls, self._hello)
 
     def accept(self, sink: ConnectionSink, *, authenticated: bool = True) -> None:
         """Hand the connection to ``sink``. Any thread. With a token what follows is ``authenticated``, if wanted."""
@@ -182,7 +191,7 @@ class Pending:
         if self._settled:  # else anybody can have that said, and as often as they like
             logger.info("refused %s: %s", self.name, reason)
         self._refused = True
-        self.connection.send(pack_frame(Kind.REFUSED, encode_fields({"reason": reason, "cause": cause})))
+        self.connection.send(pack_frame(Kind.REFUSED, encode(HandshakeRefused(reason=reason, cause=cause))))
         self.connection.finish_writing(lambda: None)
         self.connection.loop.call_later(REFUSED_S, lambda: self.connection.abort(reason))
 
@@ -212,15 +221,16 @@ class Pending:
         self._settle()
 
     def _greet(self, meta: bytes) -> None:
-        self.fields = decode_fields(meta)
-        check_version(self.fields.get("version"), PROTOCOL_VERSION)
+        hello = read_hello(meta)
         try:
-            self._dialer_nonce = bytes.fromhex(str(self.fields.get("nonce")))
-        except ValueError as error:
-            raise HandshakeError("the HELLO has no nonce") from error
-        self._hello = meta
+            self._dialer_nonce = bytes.fromhex(hello.nonce)
+        except ValueError:
+            self._dialer_nonce = b""
+        if not self._dialer_nonce:
+            raise HandshakeError("the HELLO has no nonce")
+        self._hello, self.purpose, self._by = meta, hello.purpose, hello.by
         self._listener.greeted(self)
-        if "by" not in self.fields:  # else the proof comes without being asked for
+        if not self._by:  # else the proof comes without being asked for
             self._challenge()
 
     def _challenge(self) -> None:
@@ -228,7 +238,7 @@ class Pending:
         self.connection.send(pack_frame(Kind.CHALLENGE, self._nonce))
 
     def _check_by_key(self, proof: bytes) -> None:
-        key = self._listener.key_of(str(self.fields["by"]))
+        key = self._listener.key_of(self._by)
         try:
             check_proof(proof, key, b"dialer", self._hello, self._dialer_nonce, b"")
         except HandshakeError:

@@ -51,6 +51,8 @@ __all__ = [
     "REST",
     "Json",
     "MessageSet",
+    "decode",
+    "encode",
     "from_json",
     "is_json",
     "look_ahead",
@@ -135,13 +137,7 @@ class MessageSet(Generic[M]):
         """Raises MessageError for everything that ``encode`` could not have made, or a later release of it."""
         if len(data) > self._max_bytes:
             raise MessageError("", "", f"it has {len(data)} bytes, more than {self._max_bytes}")
-        try:
-            fields = _DECODER.decode(str(data, "utf-8"))
-        except RecursionError:
-            raise MessageError("", "", "it is nested too deeply") from None
-        except ValueError as error:
-            raise MessageError("", "", f"it is no JSON: {str(error)[:SHOWN]}") from None
-        return self.from_json(fields)
+        return self.from_json(_parse(data, ""))
 
 
 def look_ahead(*classes: type) -> None:
@@ -162,7 +158,31 @@ def to_json(value: object) -> dict[str, Any]:
 
 def from_json(cls: type[Value], fields: object) -> Value:
     """Return the frozen dataclass that ``to_json`` made ``fields`` of. Raises MessageError."""
-    return _read(cls, fields, KINDS.get(cls, cls.__name__))
+    return _read(cls, fields, _kind_of(cls))
+
+
+def encode(value: object) -> bytes:
+    """Return a frozen dataclass as compact JSON, without a kind: what frames it says what it is."""
+    return _ENCODER.encode(to_json(value)).encode()
+
+
+def decode(cls: type[Value], data: bytes | bytearray | memoryview) -> Value:
+    """Return the frozen dataclass that ``encode`` made ``data`` of. Raises MessageError."""
+    return from_json(cls, _parse(data, _kind_of(cls)))
+
+
+def _kind_of(cls: type) -> str:
+    return KINDS.get(cls, cls.__name__)
+
+
+def _parse(data: bytes | bytearray | memoryview, kind: str) -> object:
+    try:
+        fields: object = _DECODER.decode(str(data, "utf-8"))
+    except RecursionError:
+        raise MessageError(kind, "", "it is nested too deeply") from None
+    except ValueError as error:
+        raise MessageError(kind, "", f"it is no JSON: {str(error)[:SHOWN]}") from None
+    return fields
 
 
 def _read(cls: type[Value], fields: object, kind: str) -> Value:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ..wire.addresses import family_of
-from ..wire.frames import Kind
 from ..wire.progress import ProgressThread, Timer
 from .kept_process import KeptProcess
 from .link import Link
+from .link_messages import SentinelAt
 from .liveness import LivenessMonitor, LivenessPolicy, Lost, Suspected, Vital
 from .sentinel import NONCE_BYTES, Sentinel, decode_reply, encode_query, nonce_of
 from .vitals import observe_process, open_pidfd, shares_host
@@ -177,7 +177,7 @@ class Detector:
             kept.begin()
         sentinel = self._sentinels[host].current
         if sentinel is not None:
-            link.tell(Kind.SENTINEL, host=host, port=sentinel.port)
+            link.tell(SentinelAt(host=host, port=sentinel.port))
 
     def _kept_sentinel(self, host: str) -> KeptProcess[Sentinel]:
         port = 0
@@ -194,7 +194,7 @@ class Detector:
         """Another sentinel answers at this address now."""
         for link in self._links.values():
             if link.open and link.peer.id not in self._local and link.local_host == host:
-                link.tell(Kind.SENTINEL, host=host, port=sentinel.port)
+                link.tell(SentinelAt(host=host, port=sentinel.port))
 
     def _ask(self, link: Link) -> None:
         assert link.sentinel is not None

@@ -12,12 +12,12 @@ from ..channel.base import ChannelContext, DataChannel
 from ..errors import JoinRefusedError, JoinTimeoutError, ProtocolError, StoreError, WorldBrokenError
 from ..store.base import Store
 from ..wire.dialer import DialError
-from ..wire.frames import Kind
 from ..wire.operation import Operation, StepsCancelled, drive, settler
 from ..wire.progress import ProgressThread
 from ..wire.waiting import on_progress_thread, pause
 from ..wire.worker import Worker
 from .join_request import JoinRequest, JoinTarget
+from .link_messages import MemberReady
 from .membership import Membership
 from .peers import PeerInfo
 from .rendezvous import Invitation, Meeting, Rendezvous
@@ -176,7 +176,7 @@ class Formation:
         watch.cancel(StepsCancelled())  # from now on the others may form it, and withdraw their records
         await on_progress_thread(self._loop)
         for peer in peers:
-            self._switchboard.tell(peer, Kind.READY, world=meeting.uid, rank=world.rank)
+            self._switchboard.tell(peer, MemberReady(world=meeting.uid, rank=world.rank))
         await self._unless_broken(world, ready)
         if not world.activate():
             assert world.error is not None

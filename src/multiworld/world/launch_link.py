@@ -14,11 +14,11 @@ from ..errors import HandshakeError, ProtocolError, ReasonError
 from ..wire.connection import Connection
 from ..wire.dialer import DialError, dial
 from ..wire.frames import Header, Kind, pack_frame
-from ..wire.handshake import decode_fields, encode_fields
+from ..wire.messages import decode
 from ..wire.operation import Operation, settler
 from ..wire.progress import ProgressThread
-from .launch_news import News, Progressed, pack_news
-from .launched import Launch, Place
+from .launch_news import WORKER_NEWS, News, Progressed
+from .launched import Launch, Place, PlaceTold, WorkerHello
 
 __all__ = ["AgentLostError", "LaunchLink"]
 
@@ -95,7 +95,7 @@ class LaunchLink:
 
     def tell(self, news: News) -> None:
         """Send news (see ``launch_news``), as soon as the connection stands. Dropped if the agent is gone."""
-        frame = pack_frame(Kind.WORKER_NEWS, encode_fields(pack_news(news)))
+        frame = pack_frame(Kind.WORKER_NEWS, WORKER_NEWS.encode(news))
         with self._lock:
             if self._connection is not None:
                 self._connection.send(frame)
@@ -147,7 +147,7 @@ class LaunchLink:
             self._loop,
             "\0" + self.launch.agent,
             0,
-            {"purpose": "worker", "worker": self.launch.worker},
+            WorkerHello(purpose="worker", worker=self.launch.worker),
             self.launch.token.encode(),
             self,
             timeout_s=DIAL_S,
@@ -220,12 +220,7 @@ class LaunchLink:
         return None
 
     def end(self, header: Header, meta: bytes) -> None:
-        fields = decode_fields(meta).get("place")
-        try:
-            place = None if fields is None else Place.from_fields(fields)
-        except (TypeError, ValueError) as error:
-            raise ProtocolError(f"the agent's word cannot be read: {error}") from error
-        self._loop.call_soon(partial(self._placed, place))
+        self._loop.call_soon(partial(self._placed, decode(PlaceTold, meta).place))
 
     def lost(self, reason: str) -> None:
         self._loop.call_soon(partial(self._end, reason))  # after what it said last

@@ -2,58 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from ..errors import ProtocolError, WorldBrokenError
+from ..errors import WorldBrokenError
 from ..events import Event, WorldBroken, WorldFormed, WorldLeft
+from ..wire.messages import MessageSet, message
 
-__all__ = ["Broke", "Formed", "Left", "News", "Progressed", "news_of", "pack_news", "unpack_news"]
+__all__ = ["WORKER_NEWS", "Broke", "Formed", "Left", "News", "Progressed", "news_of"]
 
 MAX_TEXT = 200
 LIMIT = 2**62
 
 
+@message("progress")
 @dataclass(frozen=True, kw_only=True)
 class Progressed:
     """The program goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Formed:
-    """This process is a member of a world from now on, as ``rank``."""
+class _OfWorld:
+    """Small, as an agent keeps it: raises ValueError for what is not."""
 
     job: str
     name: str
     generation: int
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if len(value) > MAX_TEXT if isinstance(value, str) else not -1 <= value < LIMIT:
+                raise ValueError(f"{name} is out of range")
+
+
+@message("formed")
+@dataclass(frozen=True, kw_only=True)
+class Formed(_OfWorld):
+    """This process is a member of a world from now on, as ``rank``."""
+
     rank: int
     world_size: int
 
 
+@message("broken")
 @dataclass(frozen=True, kw_only=True)
-class Broke:
+class Broke(_OfWorld):
     """A world broke. ``rank``: the lost one; -1: none."""
 
-    job: str
-    name: str
-    generation: int
     rank: int
     cause: str
     detail: str
 
 
+@message("left")
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class Left(_OfWorld):
     """This process is no longer in a world, and did not see it break."""
-
-    job: str
-    name: str
-    generation: int
 
 
 News = Progressed | Formed | Broke | Left
-_KINDS: dict[str, type[News]] = {"progress": Progressed, "formed": Formed, "broken": Broke, "left": Left}
-_NAMES = {cls: kind for kind, cls in _KINDS.items()}
+WORKER_NEWS: MessageSet[News] = MessageSet("news of a worker", News, tag="news")
 
 
 def news_of(event: Event, job: str) -> News | None:
@@ -69,31 +76,3 @@ def news_of(event: Event, job: str) -> News | None:
     if isinstance(event, WorldLeft):
         return Left(job=job, name=name, generation=generation)
     return None
-
-
-def pack_news(news: News) -> dict[str, object]:
-    """Return what ``unpack_news`` takes, ready for JSON."""
-    return {"news": _NAMES[type(news)], **vars(news)}
-
-
-def unpack_news(told: Mapping[str, object]) -> News:
-    """Raises ProtocolError for news that no worker of ours would tell."""
-    kind = told.get("news")
-    cls = _KINDS.get(kind) if isinstance(kind, str) else None
-    if cls is None:
-        raise ProtocolError(f"unknown news from a worker: {str(kind)[:MAX_TEXT]!r}")
-    values: dict[str, object] = {}
-    for field in fields(cls):
-        value = told.get(field.name)
-        if type(value).__name__ != field.type:  # annotations are texts here
-            raise ProtocolError(f"{kind!r} news from a worker, whose {field.name} is a {type(value).__name__}")
-        if not _is_in_range(value):
-            raise ProtocolError(f"{kind!r} news from a worker, whose {field.name} is out of range")
-        values[field.name] = value
-    make: type = cls  # mypy knows the fields of each, and not of any
-    news: News = make(**values)
-    return news
-
-
-def _is_in_range(value: object) -> bool:
-    return len(value) <= MAX_TEXT if isinstance(value, str) else isinstance(value, int) and -1 <= value < LIMIT

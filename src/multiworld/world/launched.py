@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 from urllib.parse import quote
 
+from ..wire.handshake import DialerHello
+from ..wire.messages import message, sparse
 from ..wire.token import TOKEN_VARIABLE
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "WORKER_VARIABLE",
     "Launch",
     "Place",
+    "PlaceTold",
+    "WorkerHello",
     "job_name",
     "launched",
     "token_of_environment",
@@ -113,10 +116,6 @@ class Place:
     restarts: int = 0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not (str if field.name in ("job", "store") else int):
-                raise TypeError(f"{field.name} of a place cannot be {value!r}")
         if not 0 <= self.rank < self.world_size < LIMIT:
             raise ValueError(f"rank={self.rank} is out of range for world_size={self.world_size}")
         for name in ("local_rank", "generation", "restarts"):
@@ -128,11 +127,23 @@ class Place:
         """What a change of the membership changes: generation, rank, world_size."""
         return self.generation, self.rank, self.world_size
 
-    def to_fields(self) -> dict[str, Any]:
-        """Return what ``from_fields`` takes, ready for JSON."""
-        return asdict(self)
 
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Place:
-        """Raises TypeError or ValueError for what is no place."""
-        return cls(**fields)
+@message("place")
+@dataclass(frozen=True, kw_only=True)
+class PlaceTold:
+    """The agent tells a worker its place; None: it has none yet."""
+
+    place: Place | None = None
+
+
+@message("hello")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class WorkerHello(DialerHello):
+    """A worker comes to its agent. ``worker``: what the agent calls it."""
+
+    worker: str
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.worker) <= MAX_WORKER_NAME:
+            raise ValueError(f"a worker's name has 1 to {MAX_WORKER_NAME} characters, not {len(self.worker)}")

@@ -9,13 +9,15 @@ import socket
 import struct
 import termios
 import time
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from ..errors import ProtocolError
 from ..wire.connection import Connection
 from ..wire.frames import Header, Kind, pack_frame
-from ..wire.handshake import decode_fields, encode_fields
 from ..wire.listener import Pending
+from ..wire.messages import decode
+from .link_messages import Goodbye, LinkHello, LinkMessage, SentinelAt, pack_message
 from .peers import PeerInfo
 
 __all__ = ["Link", "LinkOwner", "accept_link"]
@@ -29,14 +31,6 @@ KEEPALIVE_IDLE_S = 1
 KEEPALIVE_INTERVAL_S = 1
 KEEPALIVE_PROBES = 2
 _HEARTBEAT = pack_frame(Kind.HEARTBEAT)
-_FIELDS: dict[int, dict[str, type]] = {
-    Kind.GOODBYE: {},
-    Kind.SENTINEL: {"host": str, "port": int},
-    Kind.READY: {"world": str, "rank": int},
-    Kind.REVOKE: {"world": str, "rank": int, "cause": str, "detail": str, "by": int},
-    Kind.LEFT: {"world": str, "rank": int, "collectives": int},
-    Kind.AGENT_NOTE: {"say": str},
-}
 
 
 class LinkOwner(Protocol):
@@ -44,7 +38,8 @@ class LinkOwner(Protocol):
 
     def link_heard(self, link: Link) -> None: ...
 
-    def link_news(self, link: Link, kind: int, fields: dict[str, Any]) -> None: ...
+    def link_said(self, link: Link, kind: int, body: bytes) -> None:
+        """With the read side held: ``Link.defer`` what follows. Raises ProtocolError, and the link is lost."""
 
     def link_lost(self, link: Link, reason: str, *, unreachable: bool) -> None: ...
 
@@ -106,17 +101,12 @@ class Link:
         if self._connection is not None and not self._connection.num_queued:  # a queue that does not move needs no more
             self._connection.send(_HEARTBEAT)
 
-    def tell(self, kind: Kind, **fields: Any) -> None:
-        """Send news. Any thread; dropped if the link is lost."""
-        self.send(self.pack(kind, fields))
-
-    @staticmethod
-    def pack(kind: Kind, fields: dict[str, Any]) -> bytes:
-        """Return news for any number of links."""
-        return pack_frame(kind, encode_fields(fields))
+    def tell(self, message: LinkMessage) -> None:
+        """Any thread; dropped if the link is lost."""
+        self.send(pack_message(message))
 
     def send(self, packed: bytes) -> None:
-        """Send news that are packed. Any thread; dropped if the link is lost."""
+        """Send a frame that is packed. Any thread; dropped if the link is lost."""
         if self._connection is not None:
             self._connection.send(packed)
 
@@ -135,6 +125,11 @@ class Link:
             return 0
         (queued,) = struct.unpack("=i", fcntl.ioctl(self._connection.sock, termios.TIOCOUTQ, bytes(4)))
         return int(queued)
+
+    def defer(self, call: Callable[[], None]) -> None:
+        """With the read side held: call once it is free."""
+        assert self._connection is not None
+        self._connection.defer(call)
 
     def drain(self) -> None:
         """Read what has already arrived."""
@@ -162,40 +157,24 @@ class Link:
         self._owner.link_heard(self)
         if header.kind == Kind.HEARTBEAT:
             return
-        fields = _checked(header.kind, decode_fields(meta))
         if header.kind == Kind.GOODBYE:
+            decode(Goodbye, meta)
             self.said_goodbye = True
         elif header.kind == Kind.SENTINEL:
-            self.sentinel = (fields["host"], fields["port"])
+            told = decode(SentinelAt, meta)
+            self.sentinel = (told.host, told.port)
         else:
-            assert self._connection is not None
-            self._connection.defer(lambda: self._owner.link_news(self, header.kind, fields))
+            self._owner.link_said(self, header.kind, meta)
 
     def lost(self, reason: str) -> None:
         code = 0 if self._connection is None else self._connection.lost_errno
         self._owner.link_lost(self, reason, unreachable=code in UNREACHABLE_ERRNOS)
 
 
-def _checked(kind: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """Raise ProtocolError for news that no peer of ours would tell."""
-    expected = _FIELDS.get(kind)
-    if expected is None:
-        raise ProtocolError(f"frame kind {kind} on a link")
-    for name, kind_of_value in expected.items():
-        if type(fields.get(name)) is not kind_of_value:
-            raise ProtocolError(f"news of kind {kind} on a link, whose {name} is {fields.get(name)!r}")
-    return fields
-
-
-def accept_link(owner: LinkOwner, pending: Pending, *, unreachable_s: float) -> Link | None:
-    """Make a link of a call for one; None if it was refused, as its HELLO cannot be read."""
-    try:
-        peer = PeerInfo.from_json(str(pending.fields["peer"]).encode())
-        heartbeat_s = max(HEARTBEAT_AT_LEAST_S, float(pending.fields["heartbeat_s"]))
-    except (ProtocolError, KeyError, TypeError, ValueError) as error:
-        pending.refuse(f"the HELLO cannot be read: {error}")
-        return None
-    link = Link(owner, peer, heartbeat_s=heartbeat_s)
+def accept_link(owner: LinkOwner, pending: Pending, hello: LinkHello, *, unreachable_s: float) -> Link:
+    """Make a link of a call for one. Raises MessageError if the HELLO does not say who calls."""
+    peer = PeerInfo.from_json(hello.peer.encode())
+    link = Link(owner, peer, heartbeat_s=max(HEARTBEAT_AT_LEAST_S, hello.heartbeat_s))
     link.attach(pending.connection, unreachable_s=unreachable_s)
     pending.accept(link)
     return link

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -24,7 +24,6 @@ from ..errors import (
     WorldBrokenError,
 )
 from ..events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
-from ..wire.frames import Kind
 from ..wire.names import is_address
 from ..wire.operation import Operation, StepsCancelled, drive, settler
 from ..wire.progress import ProgressThread
@@ -38,6 +37,7 @@ from .joining import Joining
 from .launch_news import Left, News, news_of
 from .launched import MAX_JOB_NAME, launched, token_of_environment
 from .link import Link
+from .link_messages import Goodbye, MemberLeft, MemberReady, WorldNews, WorldRevoked, unpack_news
 from .liveness import DEFAULT_LEASE_S, Cause, LivenessPolicy, Lost
 from .membership import Entry, Membership
 from .process import unwatch_process, watch_process
@@ -322,15 +322,15 @@ class WorldManager:
     def _revoke(self, entry: Entry, error: WorldBrokenError) -> None:
         cause = type(error).__name__ if type(error).__name__ in ERRORS else WorldBrokenError.__name__
         rank = entry.world.rank if isinstance(error, StaleGenerationError) else error.rank
-        news = {"world": entry.uid, "rank": rank, "cause": cause, "detail": error.cause, "by": entry.world.rank}
+        news = WorldRevoked(world=entry.uid, rank=rank, cause=cause, detail=error.cause, by=entry.world.rank)
         for peer in entry.peers():
-            self._switchboard.tell(peer, Kind.REVOKE, **news)
+            self._switchboard.tell(peer, news)
 
     def _say_left(self, entry: Entry, rank: int) -> None:
         """Tell the others that we have left, as that rank has; they may still be in collectives that are over here."""
-        collectives = entry.world.rounds.num_started
+        left = MemberLeft(world=entry.uid, rank=rank, collectives=entry.world.rounds.num_started)
         for peer in entry.peers():
-            self._switchboard.tell(peer, Kind.LEFT, world=entry.uid, rank=rank, collectives=collectives)
+            self._switchboard.tell(peer, left)
 
     def _parted_from(self, world: World, _: Operation[None]) -> None:
         self._parting.pop(world, None)
@@ -446,28 +446,27 @@ class WorldManager:
     def link_lost(self, link: Link, reason: str, *, unreachable: bool) -> None:
         self._detector.gone(link, reason, unreachable=unreachable, left=link.said_goodbye)
 
-    def link_news(self, link: Link, kind: int, fields: dict[str, Any]) -> None:
-        uid = str(fields.get("world"))
-        entry = self._membership.find(uid)
-        if kind == Kind.READY:
-            self._membership.ready(uid, int(fields["rank"]))
-        elif kind == Kind.REVOKE:
-            if entry is None:
-                self._membership.revoked_early(uid)
-            else:
-                self._revoked(entry, fields)
-        elif kind == Kind.LEFT and entry is not None:
-            self._peer_left(entry, entry.rank_of(link.peer.id), int(fields["rank"]), int(fields["collectives"]))
+    def link_said(self, link: Link, kind: int, body: bytes) -> None:
+        link.defer(partial(self._take_news, link, unpack_news(kind, body)))
 
-    def _revoked(self, entry: Entry, fields: dict[str, Any]) -> None:
-        world, rank = entry.world, int(fields["rank"])
-        if rank == world.rank:
-            world.break_with(
-                StaleGenerationError(world.name, world.generation, int(fields["by"]), str(fields["detail"]))
-            )
+    def _take_news(self, link: Link, news: WorldNews) -> None:
+        entry = self._membership.find(news.world)
+        if isinstance(news, MemberReady):
+            self._membership.ready(news.world, news.rank)
+        elif isinstance(news, WorldRevoked):
+            if entry is None:
+                self._membership.revoked_early(news.world)
+            else:
+                self._revoked(entry.world, news)
+        elif entry is not None:
+            self._peer_left(entry, entry.rank_of(link.peer.id), news.rank, news.collectives)
+
+    def _revoked(self, world: World, news: WorldRevoked) -> None:
+        if news.rank == world.rank:
+            world.break_with(StaleGenerationError(world.name, world.generation, news.by, news.detail))
         else:
-            error = ERRORS.get(str(fields["cause"]), WorldBrokenError)
-            world.break_with(error(world.name, world.generation, rank, str(fields["detail"])))
+            error = ERRORS.get(news.cause, WorldBrokenError)
+            world.break_with(error(world.name, world.generation, news.rank, news.detail))
 
     def _peer_left(self, entry: Entry, peer: int, rank: int, num_collectives: int) -> None:
         """A peer left, because ``rank`` did, which may be itself.
@@ -566,7 +565,7 @@ class WorldManager:
 
         def release() -> None:
             for link in list(self._switchboard.links.values()):
-                link.tell(Kind.GOODBYE)
+                link.tell(Goodbye())
                 self._detector.forget(link)
                 link.finish()
             self._loop.call_soon(settler(gone))

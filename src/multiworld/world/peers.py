@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..errors import ProtocolError
+from ..wire.messages import decode, encode, message
 from .procfs import process_start_time
 from .vitals import host_identity
 
 __all__ = ["PeerInfo"]
 
-NUMBERS = ("port", "pid", "start_time")
 
-
+@message("peer")
 @dataclass(frozen=True, kw_only=True)
 class PeerInfo:
     """A process as its peers know it. ``id`` is new for every manager, so that no process is taken for another."""
@@ -28,6 +26,9 @@ class PeerInfo:
     start_time: int
     host_id: str
     hostname: str
+
+    def __post_init__(self) -> None:
+        bytes.fromhex(self.host_id)
 
     @classmethod
     def of_this_process(cls, manager_id: str, host: str, port: int) -> PeerInfo:
@@ -44,19 +45,11 @@ class PeerInfo:
     @staticmethod
     @lru_cache(maxsize=4096)
     def from_json(text: bytes) -> PeerInfo:
-        """Parse what ``to_json`` made; raises ProtocolError for anything else."""
-        try:
-            peer = PeerInfo(**json.loads(text))
-            bytes.fromhex(peer.host_id)
-        except (ValueError, TypeError) as error:
-            raise ProtocolError(f"a peer's record cannot be read: {error}") from error
-        for name, value in vars(peer).items():
-            if type(value) is not (int if name in NUMBERS else str):
-                raise ProtocolError(f"a peer's record cannot be read: its {name} is {value!r}")
-        return peer
+        """Return what ``to_json`` made ``text`` of. Raises MessageError."""
+        return decode(PeerInfo, text)
 
     def to_json(self) -> bytes:
-        return json.dumps(vars(self)).encode()
+        return encode(self)
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.hostname} ({self.host}:{self.port})"

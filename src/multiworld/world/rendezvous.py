@@ -13,15 +13,15 @@ who has not heard yet that the job's membership has changed neither meets nor re
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from ..errors import JoinMismatchError, JoinRefusedError, ProtocolError
+from ..errors import JoinMismatchError, JoinRefusedError
 from ..store.base import Store
+from ..wire.messages import decode, encode, message
 from ..wire.operation import Operation, StepsCancelled, settled
 from ..wire.progress import ProgressThread
 from ..wire.waiting import pause
@@ -123,14 +123,14 @@ class Rendezvous:
     def _place(self, generation: int) -> _Place:
         mine = self._invitation
         keys = [self._below(generation) + str(rank) for rank in range(mine.world_size)]
-        fields = {
-            "nonce": os.urandom(8).hex(),
-            "world_size": mine.world_size,
-            "backend": mine.backend,
-            "membership": mine.membership,
-            "peer": mine.me.to_json().decode(),
-        }
-        return _Place(generation, keys, keys[mine.rank], json.dumps(fields).encode())
+        record = MemberRecord(
+            nonce=os.urandom(8).hex(),
+            world_size=mine.world_size,
+            backend=mine.backend,
+            membership=mine.membership,
+            peer=mine.me.to_json().decode(),
+        )
+        return _Place(generation, keys, keys[mine.rank], encode(record))
 
     def _request(self, place: _Place) -> _Requests:
         """Ask for everything at once: it is one round trip, and the later requests fit the answers to the earlier."""
@@ -164,7 +164,7 @@ class Rendezvous:
         if self._taken is None or self._taken[0] != place.generation:
             self._taken = (place.generation, now)
         if now - self._taken[1] > TAKEN_PATIENCE_S:
-            owner, rank = _parse(holds).peer, self._invitation.rank
+            owner, rank = decode(MemberRecord, holds).member, self._invitation.rank
             raise JoinRefusedError(
                 self._invitation.name,
                 f"rank {rank} is taken by {owner}, which waits for the others too. Give every process its own rank",
@@ -194,8 +194,8 @@ class Rendezvous:
         mine = self._invitation
         for key, record in present.items():
             rank = int(key.rpartition("/")[2])
-            theirs = _parse(record)
-            if theirs.peer.id == mine.me.id:
+            theirs = decode(MemberRecord, record)
+            if theirs.member.id == mine.me.id:
                 continue  # of a join that was given up here: the store is still to hear of it
             if theirs.membership != mine.membership:
                 self._check_kind(theirs, rank)
@@ -205,17 +205,17 @@ class Rendezvous:
                 raise JoinMismatchError(
                     mine.name,
                     f"this process says world_size={mine.world_size}, backend={mine.backend!r}, but rank {rank} "
-                    f"({theirs.peer}) says world_size={theirs.world_size}, backend={theirs.backend!r}. "
+                    f"({theirs.member}) says world_size={theirs.world_size}, backend={theirs.backend!r}. "
                     "All members must agree",
                 )
 
-    def _check_kind(self, theirs: _Record, rank: int) -> None:
+    def _check_kind(self, theirs: MemberRecord, rank: int) -> None:
         """Some take their rank from the launcher and others do not: they would wait for each other in vain."""
         mine = self._invitation
         if mine.membership is not None and theirs.membership is not None:
             return
         self.withdraw()
-        launchers, own = f"rank {rank} ({theirs.peer})", "this process"
+        launchers, own = f"rank {rank} ({theirs.member})", "this process"
         if mine.membership is not None:
             launchers, own = own, launchers
         raise JoinMismatchError(
@@ -232,35 +232,26 @@ class Rendezvous:
 
     def _meeting(self, generation: int, records: dict[str, bytes]) -> Meeting:
         digest = hashlib.sha256(f"{self._prefix}{generation}/".encode())
-        members = [_parse(record) for record in records.values()]
-        for member in members:
-            digest.update(member.nonce.encode())
+        members = [decode(MemberRecord, record) for record in records.values()]
+        for each in members:
+            digest.update(each.nonce.encode())
         uid = digest.hexdigest()[:32]
-        peers = [member.peer for member in members]
+        peers = [each.member for each in members]
         return Meeting(generation=generation, uid=uid, members=peers, records=records)
 
 
-class _Record(NamedTuple):
-    """What a member has put into the store."""
+@message("member")
+@dataclass(frozen=True, kw_only=True)
+class MemberRecord:
+    """What a member puts into the store. ``peer``: as ``PeerInfo.to_json`` writes it."""
 
     nonce: str
     world_size: int
     backend: str
-    membership: int | None
-    peer: PeerInfo
+    membership: int | None = None
+    peer: str
 
-
-def _parse(record: bytes) -> _Record:
-    try:
-        fields = json.loads(record)
-        peer = PeerInfo.from_json(fields["peer"].encode())
-        membership = fields.get("membership")
-        return _Record(
-            str(fields["nonce"]),
-            int(fields["world_size"]),
-            str(fields["backend"]),
-            None if membership is None else int(membership),
-            peer,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"a member's record in the store cannot be read: {error}") from error
+    @property
+    def member(self) -> PeerInfo:
+        """Raises MessageError."""
+        return PeerInfo.from_json(self.peer.encode())

@@ -13,6 +13,7 @@ from ..store.base import parse_store_url
 from ..store.tcp import PURPOSE, TCPStore, TCPStoreServer
 from ..wire.backoff import BackOff
 from ..wire.dialer import DialError, dial
+from ..wire.handshake import DialerHello
 from ..wire.names import is_address, resolve
 from ..wire.operation import Operation, drive
 from ..wire.progress import ProgressThread
@@ -122,7 +123,7 @@ class StoreDesk:
                     self._loop,
                     host,
                     parsed.port,
-                    {"purpose": PURPOSE},
+                    DialerHello(purpose=PURPOSE),
                     self._token,
                     fresh,
                     timeout_s=min(DIAL_S, max(0.1, deadline - time.monotonic())),

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from ..errors import MultiworldError
 from ..wire.addresses import local_name
 from ..wire.connection import Connection
 from ..wire.dialer import dial
-from ..wire.frames import Kind
-from ..wire.handshake import Voucher
+from ..wire.handshake import DialerHello, Voucher
 from ..wire.listener import Listener, Pending, Route
+from ..wire.messages import message, sparse
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread, Timer
 from ..wire.sink import ConnectionSink
 from ..wire.token import warn_of_no_token
 from .link import Link, LinkOwner, accept_link
+from .link_messages import LinkHello, LinkMessage
 from .liveness import LivenessPolicy
 from .peers import PeerInfo
 
@@ -30,6 +31,18 @@ PARKED_S = 30.0
 MAX_PARKED = 4096
 LINK, DATA = "link", "data"
 ONE_SIDED = "of the two ends of that data connection only one authenticates what goes over it"
+
+
+@message("hello")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class DataHello(DialerHello):
+    """Wants the data connection of ``rank`` in a world: the id of one generation."""
+
+    job: str
+    world: str
+    rank: int
+    authenticated: bool
 
 
 class LinkError(MultiworldError):
@@ -107,22 +120,22 @@ class Switchboard:
             self._loop.call_later(timeout_s, lambda: self._give_up_link(peer, waiting))
         return operation
 
-    def tell(self, peer: PeerInfo, kind: Kind, **fields: Any) -> None:
-        """Send news to a peer: now, or when the link that is being made to it is there. Any thread."""
+    def tell(self, peer: PeerInfo, message: LinkMessage) -> None:
+        """Tell a peer: now, or when the link that is being made to it is there. Any thread."""
         link = self.links.get(peer.id)
         if link is not None and link.open:
-            link.tell(kind, **fields)
+            link.tell(message)
         else:
-            self._loop.call_soon(partial(self._tell_later, peer, kind, fields))
+            self._loop.call_soon(partial(self._tell_later, peer, message))
 
-    def _tell_later(self, peer: PeerInfo, kind: Kind, fields: dict[str, Any]) -> None:
+    def _tell_later(self, peer: PeerInfo, message: LinkMessage) -> None:
         def tell(linked: Operation[Link]) -> None:
             if linked.error is None:
-                linked.result().tell(kind, **fields)
+                linked.result().tell(message)
 
         link, waiting = self.links.get(peer.id), self._awaited.get(peer.id)
         if link is not None and link.open:
-            link.tell(kind, **fields)
+            link.tell(message)
         elif waiting:
             linked: Operation[Link] = Operation()
             linked.add_callback(tell)
@@ -143,15 +156,16 @@ class Switchboard:
 
     # ---- links
 
-    def _hello(self, via: PeerInfo, **fields: Any) -> dict[str, Any]:
-        return {"job": self._job, "peer": via.to_json().decode(), "heartbeat_s": self._policy.heartbeat_s, **fields}
-
     def _dial_link(self, peer: PeerInfo, via: PeerInfo, timeout_s: float) -> None:
         link = Link(self._owner, peer, heartbeat_s=self._policy.heartbeat_s)
-        fields = self._hello(via, purpose=LINK, to=peer.id)
-        dialing = dial(
-            self._loop, peer.host, peer.port, fields, self._token, link, timeout_s=timeout_s, source=via.host
+        hello = LinkHello(
+            purpose=LINK,
+            job=self._job,
+            to=peer.id,
+            peer=via.to_json().decode(),
+            heartbeat_s=self._policy.heartbeat_s,
         )
+        dialing = dial(self._loop, peer.host, peer.port, hello, self._token, link, timeout_s=timeout_s, source=via.host)
 
         def finish(_: Operation[Connection]) -> None:
             self._loop.call_soon(settle)
@@ -169,16 +183,13 @@ class Switchboard:
         dialing.add_callback(finish)
 
     def _link_called(self, pending: Pending) -> None:
-        fields = pending.fields
-        if fields.get("job") != self._job:
-            pending.refuse(f"this process belongs to job {self._job!r}, not to {fields.get('job')!r}")
-            return
-        if fields.get("to") != self._manager_id:
+        hello = pending.hello(LinkHello)
+        if hello.job != self._job:
+            pending.refuse(f"this process belongs to job {self._job!r}, not to {hello.job!r}")
+        elif hello.to != self._manager_id:
             pending.refuse("the process that had this address before is gone")
-            return
-        link = accept_link(self._owner, pending, unreachable_s=self._policy.unreachable_s)
-        if link is not None:
-            self._add_link(link)
+        else:
+            self._add_link(accept_link(self._owner, pending, hello, unreachable_s=self._policy.unreachable_s))
 
     def _add_link(self, link: Link) -> None:
         if self._closed:
@@ -231,7 +242,7 @@ class Switchboard:
             self._loop,
             local_name(peer.id) if local else peer.host,
             0 if local else peer.port,
-            {"purpose": DATA, "job": self._job, "world": uid, "rank": rank, "authenticated": authenticated},
+            DataHello(purpose=DATA, job=self._job, world=uid, rank=rank, authenticated=authenticated),
             self._token,
             sink,
             timeout_s=timeout_s,
@@ -266,10 +277,8 @@ class Switchboard:
             self._take_parked(key).refuse("this generation of the world is over")
 
     def _data_called(self, pending: Pending) -> None:
-        uid, rank = pending.fields.get("world"), pending.fields.get("rank")
-        if not isinstance(uid, str) or not isinstance(rank, int):
-            pending.refuse("the HELLO of a data connection names no world and rank")
-            return
+        hello = pending.hello(DataHello)
+        uid, rank = hello.world, hello.rank
         if rank in self._called.get(uid, ()):  # each calls once; somebody may have recorded how
             pending.refuse("that rank of that world has called already")
             return
@@ -289,7 +298,7 @@ class Switchboard:
         if operation.done:
             pending.refuse("this generation of the world is over")
             return
-        if pending.fields.get("authenticated") is not authenticated:
+        if pending.hello(DataHello).authenticated is not authenticated:
             operation.fail(LinkError(f"the data connection of rank {key[1]} was refused: {ONE_SIDED}"))
             pending.refuse(ONE_SIDED)
             return

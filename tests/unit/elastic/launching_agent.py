@@ -14,7 +14,7 @@ from multiworld.testing import wait_until
 from multiworld.wire.operation import Operation
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
-from multiworld.world.launch_news import pack_news
+from multiworld.world.launch_news import WORKER_NEWS
 from multiworld.world.launched import Launch, Place
 from multiworld.world.process_link import close_links
 
@@ -43,7 +43,7 @@ class Agent:
                 self.loop,
                 TOKEN.encode(),
                 on_hello=self.hellos.append,
-                on_news=lambda worker, news: self.news.append((worker, pack_news(news))),
+                on_news=lambda worker, news: self.news.append((worker, WORKER_NEWS.to_json(news))),
                 on_gone=self.gone.append,
             )
         )

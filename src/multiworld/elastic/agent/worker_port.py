@@ -7,15 +7,15 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from ...errors import ProtocolError
+from ...errors import MessageError, ProtocolError
 from ...wire.addresses import CREDENTIALS, local_name
 from ...wire.connection import Connection
 from ...wire.frames import Header, Kind, pack_frame
-from ...wire.handshake import decode_fields, encode_fields
 from ...wire.listener import Listener, Pending
+from ...wire.messages import encode
 from ...wire.progress import ProgressThread
-from ...world.launch_news import News, unpack_news
-from ...world.launched import MAX_WORKER_NAME, Place
+from ...world.launch_news import WORKER_NEWS, News
+from ...world.launched import Place, PlaceTold, WorkerHello
 
 __all__ = ["PURPOSE", "WorkerPort"]
 
@@ -81,10 +81,12 @@ class WorkerPort:
             self.forget(worker_id)
 
     def _admit(self, pending: Pending) -> None:
-        worker_id = pending.fields.get("worker")
-        if not isinstance(worker_id, str) or not 0 < len(worker_id) <= MAX_WORKER_NAME:
-            pending.refuse("that is no worker's hello")
-        elif len(self._ends.get(worker_id, [])) >= MAX_CONNECTIONS:
+        try:
+            worker_id = pending.hello(WorkerHello).worker
+        except MessageError as error:
+            pending.refuse(f"that is no worker's hello: {error}")
+            return
+        if len(self._ends.get(worker_id, [])) >= MAX_CONNECTIONS:
             pending.refuse(f"worker {worker_id} has {MAX_CONNECTIONS} connections already")
         else:
             end = _WorkerEnd(worker_id, pending.connection, on_news=self._heard, on_lost=self._lost)
@@ -138,8 +140,7 @@ class _WorkerEnd:
         return self._connection.closed
 
     def tell(self, place: Place | None) -> None:
-        fields = {"place": None if place is None else place.to_fields()}
-        self._connection.send(pack_frame(Kind.WORKER_PLACE, encode_fields(fields)))
+        self._connection.send(pack_frame(Kind.WORKER_PLACE, encode(PlaceTold(place=place))))
 
     def abort(self, reason: str) -> None:
         self._connection.abort(reason)
@@ -158,8 +159,7 @@ class _WorkerEnd:
         return None
 
     def end(self, header: Header, meta: bytes) -> None:
-        news = unpack_news(decode_fields(meta))
-        self._connection.defer(partial(self._on_news, self, news))
+        self._connection.defer(partial(self._on_news, self, WORKER_NEWS.decode(meta)))
 
     def lost(self, reason: str) -> None:
         self._on_lost(self)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 from ...errors import HandshakeError, MessageError, ProtocolError
 from ...wire.dialer import DialError, dial
@@ -15,6 +16,7 @@ from ...wire.progress import ProgressThread
 from ...wire.waiting import pause
 from ...world.detector import Detector
 from ...world.link import Link, accept_link
+from ...world.link_messages import Goodbye, LinkHello
 from ...world.liveness import Cause, LivenessPolicy, Lost
 from ...world.peers import PeerInfo
 from ..agent.front_door import FrontDoor
@@ -97,14 +99,11 @@ class AgentLinks:
         stranger = PeerInfo(id="", host=host, port=port, pid=0, start_time=0, host_id="", hostname=host)
         link = Link(self, stranger, heartbeat_s=self._policy.heartbeat_s)
         linked: Operation[Link] = Operation()
-        fields = {
-            "purpose": PURPOSE,
-            "job": self._job,
-            "peer": self.me.to_json().decode(),
-            "heartbeat_s": self._policy.heartbeat_s,
-        }
+        hello = LinkHello(
+            purpose=PURPOSE, job=self._job, peer=self.me.to_json().decode(), heartbeat_s=self._policy.heartbeat_s
+        )
         source = self.me.host if self.me.host == host else None
-        dialing = dial(self._loop, host, port, fields, self._token, link, timeout_s=timeout_s, source=source)
+        dialing = dial(self._loop, host, port, hello, self._token, link, timeout_s=timeout_s, source=source)
 
         def settle() -> None:
             if dialing.error is not None:
@@ -157,7 +156,7 @@ class AgentLinks:
         """End a link of our own accord."""
         self._detector.forget(link)
         self._links.discard(link)
-        link.tell(Kind.GOODBYE)
+        link.tell(Goodbye())
         link.finish()
 
     def drop(self, link: Link) -> None:
@@ -185,27 +184,31 @@ class AgentLinks:
     # ---- calls
 
     def _called(self, pending: Pending) -> None:
-        fields = pending.fields
-        if fields.get("job") != self._job:
+        hello = pending.hello(LinkHello)
+        if hello.job != self._job:
             pending.refuse(
-                f"this agent belongs to the job {self._job!r}, not to {fields.get('job')!r}; "
+                f"this agent belongs to the job {self._job!r}, not to {hello.job!r}; "
                 "give the agents of one job the same --rdzv-id, and those of another another endpoint"
             )
             return
-        link = accept_link(self, pending, unreachable_s=self._policy.unreachable_s)
-        if link is not None:
-            self._links.add(link)  # watched once it is known to be more than a call
+        link = accept_link(self, pending, hello, unreachable_s=self._policy.unreachable_s)
+        self._links.add(link)  # watched once it is known to be more than a call
 
     # ---- link owner
 
     def link_heard(self, link: Link) -> None:
         self._detector.heard(link)
 
-    def link_news(self, link: Link, kind: int, fields: dict[str, Any]) -> None:
-        if kind != Kind.AGENT_NOTE or link not in self._links:
+    def link_said(self, link: Link, kind: int, body: bytes) -> None:
+        if kind != Kind.AGENT_NOTE:
+            raise ProtocolError(f"frame kind {kind} between agents")
+        link.defer(partial(self._heard, link, body))
+
+    def _heard(self, link: Link, body: bytes) -> None:
+        if link not in self._links:
             return
         try:
-            self._owner.agent_said(link, AGENT_MESSAGES.from_json(fields))
+            self._owner.agent_said(link, AGENT_MESSAGES.decode(body))
         except ProtocolError as error:  # of another release, or of somebody who errs: the next may be read
             logger.warning("what the agent at %s said is dropped: %s", link.peer, error)
             if isinstance(error, MessageError) and error.kind == "attach":

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from ...wire.connection import Connection
 from ...wire.dialer import dial
+from ...wire.handshake import DialerHello
 from ...wire.operation import Operation, pass_on
 from ...wire.progress import ProgressThread
 from ...wire.waiting import outcome, wait_blocking
@@ -46,8 +47,8 @@ class BlockingLinks:
         connected: Operation[Connection] = Operation()
 
         def call() -> None:  # on the loop's thread: else it may see that nobody listens while we still begin
-            fields = {"purpose": purpose}
-            pass_on(dial(self._loop, host, port, fields, token.encode(), link, timeout_s=timeout_s), connected)
+            hello = DialerHello(purpose=purpose)
+            pass_on(dial(self._loop, host, port, hello, token.encode(), link, timeout_s=timeout_s), connected)
 
         self._loop.call_soon(call)
         wait_blocking(connected)

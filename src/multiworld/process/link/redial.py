@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from ...errors import MultiworldError
 from ...wire.backoff import BackOff
 from ...wire.connection import Connection
 from ...wire.dialer import dial
-from ...wire.messages import MessageSet
+from ...wire.handshake import DialerHello
+from ...wire.messages import MessageSet, message, sparse
 from ...wire.operation import Operation
 from ...wire.progress import ProgressThread, Timer
 from .control_link import Call, ControlLink, LinkLostError
 
-__all__ = ["DIAL_S", "RedialedLink"]
+__all__ = ["DIAL_S", "ControlHello", "RedialedLink"]
 
 DIAL_S: Final = 5.0
 
 Said = TypeVar("Said")
 Heard = TypeVar("Heard")
+
+
+@message("hello")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class ControlHello(DialerHello):
+    """Wants a control link. ``generation`` counts the dialer's."""
+
+    generation: int = 0
 
 
 class RedialedLink(Generic[Said, Heard]):
@@ -64,8 +75,8 @@ class RedialedLink(Generic[Said, Heard]):
         link: ControlLink[Said, Heard] = ControlLink(
             self._says, self._hears, on_message=self._on_message, on_lost=partial(self._down, self.generation)
         )
-        fields: dict[str, Any] = {"purpose": self._purpose, "generation": self.generation}
-        self._dialing = dial(self._loop, *self._address, fields, self._token.encode(), link, timeout_s=DIAL_S)
+        hello = ControlHello(purpose=self._purpose, generation=self.generation)
+        self._dialing = dial(self._loop, *self._address, hello, self._token.encode(), link, timeout_s=DIAL_S)
         self._dialing.add_callback(partial(self._dialed, self.generation, link))
 
     def tell(self, message: Said) -> bool:

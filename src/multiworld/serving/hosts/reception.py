@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from ...process.link import Call, ControlLink, on_event_loop
+from ...process.link import Call, ControlHello, ControlLink, on_event_loop
 from ...wire.admission import UNPROVEN_S
 from ...wire.listener import Listener, Pending, Route
 from ...wire.progress import ProgressThread
@@ -87,7 +87,7 @@ class Reception:
 
     def _admit_host(self, loop: ProgressThread, here: asyncio.AbstractEventLoop, pending: Pending) -> None:
         """On the progress thread."""
-        visit = _Visit(self, int(pending.fields.get("generation", 0)))
+        visit = _Visit(self, pending.hello(ControlHello).generation)
         link = visit.link = HostLink(
             HOST_ORDERS,
             HOST_EVENTS,

@@ -7,6 +7,7 @@ from typing import TypeVar
 from ...process.link import ControlLink
 from ...wire.addresses import show
 from ...wire.dialer import dial
+from ...wire.handshake import DialerHello
 from ...wire.progress import ProgressThread
 from ...wire.waiting import wait_async
 from ..hosts.client import PURPOSE, explained, link_to_controller
@@ -46,9 +47,9 @@ class ControllerClient:
     async def _dial(self) -> ControlLink[ControllerQuestion, None]:
         if self._loop is None:
             self._loop = ProgressThread("multiworld-client")
-        link, fields = link_to_controller(), {"purpose": PURPOSE}
+        link, hello = link_to_controller(), DialerHello(purpose=PURPOSE)
         try:
-            await wait_async(dial(self._loop, *self._address, fields, self._token.encode(), link, timeout_s=DIAL_S))
+            await wait_async(dial(self._loop, *self._address, hello, self._token.encode(), link, timeout_s=DIAL_S))
         except BaseException:
             self.close()
             raise

@@ -13,8 +13,7 @@ from multiworld.elastic.job.roster import Roster, RosterChange, RosterEntry, cha
 from multiworld.elastic.leadership.mailroom import Mailroom, RosterCopy
 from multiworld.elastic.leadership.messages import AgentMessage, RosterChanged, RosterTold
 from multiworld.elastic.leadership.outbox import Outbox
-from multiworld.wire.handshake import decode_fields, encode_fields
-from multiworld.wire.messages import from_json, to_json
+from multiworld.wire.messages import decode, encode
 from multiworld.wire.progress import ProgressThread
 
 MAX_BYTES = 2_000_000  # when one host is lost and replaced
@@ -93,7 +92,7 @@ def test_a_change_leads_from_one_roster_to_the_other_over_the_wire(after: Roster
     if change is None:  # those that stay have another order
         assert after.active == ("c", "b")
         return
-    assert changed(before, from_json(RosterChange, decode_fields(encode_fields(to_json(change))))) == after
+    assert changed(before, decode(RosterChange, encode(change))) == after
 
 
 def test_what_is_known_of_active_hosts_is_part_of_the_change() -> None:

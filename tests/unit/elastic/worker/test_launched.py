@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import multiworld as mw
 from multiworld import elastic
-from multiworld.errors import JoinError, JoinMismatchError, JoinRefusedError, JoinTimeoutError, ProtocolError
+from multiworld.errors import (
+    JoinError,
+    JoinMismatchError,
+    JoinRefusedError,
+    JoinTimeoutError,
+    MessageError,
+    ProtocolError,
+)
 from multiworld.testing import scaled
 from multiworld.wire.dialer import dial
 from multiworld.wire.frames import Header, Kind, pack_frame
-from multiworld.wire.handshake import encode_fields
+from multiworld.wire.handshake import DialerHello
+from multiworld.wire.messages import Json, from_json, to_json
 from multiworld.wire.waiting import wait_blocking
-from multiworld.world.launch_news import Formed, pack_news, unpack_news
+from multiworld.world.launch_news import WORKER_NEWS, Formed
 from multiworld.world.launched import Launch, Place, job_name, launched
 from multiworld.world.process_link import close_links
 from tests.unit.elastic.launching_agent import TOKEN, Agent, agent_of, eventually
@@ -57,9 +66,9 @@ def test_any_run_id_makes_a_job_name_and_different_ones_different_names() -> Non
 @pytest.mark.parametrize("wrong", [{"rank": 2}, {"rank": -1}, {"generation": -1}, {"store": None}, {"rank": True}])
 def test_a_place_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     right = {"job": "j", "store": "", "rank": 0, "world_size": 2, "local_rank": 0, "generation": 1, "restarts": 0}
-    assert Place.from_fields(right).to_fields() == right
-    with pytest.raises((TypeError, ValueError)):
-        Place.from_fields({**right, **wrong})
+    assert to_json(from_json(Place, right)) == right
+    with pytest.raises(MessageError):
+        from_json(Place, {**right, **wrong})
 
 
 # ---- outside of the launcher
@@ -412,11 +421,18 @@ NEWS = {"news": "formed", "job": "j", "name": "w", "generation": 1, "rank": 0, "
     ],
 )
 def test_news_that_no_worker_tells_is_refused(changes: dict[str, Any]) -> None:
-    news = unpack_news({**NEWS, "more": 1})
+    news = WORKER_NEWS.from_json({**NEWS, "more": 1})
     assert news == Formed(job="j", name="w", generation=1, rank=0, world_size=2)
-    assert pack_news(news) == NEWS
+    assert WORKER_NEWS.to_json(news) == NEWS
     with pytest.raises(ProtocolError):
-        unpack_news({**NEWS, **changes})
+        WORKER_NEWS.from_json({**NEWS, **changes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyHello(DialerHello):
+    """What a worker does not say."""
+
+    worker: Json
 
 
 class Stranger:
@@ -441,14 +457,14 @@ class Stranger:
         pack_frame(Kind.WORKER_NEWS, b"[]"),
         pack_frame(Kind.WORKER_NEWS, b"[" * 10000),
         pack_frame(Kind.WORKER_NEWS, b" " * 20000),
-        pack_frame(Kind.WORKER_NEWS, encode_fields({"news": "formed"})),
+        pack_frame(Kind.WORKER_NEWS, b'{"news":"formed"}'),
         pack_frame(Kind.MESSAGE),
         b"GET / HTTP/1.1\r\n\r\n".ljust(64),
     ],
 )
 def test_who_talks_garbage_is_dropped_and_others_are_served(agent: Agent, frame: bytes) -> None:
     stranger = Stranger()
-    hello = {"purpose": "worker", "worker": "x"}
+    hello = AnyHello(purpose="worker", worker="x")
     dialing = dial(agent.loop, "\0" + agent.port.address, 0, hello, TOKEN.encode(), stranger, timeout_s=5)
     wait_blocking(dialing).send(frame)
     eventually(lambda: agent.gone == ["x"])
@@ -461,7 +477,7 @@ def test_who_talks_garbage_is_dropped_and_others_are_served(agent: Agent, frame:
 
 @pytest.mark.parametrize("worker", [None, "", 3, "w" * 300])
 def test_a_hello_without_a_workers_name_is_refused(agent: Agent, worker: Any) -> None:
-    hello = {"purpose": "worker", "worker": worker}
+    hello = AnyHello(purpose="worker", worker=worker)
     dialing = dial(agent.loop, "\0" + agent.port.address, 0, hello, TOKEN.encode(), Stranger(), timeout_s=5)
     with pytest.raises(ProtocolError, match="no worker's hello"):
         wait_blocking(dialing)

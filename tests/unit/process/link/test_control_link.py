@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import pytest
 
 from multiworld.errors import HandshakeError, MessageError, MultiworldError, TokenError
-from multiworld.process.link import Call, CallRefusedError, ControlLink, LinkLostError, RedialedLink
+from multiworld.process.link import Call, CallRefusedError, ControlHello, ControlLink, LinkLostError, RedialedLink
 from multiworld.process.link.envelope import pack_asked
 from multiworld.wire.backoff import BackOff
 from multiworld.wire.dialer import DialError, dial
 from multiworld.wire.frames import Kind, pack_frame
+from multiworld.wire.handshake import DialerHello
 from multiworld.wire.listener import Listener, Pending
 from multiworld.wire.messages import MessageSet, message
 from multiworld.wire.operation import Operation
@@ -94,7 +95,7 @@ class Acceptor:
     def _admit(self, pending: Pending) -> None:
         link: Accepted = ControlLink(TELLS, ASKS, on_message=self._take, on_lost=self.lost.put)
         self.links.append(link)
-        self.generations.append(pending.fields.get("generation", 0))
+        self.generations.append(pending.hello(ControlHello).generation)
         pending.accept(link)
 
     def _take(self, message: Count | Never | Remark, call: Call) -> None:
@@ -134,7 +135,7 @@ def connect(acceptor: Acceptor, *, token: str = TOKEN, purpose: str = "test") ->
             acceptor.loop,
             "127.0.0.1",
             acceptor.listener.port,
-            {"purpose": purpose},
+            DialerHello(purpose=purpose),
             token.encode(),
             link,
             timeout_s=5.0,
