@@ -71,7 +71,7 @@ def test_the_token_is_not_in_what_is_sent() -> None:
 @given(st.text(), st.text(), st.text())
 def test_fields_survive_the_round_trip(purpose: str, nonce: str, by: str) -> None:
     hello = DialerHello(purpose=purpose, version=PROTOCOL_VERSION, nonce=nonce, by=by)
-    assert read_hello(encode(hello)) == hello
+    assert read_hello(encode(hello))[1] == hello
 
 
 @given(st.binary(max_size=200).filter(lambda meta: not meta.strip().startswith(b"{")))

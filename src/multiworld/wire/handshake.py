@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import HandshakeError, MessageError, TokenError
-from .messages import Json, decode, message, sparse
+from .messages import from_json, message, parse, sparse
 
 __all__ = [
     "NONCE_BYTES",
@@ -64,7 +64,7 @@ class DialerHello:
     """
 
     purpose: str = ""
-    version: Json = 0
+    version: int = 0
     nonce: str = ""
     by: str = ""
 
@@ -78,14 +78,15 @@ class HandshakeRefused:
     cause: str = ""
 
 
-def read_hello(meta: bytes) -> DialerHello:
-    """Return what every HELLO says. Raises HandshakeError for what is none of our version of the protocol."""
+def read_hello(meta: bytes) -> tuple[object, DialerHello]:
+    """Return a HELLO as JSON, and what each says. Raises HandshakeError for what is none of our protocol's version."""
     try:
-        hello = decode(DialerHello, meta)
+        fields = parse(meta)
+        hello = from_json(DialerHello, fields)
     except MessageError as error:
         raise HandshakeError(f"the HELLO is no control record of ours: {error}") from None
     check_version(hello.version, PROTOCOL_VERSION)
-    return hello
+    return fields, hello
 
 
 def check_version(version: object, ours: int) -> None:

@@ -25,7 +25,7 @@ from .handshake import (
     prove,
     read_hello,
 )
-from .messages import decode, encode
+from .messages import encode, from_json
 from .progress import ProgressThread
 from .records import ACCEPTOR
 from .seldom import Seldom
@@ -160,6 +160,7 @@ class Pending:
         self.is_lost = False
         self._listener = listener
         self._hello = b""
+        self._fields: object = None
         self._by = ""
         self._dialer_nonce = b""
         self._nonce = b""  # ours, once we have challenged
@@ -171,7 +172,7 @@ class Pending:
 
     def hello(self, cls: type[H]) -> H:
         """Return the HELLO as its purpose has it. Raises MessageError, for which ``Listener`` refuses the dialer."""
-        return decode(cls, self._hello)
+        return from_json(cls, self._fields)
 
     def accept(self, sink: ConnectionSink, *, authenticated: bool = True) -> None:
         """Hand the connection to ``sink``. Any thread. With a token what follows is ``authenticated``, if wanted."""
@@ -221,7 +222,7 @@ class Pending:
         self._settle()
 
     def _greet(self, meta: bytes) -> None:
-        hello = read_hello(meta)
+        self._fields, hello = read_hello(meta)
         try:
             self._dialer_nonce = bytes.fromhex(hello.nonce)
         except ValueError:

@@ -57,6 +57,7 @@ __all__ = [
     "is_json",
     "look_ahead",
     "message",
+    "parse",
     "sparse",
     "to_json",
 ]
@@ -137,7 +138,7 @@ class MessageSet(Generic[M]):
         """Raises MessageError for everything that ``encode`` could not have made, or a later release of it."""
         if len(data) > self._max_bytes:
             raise MessageError("", "", f"it has {len(data)} bytes, more than {self._max_bytes}")
-        return self.from_json(_parse(data, ""))
+        return self.from_json(parse(data))
 
 
 def look_ahead(*classes: type) -> None:
@@ -168,14 +169,11 @@ def encode(value: object) -> bytes:
 
 def decode(cls: type[Value], data: bytes | bytearray | memoryview) -> Value:
     """Return the frozen dataclass that ``encode`` made ``data`` of. Raises MessageError."""
-    return from_json(cls, _parse(data, _kind_of(cls)))
+    return from_json(cls, parse(data, _kind_of(cls)))
 
 
-def _kind_of(cls: type) -> str:
-    return KINDS.get(cls, cls.__name__)
-
-
-def _parse(data: bytes | bytearray | memoryview, kind: str) -> object:
+def parse(data: bytes | bytearray | memoryview, kind: str = "") -> object:
+    """Return JSON of any kind. Raises MessageError for what is none."""
     try:
         fields: object = _DECODER.decode(str(data, "utf-8"))
     except RecursionError:
@@ -197,6 +195,10 @@ def _read(cls: type[Value], fields: object, kind: str) -> Value:
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no number")
+
+
+def _kind_of(cls: type) -> str:
+    return KINDS.get(cls, cls.__name__)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)

@@ -16,7 +16,7 @@ import hashlib
 import os
 import time
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from ..errors import JoinMismatchError, JoinRefusedError
@@ -164,7 +164,7 @@ class Rendezvous:
         if self._taken is None or self._taken[0] != place.generation:
             self._taken = (place.generation, now)
         if now - self._taken[1] > TAKEN_PATIENCE_S:
-            owner, rank = decode(MemberRecord, holds).member, self._invitation.rank
+            owner, rank = MemberRecord.read(holds).member, self._invitation.rank
             raise JoinRefusedError(
                 self._invitation.name,
                 f"rank {rank} is taken by {owner}, which waits for the others too. Give every process its own rank",
@@ -194,7 +194,7 @@ class Rendezvous:
         mine = self._invitation
         for key, record in present.items():
             rank = int(key.rpartition("/")[2])
-            theirs = decode(MemberRecord, record)
+            theirs = MemberRecord.read(record)
             if theirs.member.id == mine.me.id:
                 continue  # of a join that was given up here: the store is still to hear of it
             if theirs.membership != mine.membership:
@@ -232,7 +232,7 @@ class Rendezvous:
 
     def _meeting(self, generation: int, records: dict[str, bytes]) -> Meeting:
         digest = hashlib.sha256(f"{self._prefix}{generation}/".encode())
-        members = [decode(MemberRecord, record) for record in records.values()]
+        members = [MemberRecord.read(record) for record in records.values()]
         for each in members:
             digest.update(each.nonce.encode())
         uid = digest.hexdigest()[:32]
@@ -250,6 +250,12 @@ class MemberRecord:
     backend: str
     membership: int | None = None
     peer: str
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def read(record: bytes) -> MemberRecord:
+        """Raises MessageError."""
+        return decode(MemberRecord, record)
 
     @property
     def member(self) -> PeerInfo:

@@ -42,7 +42,7 @@ class DataHello(DialerHello):
     job: str
     world: str
     rank: int
-    authenticated: bool
+    authenticated: bool | None = None
 
 
 class LinkError(MultiworldError):
@@ -74,7 +74,7 @@ class Switchboard:
         self.links: dict[str, Link] = {}
         self._awaited: dict[str, list[Operation[Link]]] = {}
         self._expected: dict[tuple[str, int], tuple[ConnectionSink, Operation[Connection], bool]] = {}
-        self._parked: dict[tuple[str, int], tuple[Pending, Timer]] = {}
+        self._parked: dict[tuple[str, int], tuple[Pending, DataHello, Timer]] = {}
         self._called: dict[str, set[int]] = {}  # by world: the ranks whose data connection was accepted or parked
         self._closed = False
         self.is_launched = False
@@ -150,7 +150,7 @@ class Switchboard:
         for listener in self._listeners.values():
             listener.close()
         for key in list(self._parked):
-            self._take_parked(key).connection.abort()
+            self._take_parked(key)[0].connection.abort()
         for link in list(self.links.values()):
             link.abort()
 
@@ -257,12 +257,12 @@ class Switchboard:
         key = (uid, rank)
 
         def expect() -> None:
-            pending = self._take_parked(key) if key in self._parked else None
+            parked = self._take_parked(key) if key in self._parked else None
             if operation.done:
                 return
             self._expected[key] = (sink, operation, authenticated)
-            if pending is not None and not pending.is_lost:
-                self._admit(key, pending)
+            if parked is not None and not parked[0].is_lost:
+                self._admit(*parked)
 
         self._loop.call_soon(expect)
         return operation
@@ -274,32 +274,31 @@ class Switchboard:
             _, operation, _ = self._expected.pop(key)
             operation.fail(error)
         for key in [key for key in self._parked if key[0] == uid]:
-            self._take_parked(key).refuse("this generation of the world is over")
+            self._take_parked(key)[0].refuse("this generation of the world is over")
 
     def _data_called(self, pending: Pending) -> None:
         hello = pending.hello(DataHello)
-        uid, rank = hello.world, hello.rank
+        uid, rank = key = hello.world, hello.rank
         if rank in self._called.get(uid, ()):  # each calls once; somebody may have recorded how
             pending.refuse("that rank of that world has called already")
             return
-        key = (uid, rank)
         known = key in self._expected
         if not known and len(self._parked) >= MAX_PARKED:
             pending.refuse("too many connections for unknown worlds")
             return
         self._called.setdefault(uid, set()).add(rank)
         if known:
-            self._admit(key, pending)
+            self._admit(pending, hello)
         else:
-            self._parked[key] = pending, self._loop.call_later(PARKED_S, lambda: self._unpark(key))
+            self._parked[key] = pending, hello, self._loop.call_later(PARKED_S, lambda: self._unpark(key))
 
-    def _admit(self, key: tuple[str, int], pending: Pending) -> None:
-        sink, operation, authenticated = self._expected.pop(key)
+    def _admit(self, pending: Pending, hello: DataHello) -> None:
+        sink, operation, authenticated = self._expected.pop((hello.world, hello.rank))
         if operation.done:
             pending.refuse("this generation of the world is over")
             return
-        if pending.hello(DataHello).authenticated is not authenticated:
-            operation.fail(LinkError(f"the data connection of rank {key[1]} was refused: {ONE_SIDED}"))
+        if hello.authenticated is not authenticated:
+            operation.fail(LinkError(f"the data connection of rank {hello.rank} was refused: {ONE_SIDED}"))
             pending.refuse(ONE_SIDED)
             return
         pending.accept(sink, authenticated=authenticated)  # before anybody can send on it
@@ -309,17 +308,17 @@ class Switchboard:
     def _unpark(self, key: tuple[str, int]) -> None:
         if key not in self._parked:  # taken while this was on its way
             return
-        pending = self._take_parked(key)
+        pending, _ = self._take_parked(key)
         self._called[key[0]].discard(key[1])
         if not self._called[key[0]]:
             del self._called[key[0]]
         pending.refuse(f"nobody here joined that world within {PARKED_S:.0f} s")
 
-    def _take_parked(self, key: tuple[str, int]) -> Pending:
+    def _take_parked(self, key: tuple[str, int]) -> tuple[Pending, DataHello]:
         """Take it out, with its timer, which would keep the connection and its world until then."""
-        pending, timer = self._parked.pop(key)
+        pending, hello, timer = self._parked.pop(key)
         timer.cancel()
-        return pending
+        return pending, hello
 
 
 class WorldConnector:
