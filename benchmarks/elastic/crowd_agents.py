@@ -13,8 +13,8 @@ from typing import cast
 
 from multiworld.elastic.agent.agent import Agent
 from multiworld.elastic.job.actions import Greeted, InWorld, Report
-from multiworld.elastic.job.job import JobPlan
 from multiworld.elastic.job.layout import AgentInfo
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.leadership.leadership import Leadership
 from multiworld.elastic.leadership.links import AgentLinks
 from multiworld.elastic.rendezvous.embedded import EmbeddedRendezvous

@@ -18,9 +18,10 @@ from typing import cast
 from multiworld.elastic.job.actions import Action, Order, Outcome, Report
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.history import History
-from multiworld.elastic.job.job import Job, JobPlan, Phase
+from multiworld.elastic.job.job import Job, Phase
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.job.roster import Roster
 from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.leadership.election import may_succeed
@@ -231,7 +232,7 @@ class SimulatedCluster:
     def drain(self, num_hosts: int) -> list[Turn]:
         """Drain the last hosts, one after the other."""
         first = len(self.turns)
-        for name in self.coordinator.job.active[-num_hosts:]:
+        for name in self.coordinator.job.nodes.active[-num_hosts:]:
             self._time("drain", partial(self.coordinator.decide, partial(_drain, name)))
         self.settle()
         return self.turns[first:]
@@ -355,7 +356,7 @@ class SimulatedCluster:
         for name, copy in self.copies.items():
             assert _without_news(copy.roster) == (full if name in heirs else full.abridged())
         places = self.places
-        assert sorted(place.rank for place in places) == list(range(NUM_WORKERS * len(job.active)))
+        assert sorted(place.rank for place in places) == list(range(NUM_WORKERS * len(job.nodes.active)))
         assert {place.generation for place in places} == {job.generation}
 
 

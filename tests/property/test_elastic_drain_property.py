@@ -19,7 +19,7 @@ MAX_HOSTS = 5
 
 def resumed(some: Hosts, lost: str) -> Hosts:
     """Let another coordinator take over; hosts without ranks begin anew with it."""
-    infos = [info for info in some.job.agents if info.id != lost]
+    infos = [info for info in some.job.nodes.agents.values() if info.id != lost]
     after = take_over(some, lost, expected=[info.id for info in infos])
     for info in infos:
         after.attach(info, *reports_of(after, info.id))
@@ -31,7 +31,7 @@ def resumed(some: Hosts, lost: str) -> Hosts:
 
 
 def check_let_go(some: Hosts) -> None:
-    attached = {info.id for info in some.job.agents}
+    attached = {info.id for info in some.job.nodes.agents.values()}
     assert not attached & set(some.released)
     assert {host for host, _ in some.running.values()} <= attached
     deadline = some.job.next_deadline()
@@ -55,7 +55,7 @@ def test_what_is_let_go_ends_and_the_others_have_all_ranks(
     some.ends_well = ends_well
     names = iter(f"host{number}" for number in range(1000))
     for kind, number in [("attach", 0), ("attach", 0), *events]:
-        attached, workers = [info.id for info in some.job.agents], sorted(some.running)
+        attached, workers = [info.id for info in some.job.nodes.agents.values()], sorted(some.running)
         if kind == "attach" and len(attached) < MAX_HOSTS:
             some.attach(agent(next(names), num_workers=1 + number % 2))
         elif kind == "lose" and len(attached) > 1:
@@ -75,10 +75,10 @@ def test_what_is_let_go_ends_and_the_others_have_all_ranks(
     some.pass_time(20.0)
     job = some.job
     if job.phase is Phase.RUNNING and not job.vacant:
-        sizes = {info.id: info.num_workers for info in job.agents}
-        assert sorted(some.ranks) == list(range(sum(sizes[name] for name in job.active)))
-        assert len(job.active) == min(job.wanted_nodes, len(job.agents))
-        assert not job.draining
+        sizes = {info.id: info.num_workers for info in job.nodes.agents.values()}
+        assert sorted(some.ranks) == list(range(sum(sizes[name] for name in job.nodes.active)))
+        assert len(job.nodes.active) == min(job.nodes.wanted, len(job.nodes.agents))
+        assert not job.nodes.draining
 
 
 def ask(some: Hosts, kind: str, number: int, attached: list[str]) -> None:

@@ -22,14 +22,14 @@ def check_ranks(some: Hosts) -> None:
     for name in ("world_size", "num_nodes", "master_port"):
         assert len({getattr(place, name) for place in present}) <= 1
     assert all(0 <= place.rank < place.world_size for place in present)
-    assert {host for host, _ in some.running.values()} <= {info.id for info in some.job.agents}
+    assert {host for host, _ in some.running.values()} <= {info.id for info in some.job.nodes.agents.values()}
 
 
 def check_complete(some: Hosts, finished: int) -> None:
     """While the job runs with enough hosts, every rank runs, unless it has ended well or waits for its next start."""
     job = some.job
     if job.phase is Phase.RUNNING and not job.vacant and not job.next_deadline():
-        size = sum(info.num_workers for info in job.agents if info.id in job.active)
+        size = sum(info.num_workers for info in job.nodes.agents.values() if info.id in job.nodes.active)
         assert len(some.running) + finished >= size
 
 
@@ -48,7 +48,7 @@ def test_ranks_are_held_once_whatever_happens(
     finished = 0
     for kind, number in [("attach", 0), ("attach", 0), *events]:
         workers = sorted(some.running)
-        attached = [info.id for info in some.job.agents]
+        attached = [info.id for info in some.job.nodes.agents.values()]
         if kind == "attach" and len(attached) < MAX_HOSTS:
             some.attach(agent(next(names), num_workers=1 + number % 2))
         elif kind == "lose" and len(attached) > 1:
@@ -60,7 +60,7 @@ def test_ranks_are_held_once_whatever_happens(
             finished += 1
         elif kind == "take over" and len(attached) > 1 and not finished:
             lost = attached[number % len(attached)]
-            infos = {info.id: info for info in some.job.agents}
+            infos = {info.id: info for info in some.job.nodes.agents.values()}
             some = take_over(some, lost, expected=[each for each in attached if each != lost])
             for name in [each for each in attached if each != lost]:
                 some.attach(infos[name], *reports_of(some, name))

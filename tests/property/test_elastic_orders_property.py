@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.elastic.simulated_cluster import SimulatedCluster
-from multiworld.elastic.job import job
+from multiworld.elastic.job import job, placement
 from multiworld.elastic.job.options import RestartPolicy
 from multiworld.elastic.leadership import coordinator, election, outbox
 
@@ -22,7 +22,7 @@ def large_jobs() -> Iterator[None]:
     """Let five hosts be treated as a thousand are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job, "LARGE_JOB", 1)
-        patch.setattr(job, "MAX_PLACES", 2)
+        patch.setattr(placement, "MAX_PLACES", 2)
         patch.setattr(election, "SMALL_JOB", 2)
         patch.setattr(coordinator, "SMALL_JOB", 2)
         patch.setattr(outbox, "SLICE_S", 10e-6)

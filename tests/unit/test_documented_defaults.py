@@ -8,8 +8,8 @@ import pytest
 
 from multiworld import WorldManager
 from multiworld.demo.options import Options
-from multiworld.elastic.job.job import JobPlan
 from multiworld.elastic.job.options import DEFAULT_SHUTDOWN_S, JobOptions
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.schedulers.kubernetes import Manifest
 from multiworld.serving.config import pipeline_file
 from multiworld.world.liveness import DEFAULT_LEASE_S, MAX_LEASE_S, MIN_LEASE_S, LivenessPolicy

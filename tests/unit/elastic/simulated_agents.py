@@ -15,8 +15,9 @@ from multiworld.elastic.agent.agent import Agent
 from multiworld.elastic.job.actions import (
     Outcome,
 )
-from multiworld.elastic.job.job import JobPlan, Phase
+from multiworld.elastic.job.job import Phase
 from multiworld.elastic.job.layout import AgentInfo
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.leadership.election import Role
 from multiworld.elastic.leadership.leadership import Leadership
 from multiworld.elastic.leadership.links import AgentLinks
@@ -131,8 +132,8 @@ def disorder(agents: list[SimulatedAgent], plan: JobPlan) -> str | None:
     coordinator = leaders[0].leadership.coordinator
     if coordinator is None or coordinator.job.phase is not Phase.RUNNING:
         return f"the job is not running: {alive}"
-    if {info.id for info in coordinator.job.agents} != {agent.id for agent in alive}:
-        return f"the job has {coordinator.job.agents}, and there are {alive}"
+    if {info.id for info in coordinator.job.nodes.agents.values()} != {agent.id for agent in alive}:
+        return f"the job has {[*coordinator.job.nodes.agents]}, and there are {alive}"
     places = [entry.assignment for agent in alive for entry in agent.running]
     wanted = NUM_WORKERS * min(len(alive), plan.max_nodes)
     if sorted(place.rank for place in places) != list(range(wanted)):

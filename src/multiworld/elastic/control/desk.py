@@ -312,7 +312,7 @@ class Desk:
         elif isinstance(question, Scale):
             num_nodes = question.nodes
             coordinator.decide(lambda job, now: job.scale(num_nodes, now))
-            there = len(coordinator.job.agents)
+            there = len(coordinator.job.nodes.agents)
             self._answer(number, Done(text=f"{num_nodes} hosts are to have ranks, of {there} that are there"))
         elif isinstance(question, Drain):
             self._drain(coordinator, number, question)

@@ -37,8 +37,8 @@ def status_of(
     pids: Mapping[str, int] | None = None,
 ) -> JobStatus:
     """Return all that is known of a job. ``now``, ``epoch_s`` and ``pids``: as ``Job.describe`` takes them."""
-    agents, draining = list_agents(job), set(job.draining)
-    node_ranks = {agent: node_rank for node_rank, agent in enumerate(job.active)}
+    agents, draining = list_agents(job), set(job.nodes.draining)
+    node_ranks = {agent: node_rank for node_rank, agent in enumerate(job.nodes.active)}
     index_of = {agent.id: index for index, agent in enumerate(agents)}
     workers = []
     for worker in sorted(job.describe(now, epoch_s=epoch_s, pids=pids), key=_by_rank):
@@ -53,13 +53,13 @@ def status_of(
     return JobStatus(
         job=run_id,
         phase=job.phase.value,
-        policy=job.policy.value,
+        policy=job.restarts.policy.value,
         generation=job.generation,
         term=term,
         coordinator=coordinator,
         page=page,
         nodes=NodeStatus(
-            min=job.plan.min_nodes, max=job.plan.max_nodes, wanted=job.wanted_nodes, active=len(job.active)
+            min=job.plan.min_nodes, max=job.plan.max_nodes, wanted=job.nodes.wanted, active=len(job.nodes.active)
         ),
         agents=tuple(
             AgentStatus(
@@ -88,8 +88,8 @@ def status_of(
 
 def list_agents(job: Job) -> list[AgentInfo]:
     """Return the agents as they are numbered for people: those with ranks in their order, then those that wait."""
-    by_id = {agent.id: agent for agent in job.agents}
-    active = [by_id.pop(agent) for agent in job.active if agent in by_id]
+    by_id = {agent.id: agent for agent in job.nodes.agents.values()}
+    active = [by_id.pop(agent) for agent in job.nodes.active if agent in by_id]
     return active + list(by_id.values())
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from ...wire.messages import Json
-from .job import JobPlan
 from .options import JobOptions
+from .plan import JobPlan
 
 __all__ = ["plan_of", "setting", "what_must_agree"]
 

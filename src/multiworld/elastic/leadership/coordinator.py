@@ -101,14 +101,14 @@ class Coordinator:
             generation=self.job.generation,
             store=self._store,
             members=tuple(members),
-            active=tuple(self.job.active),
-            wanted_nodes=self.job.wanted_nodes,
-            draining=tuple(self.job.draining),
-            signum=self.job.signum,
-            given_up=self.job.given_up,
-            known=tuple(self.job.active_agents),
+            active=tuple(self.job.nodes.active),
+            wanted_nodes=self.job.nodes.wanted,
+            draining=tuple(sorted(self.job.nodes.draining)),
+            signum=self.job.ending.signum,
+            given_up=self.job.ending.given_up,
+            known=tuple(self.job.nodes.active_agents),
             finished=tuple(self.job.finished),
-            uses_multiworld=self.job.uses_multiworld,
+            uses_multiworld=self.job.restarts.uses_multiworld,
             num_events=self.events.num_recorded,
         )
 
@@ -146,7 +146,7 @@ class Coordinator:
         agent_id = attach.agent.id
         ended = {report.worker for report in attach.workers if report.ended}
         workers = {report.worker for report in attach.workers} - ended
-        is_in_job = self.job.has(agent_id)  # else it was told to begin anew
+        is_in_job = agent_id in self.job.nodes.agents  # else it was told to begin anew
         return agent_id in self._attached and is_in_job and workers == self.job.running_on(agent_id) - ended
 
     def lose(self, agent_id: str, cause: str) -> None:

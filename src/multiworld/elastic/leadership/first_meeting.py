@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from ...process.facts import find_listener
 from ...wire.progress import ProgressThread
 from ...wire.waiting import pause
-from ..job.job import JobPlan
+from ..job.plan import JobPlan
 from ..rendezvous.base import Address, Advice, Rendezvous
 from .errors import MeetingError, MeetingPlaceError
 from .links import AgentLinks

@@ -159,7 +159,7 @@ class Followers:
     def _objection(self, info: AgentInfo) -> str | None:
         if info.node_rank is None:
             return None
-        agents = self._coordinator.job.agents
+        agents = self._coordinator.job.nodes.agents.values()
         twins = [each for each in agents if each.node_rank == info.node_rank and each.id != info.id]
         if twins:
             return f"--node-rank {info.node_rank} is taken by the agent on {twins[0].hostname}: give each host its own"

@@ -17,8 +17,9 @@ from ...world.peers import PeerInfo
 from ..agent.absence import Absence
 from ..agent.agent import Agent
 from ..job.actions import Interrupted, Order, Outcome, Report, Reset, RosterWanted, Runs
-from ..job.job import Job, JobPlan, Phase
+from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
+from ..job.plan import JobPlan
 from ..job.roster import Roster
 from ..rendezvous.base import Address, Rendezvous
 from .callers import Callers
@@ -175,8 +176,8 @@ class Leadership:
         num_come = None
         if self._term is not None:
             job = self._term.coordinator.job
-            if job.phase is Phase.GATHERING and len(job.agents) < self._terms.plan.min_nodes:
-                num_come = len(job.agents)
+            if job.phase is Phase.GATHERING and len(job.nodes.agents) < self._terms.plan.min_nodes:
+                num_come = len(job.nodes.agents)
         self._meeting.remind(num_come=num_come, is_searching=self.role is Role.SEARCHING)
 
     def _watch_the_clock(self) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 from ...wire.operation import drive
 from ...wire.progress import ProgressThread
 from ...wire.waiting import pause
-from ..job.job import JobPlan
+from ..job.plan import JobPlan
 from ..job.roster import Roster, RosterEntry
 from .callers import Callers
 from .election import has_quorum, line_of_succession, may_have_gone_on

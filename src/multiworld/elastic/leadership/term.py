@@ -11,8 +11,9 @@ from ...wire.messages import Json
 from ...wire.progress import ProgressThread
 from ..job.actions import Outcome
 from ..job.history import History
-from ..job.job import Job, JobPlan
+from ..job.job import Job
 from ..job.layout import AgentInfo
+from ..job.plan import JobPlan
 from ..job.roster import Roster
 from ..rendezvous.base import Address
 from .coordinator import Coordinator

@@ -102,5 +102,5 @@ class PageKeeper:
             last_number=coordinator.events.num_recorded,
             counts=dict(history.counts),
             began_at=self._began_at,
-            failures=latest_failures(coordinator.job.failures),
+            failures=latest_failures(coordinator.job.ending.failures),
         )

@@ -15,8 +15,8 @@ from multiworld.elastic.agent import held_worker
 from multiworld.elastic.agent.absence import Absence
 from multiworld.elastic.agent.held_worker import HeldWorker
 from multiworld.elastic.job.failure import FailureCause
-from multiworld.elastic.job.job import JobPlan
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.job.roster import Roster, RosterEntry
 from multiworld.elastic.leadership.election import Role, may_have_gone_on
 from multiworld.elastic.logs.pump import WorkerStreams

@@ -31,7 +31,8 @@ from multiworld.elastic.control.messages import (
 from multiworld.elastic.control.questions import ENDING
 from multiworld.elastic.job.actions import Die
 from multiworld.elastic.job.history import History
-from multiworld.elastic.job.job import Job, JobPlan
+from multiworld.elastic.job.job import Job
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.job.status import JobStatus
 from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.leadership.event_log import EventLog
@@ -281,7 +282,7 @@ def test_what_changes_something_is_not_asked_twice(host: Host) -> None:
     coordinator = host.coordinate()
     with pytest.raises(CallRefusedError, match="was lost before it answered"):
         wait_for(answer, 5.0)
-    assert not coordinator.job.draining
+    assert not coordinator.job.nodes.draining
 
 
 def test_that_there_is_no_coordinator_is_said_after_a_while(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from multiworld.elastic.control.messages import (
 )
 from multiworld.elastic.control.names import control_name, find_names, short_job
 from multiworld.elastic.control.questions import again, choose_agent, list_agents, status_of
-from multiworld.elastic.job.job import Job, JobPlan
+from multiworld.elastic.job.job import Job
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.job.status import JobStatus
 from multiworld.errors import MessageError
 from tests.unit.elastic.job.test_job import Hosts, agent, hosts

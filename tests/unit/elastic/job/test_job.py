@@ -26,10 +26,13 @@ from multiworld.elastic.job.actions import (
     WorkerReport,
 )
 from multiworld.elastic.job.assignment import Assignment
+from multiworld.elastic.job.ending import MAX_FAILURES
 from multiworld.elastic.job.failure import FailureCause, WorkerFailure
-from multiworld.elastic.job.job import LARGE_JOB, MAX_FAILURES, MAX_PLACES, Job, JobPlan, Phase
+from multiworld.elastic.job.job import LARGE_JOB, Job, Phase
 from multiworld.elastic.job.layout import AgentInfo
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
+from multiworld.elastic.job.placement import MAX_PLACES
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.job.roster import Roster, RosterEntry
 
 
@@ -112,7 +115,7 @@ class Hosts:
                 self.outcome = action.outcome
 
     def regroup(self, action: Regroup) -> None:
-        roles = {info.id: info.role for info in self.job.agents}
+        roles = {info.id: info.role for info in self.job.nodes.agents.values()}
         for worker, (host, place) in self.running.items():
             if host in action.agents:
                 self.running[worker] = (host, action.membership.renewed(place, roles[host]))
@@ -449,9 +452,9 @@ def take_over(some: Hosts, lost: str, *, expected: list[str]) -> Hosts:
         roster(
             expected,
             generation=some.job.generation,
-            active=some.job.active,
-            wanted_nodes=some.job.wanted_nodes,
-            draining=some.job.draining,
+            active=some.job.nodes.active,
+            wanted_nodes=some.job.nodes.wanted,
+            draining=sorted(some.job.nodes.draining),
             term=some.term,
         ),
         now=some.now,
@@ -484,7 +487,7 @@ def test_a_coordinator_that_takes_over_waits_for_agents_and_gives_up_those_that_
     after.attach(agent("b"), *reports_of(after, "b"))
     assert after.job.phase is Phase.RESUMING
     after.pass_time(3.0)
-    assert after.job.active == ["b"]
+    assert after.job.nodes.active == ["b"]
 
 
 def test_a_plain_program_that_lost_a_host_with_its_coordinator_is_started_again() -> None:
@@ -519,8 +522,8 @@ def test_a_drained_host_leaves_the_others_running(ends_well: bool) -> None:
     assert some.ranks == {0: "a", 1: "a", 2: "c", 3: "c"}
     assert some.running.keys() <= before.keys()
     assert some.released == ["b"]
-    assert some.job.active == ["a", "c"]
-    assert [each.id for each in some.job.agents] == ["a", "c"]
+    assert some.job.nodes.active == ["a", "c"]
+    assert [each.id for each in some.job.nodes.agents.values()] == ["a", "c"]
     assert some.job.next_deadline() is None
     for worker in list(some.running):
         some.exit(worker, 0)
@@ -546,11 +549,11 @@ def test_a_host_is_released_only_when_its_last_worker_has_ended() -> None:
     assert (stop.agent, stop.signum, stop.grace_s) == ("b", signal.SIGTERM, 30.0)
     first, second = stop.workers
     some.exit(first, 0)
-    assert some.job.active == ["a", "b"]
+    assert some.job.nodes.active == ["a", "b"]
     assert some.job.next_deadline() is None, "nothing is to be started where workers end"
     assert not some.released
     some.exit(second, -15)
-    assert some.job.active == ["a"]
+    assert some.job.nodes.active == ["a"]
     assert some.released == ["b"]
 
 
@@ -590,7 +593,7 @@ def test_a_drain_goes_on_under_the_next_coordinator() -> None:
     some = Hosts(job, running=before.running)
     some.attach(agent("a"), *reports_of(before, "a"))
     some.attach(agent("b"), *reports_of(before, "b"))
-    assert job.active == ["a"]
+    assert job.nodes.active == ["a"]
     assert some.released == ["b"]
     assert some.ranks == {0: "a", 1: "a"}
 
@@ -601,9 +604,9 @@ def test_scaling_down_keeps_the_last_hosts_waiting_and_scaling_up_takes_them_in_
         some.attach(agent(name))
     some.carry_out(some.job.scale(1, some.now))
     assert some.ranks == {0: "a", 1: "a"}
-    assert [each.id for each in some.job.agents] == ["a", "b", "c"]
+    assert [each.id for each in some.job.nodes.agents.values()] == ["a", "b", "c"]
     some.pass_time(60.0)
-    assert some.job.active == ["a"]
+    assert some.job.nodes.active == ["a"]
     some.carry_out(some.job.scale(2, some.now))
     assert some.ranks == {0: "a", 1: "a", 2: "b", 3: "b"}
     assert not some.released
@@ -787,7 +790,9 @@ def test_a_job_that_was_ending_ends_under_the_next_coordinator_too(how: str) -> 
         assert some.job.worker_exited("a", some.at(0), 1, None, some.now)
     job = Job.resume(
         some.job.plan,
-        roster(["b"], generation=1, active=["a", "b"], signum=some.job.signum, given_up=some.job.given_up),
+        roster(
+            ["b"], generation=1, active=["a", "b"], signum=some.job.ending.signum, given_up=some.job.ending.given_up
+        ),
         now=0.0,
     )
     after = Hosts(job, running={each: place for each, place in some.running.items() if place[0] == "b"}, greets=True)
@@ -975,9 +980,9 @@ def test_an_agent_that_was_told_only_of_finished_hosts_goes_on_without_running_t
     told = roster(
         ["a", "b", "c"],
         generation=1,
-        active=before.job.active,
+        active=before.job.nodes.active,
         finished=before.job.finished,
-        known=before.job.active_agents,
+        known=before.job.nodes.active_agents,
     ).abridged()
     assert [info.id for info in told.known] == ["c"]
     job = Job.resume(before.job.plan, told, now=0.0, dead={"b", "c"})

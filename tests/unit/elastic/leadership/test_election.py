@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.elastic.job import free_port
 from multiworld.elastic.job.actions import Runs
-from multiworld.elastic.job.job import JobPlan
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.leadership.election import Role, RoleChange, advance
 from multiworld.testing.deadlines import wait_until
 from multiworld.wire.transitions import InvalidTransitionError

@@ -25,8 +25,9 @@ from multiworld.elastic.job.actions import (
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.failure import FailureCause, WorkerFailure
 from multiworld.elastic.job.history import Event, History
-from multiworld.elastic.job.job import Job, JobPlan
+from multiworld.elastic.job.job import Job
 from multiworld.elastic.job.layout import AgentInfo
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.job.roster import Roster, RosterChange, RosterEntry
 from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.leadership.event_log import EventLog

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from benchmarks.elastic.job import free_port
-from multiworld.elastic.job.job import JobPlan
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
+from multiworld.elastic.job.plan import JobPlan
 from multiworld.elastic.leadership.election import Role
 from multiworld.testing.deadlines import wait_until
 from tests.unit.elastic.simulated_agents import LEASE_S, SimulatedAgent, disorder

@@ -1,0 +1,82 @@
+"""Decide which workers are started now, and which are told of another place. Pure."""
+
+from __future__ import annotations
+
+import itertools
+
+from .actions import Action, Reassign, Regroup, Start
+from .layout import Layout, Slot
+from .nodes import Nodes
+from .posts import Post, Posts, PostState
+from .restart import Restarts
+
+__all__ = ["MAX_PLACES", "Placement"]
+
+MAX_PLACES = 128  # that are given out in one decision: the next one follows when the coordinator has listened
+
+
+class Placement:
+    """Gives the workers of one job their places, some of them at a time. ``term``: of its coordinator."""
+
+    def __init__(self, nodes: Nodes, posts: Posts, restarts: Restarts, *, term: int) -> None:
+        self._nodes, self._posts, self._restarts, self._term = nodes, posts, restarts, term
+        self._ids = itertools.count(1)
+        self._layout: Layout | None = None  # the last
+        self.is_told = True
+        """Whether running workers know of their places in it."""
+
+    def waiting(self) -> list[tuple[Slot, Post]]:
+        """Return what is to be started."""
+        leaving = self._leaving() if self._posts.idle() else set()
+        return [(slot, post) for slot, post in self._posts.idle().items() if slot.agent not in leaving]
+
+    def go_on(self, generation: int, master: tuple[str, int], now: float) -> list[Action]:
+        """Start what is due, and tell running workers of places that changed. ``master``: the generation's store."""
+        agents = self._nodes.active_agents
+        if self._layout is None or not self._layout.is_of(agents, generation=generation, master=master):
+            self._layout = Layout(agents, generation=generation, master=master)
+            self.is_told = False
+        actions = [] if self.is_told else self._tell(self._layout)
+        due = [slot for slot, post in self.waiting() if post.not_before <= now]
+        for slot in due[: max(0, MAX_PLACES - len(actions))]:
+            worker = self._posts[slot]
+            worker.id = f"{self._term}.{next(self._ids)}"
+            worker.assignment = self._layout.assignment(slot, restarts=self._restarts.count(slot))
+            worker.membership = self._layout.membership
+            worker.started_at = now
+            worker.worlds = frozenset()
+            self._posts.change(slot, PostState.RUNNING)
+            actions.append(Start(agent=slot.agent, worker=worker.id, assignment=worker.assignment))
+        return actions
+
+    def _leaving(self) -> set[str]:
+        return self._nodes.leaving(self._posts.succeeded())
+
+    def _tell(self, layout: Layout) -> list[Action]:
+        """Tell the workers that run where they are now. All of one host at once: no two may have the same rank."""
+        actions: list[Action] = []
+        regrouped: list[str] = []
+        membership, leaving = layout.membership, self._leaving()
+        for agent in [agent for agent in self._nodes.active if agent not in leaving]:
+            posts = self._posts.on(agent).values()
+            outdated = [post for post in posts if post.state is PostState.RUNNING and post.membership is not membership]
+            if not outdated:
+                continue
+            if layout.have_moved(agent, [post.told() for post in outdated]):
+                actions += [self._move(agent, post, layout) for post in outdated]
+            elif not all(post.is_of(membership) for post in outdated):
+                regrouped.append(agent)
+            for post in outdated:
+                post.membership = membership
+            if len(actions) >= MAX_PLACES:
+                break
+        else:
+            self.is_told = True
+        if regrouped:
+            actions.append(Regroup(agents=tuple(regrouped), membership=membership))
+        return actions
+
+    def _move(self, agent: str, post: Post, layout: Layout) -> Reassign:
+        before = post.told()
+        post.assignment = layout.assignment(Slot(agent, before.local_rank), restarts=before.restarts)
+        return Reassign(agent=agent, worker=post.id, assignment=post.assignment)
