@@ -1,8 +1,8 @@
 """Workers that are forked from a process which has imported torch already: the import is most of a short test's work.
 
 They are processes as others are: real children of the test's process, in process groups of their own, that end as any
-interpreter does. A worker that wants another environment or directory is started as a new interpreter, and so are all
-of modules marked ``cold``: those about how workers start.
+interpreter does. A worker that wants another variable of those that an interpreter reads at its start gets a new one,
+and so do all of modules marked ``cold``: those about how workers start. The nursery forks ``warm_programs``, too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from multiworld.process.spawn.forking import adopt_orphans, fork, is_adopting_orphans
 from multiworld.testing.hosts import NAMESPACES
 from multiworld.testing.worker_process import ChildProcess, Ends
+from tests.warm_programs import Program, become_program, read_at_start
 
 __all__ = ["Nursery", "serve"]
 
@@ -31,10 +34,16 @@ PRELOADED = (
     "multiworld.testing.worker",
     "multiworld.testing.member_program",
     "multiworld.testing.channel_conformance.member",
+    "multiworld.cli.job_end",
+    "multiworld.cli.main",
+    "multiworld.cli.serve",
+    "multiworld.elastic.launch.launcher",
+    "multiworld.serving.launch",
 )
 USUAL_ENV = {"PYTHONUNBUFFERED": "1"}  # besides that of the tests
 CLONE_NEWNET = 0x40000000
 PID_BYTES = 8
+ORDER_BYTES = 128 * 1024
 NUM_ENDS = len(Ends._fields)
 
 
@@ -43,7 +52,8 @@ class Nursery:
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._env, self._cwd = _environment(), os.getcwd()
+        self._env = dict(os.environ)
+        self._lock = threading.Lock()  # guards the channel, and that orphans are adopted
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"from tests.warm_workers import serve; serve({theirs.fileno()})"],
             stdin=subprocess.DEVNULL,
@@ -56,24 +66,30 @@ class Nursery:
         self, ends: Ends, name: str, target: str, *, netns: str | None, env: Mapping[str, str], cwd: str | None
     ) -> ChildProcess:
         """Do what ``ChildProcess`` does."""
-        is_usual = cwd is None and env.items() <= USUAL_ENV.items()
-        if is_usual and _environment() == self._env and os.getcwd() == self._cwd:
-            return ForkedChild(self._fork(ends, name, target, netns))
-        return ChildProcess(ends, name, target, netns=netns, env=env, cwd=cwd)
+        whole = {**os.environ, **USUAL_ENV, **env}
+        if read_at_start(whole) != read_at_start(self._env):
+            return ChildProcess(ends, name, target, netns=netns, env=env, cwd=cwd)
+        worker = {"name": name, "target": target, "netns": netns, "env": whole, "cwd": cwd or os.getcwd()}
+        return ForkedChild(self._fork({"worker": worker}, ends))
+
+    def fork_program(self, program: Program, ends: Sequence[int]) -> int:
+        """Return the pid of the program, which is our child: see ``warm_programs``."""
+        return self._fork({"program": asdict(program)}, ends)
 
     def close(self) -> None:
         self._channel.close()
         self._process.wait()
 
-    def _fork(self, ends: Ends, name: str, target: str, netns: str | None) -> int:
+    def _fork(self, order: Mapping[str, Any], ends: Sequence[int]) -> int:
         """Adopt orphans for that moment only: a test may have some of its own, and look at what becomes of them."""
-        adopted_before = is_adopting_orphans()
-        adopt_orphans(True)
-        try:
-            socket.send_fds(self._channel, [json.dumps([name, target, netns]).encode()], list(ends))
-            answer = self._channel.recv(PID_BYTES)
-        finally:
-            adopt_orphans(adopted_before)
+        with self._lock:
+            adopted_before = is_adopting_orphans()
+            adopt_orphans(True)
+            try:
+                socket.send_fds(self._channel, [json.dumps(order).encode()], list(ends))
+                answer = self._channel.recv(PID_BYTES)
+            finally:
+                adopt_orphans(adopted_before)
         if not answer:
             raise ConnectionResetError("the process that forks workers has ended")
         return int.from_bytes(answer, "little")
@@ -99,11 +115,6 @@ class _Adopted:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def _environment() -> dict[str, str]:
-    """Return what makes a difference to a worker."""
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-
-
 def serve(channel_fd: int) -> None:
     """Fork workers until the tests end; in a worker, return once it has done its job, so that its interpreter ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the tests, which end this process
@@ -112,12 +123,15 @@ def serve(channel_fd: int) -> None:
     gc.freeze()  # else each worker looks through all of it, and copies it by that
     channel = socket.socket(fileno=channel_fd)
     while True:
-        content, fds, _, _ = socket.recv_fds(channel, 65536, NUM_ENDS)
+        content, fds, _, _ = socket.recv_fds(channel, ORDER_BYTES, NUM_ENDS)
         if not content:
             return
         if (answer := _hatch()) is None:
             channel.close()
-            _become_worker(Ends(*fds), *json.loads(content))
+            order = json.loads(content)
+            if "program" in order:
+                become_program(Program(**order["program"]), fds, sys.path[1:])
+            _become_worker(Ends(*fds), **order["worker"])
             return
         for fd in fds:
             os.close(fd)
@@ -143,9 +157,12 @@ def _hatch() -> bytes | None:
     return answer
 
 
-def _become_worker(ends: Ends, name: str, target: str, netns: str | None) -> None:
+def _become_worker(ends: Ends, name: str, target: str, netns: str | None, env: Mapping[str, str], cwd: str) -> None:
     from multiworld.testing.worker import main
 
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
     for fd, output in ((ends.stdout_fd, 1), (ends.stderr_fd, 2)):
         os.dup2(fd, output)
         os.close(fd)

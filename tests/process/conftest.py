@@ -7,13 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from multiworld.testing import worker_group
+from tests import warm_programs
 from tests.warm_workers import Nursery
 
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     nursery = Nursery()
+    warm_programs.fork_by(nursery.fork_program)
     yield nursery
+    warm_programs.fork_by(None)
     nursery.close()
 
 
