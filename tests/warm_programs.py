@@ -112,14 +112,17 @@ def run(
     timeout: float | None = None,
     check: bool = False,
     capture_output: bool = False,
+    input: str | None = None,  # noqa: A002
     **how: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Do what ``subprocess.run`` does for text."""
     if capture_output:
         how.update(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if input is not None:
+        how["stdin"] = subprocess.PIPE
     with Popen(command, **how) as process:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            output, errors = process.communicate(input, timeout)
         except BaseException:
             process.kill()
             raise

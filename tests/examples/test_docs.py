@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import Worker, WorkerGroup, wait_until
+from tests import warm_programs
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -99,7 +100,7 @@ def test_a_function_is_launched_as_the_page_on_torchrun_says(tmp_path: Path) -> 
     (code,) = (code for name, code in code_blocks(ROOT / "docs/migrating-from-torchrun.md") if name == "functions.py")
     path = tmp_path / "functions.py"
     path.write_text(code)
-    ran = subprocess.run([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    ran = warm_programs.run([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     (shown,) = re.findall(r"print\(.*#(.*)$", code, re.MULTILINE)
     assert ran.stdout.strip() == shown.strip()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import WorkerGroup, wait_until
+from tests import warm_programs
 from tests.examples.test_docs import ROOT, code_block, code_blocks
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120), pytest.mark.usefixtures("no_leaks")]
@@ -74,7 +75,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     (tmp_path / "generate.py").write_text(code_block("docs/serving.md", "Generator(served)"))
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
     programs = [
-        subprocess.Popen([sys.executable, name], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+        warm_programs.Popen([sys.executable, name], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
         for name in ("deploy.py", "generate.py")
     ]
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from multiworld.testing import WorkerGroup
 from multiworld.testing.channel_conformance import CHECKS
+from tests import warm_programs
 from tests.examples.test_docs import ROOT, code_blocks, program
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -48,6 +48,6 @@ def test_the_conformance_test_of_a_channel_of_ones_own(tmp_path: Path) -> None:
         (tmp_path / title).write_text(code)
     collect = ["-q", "-p", "no:cacheprovider", "--collect-only"]
     command = [sys.executable, "-m", "pytest", *collect, "test_unix_channel.py"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+    ran = warm_programs.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.count("test_unix_channel.py::TestUnixChannel::test_") == len(CHECKS)

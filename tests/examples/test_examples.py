@@ -14,6 +14,7 @@ import pytest
 
 from multiworld.testing import WorkerGroup
 from multiworld.testing.deadlines import wait_until
+from tests import warm_programs
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXPECTED = {
@@ -88,7 +89,7 @@ def _free_ports(count: int) -> list[int]:
 
 def test_the_example_for_the_launcher_loses_no_step_when_a_worker_is_killed() -> None:
     command = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", str(FOLDER / LAUNCHED), "30", "0.05"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = warm_programs.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     lines: list[str] = []
     try:
@@ -122,7 +123,7 @@ def test_training_goes_on_after_a_loss_where_nothing_is_compiled() -> None:
 
 
 def _run(name: str) -> None:
-    process = subprocess.Popen(
+    process = warm_programs.Popen(
         [sys.executable, FOLDER / name],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -12,18 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from multiworld.testing.deadlines import scaled
+from tests import warm_programs
 
 __all__ = ["Demo", "start_demo", "started_demos", "still_run"]
-
-PROGRAM = "import sys; from multiworld.cli.main import main; sys.exit(main())"
 
 
 class Demo:
     """A running ``multiworld demo`` with its output, and all the processes that it has started so far."""
 
     def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "demo", *arguments],
+        self.process = warm_programs.Popen(
+            [sys.executable, "-m", "multiworld", "demo", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 
 from multiworld.testing import scaled
+from tests import warm_programs
 
 pytestmark = pytest.mark.process
 
-PROGRAM = "import sys; from multiworld.cli.main import main; sys.exit(main(sys.argv[1:]))"
-WARM_PROGRAM = """
-import sys
-from multiworld.cli.main import main
-from multiworld.testing import worker_group
-from tests.warm_workers import Nursery
-
-nursery = Nursery()
-worker_group.ChildProcess = nursery.start
-status = main(sys.argv[1:])
-nursery.close()
-sys.exit(status)
-"""
+PROGRAM = ["-c", "import sys; from multiworld.cli.main import main; sys.exit(main(sys.argv[1:]))"]
+WARM_PROGRAM = ["-m", "tests.process.warm_bench"]
 
 
-def _bench(*arguments: str, backends: tuple[str, ...], program: str = WARM_PROGRAM) -> dict[str, dict[str, Any]]:
+def _bench(*arguments: str, backends: tuple[str, ...], program: list[str] = WARM_PROGRAM) -> dict[str, dict[str, Any]]:
     """Run quickly, with workers that are forked; return the lines of all sections by name."""
     options = ["--quick", "--rounds", "1", "--trials", "1", "--json", "-"]
     options += [word for backend in backends for word in ("--backend", backend)]
-    command = [sys.executable, "-c", program, "bench", *arguments, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(170), check=False)
+    command = [sys.executable, *program, "bench", *arguments, *options]
+    done = warm_programs.run(command, capture_output=True, text=True, timeout=scaled(170), check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["quick"]

@@ -18,6 +18,7 @@ from urllib.request import urlopen
 import pytest
 
 from multiworld.cli.main import main
+from tests import warm_programs
 
 PROGRAM = """
 import os, signal, sys
@@ -26,7 +27,6 @@ print("works as rank", os.environ["RANK"], flush=True)
 while True:
     signal.pause()
 """
-START = "import sys; from multiworld.cli.main import main; sys.exit(main())"
 TOKEN = "a token for these tests"
 TIMEOUT_S = 30
 
@@ -50,11 +50,11 @@ def multiworld(*arguments: str, token: str | None = None) -> Told:
 
 def start(*arguments: str, token: str | None = None) -> subprocess.Popen[str]:
     """Start a command whose lines are read."""
-    command = [sys.executable, "-c", START, *arguments]
+    command = [sys.executable, "-m", "multiworld", *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "MULTIWORLD_TOKEN"}
     if token is not None:
         environment["MULTIWORLD_TOKEN"] = token
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    return warm_programs.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import torch
 import multiworld as mw
 import multiworld.distributed as dist
 from multiworld.testing import Worker, WorkerGroup, scaled, wait_until
+from tests import warm_programs
 from tests.bounds import KILL_S
 from tests.process import distributed_programs as programs
 from tests.process.one_process import in_thread
@@ -92,15 +93,15 @@ def test_the_launcher_gives_place_and_store(tmp_path: Path, command: str) -> Non
         words = ["-m", "multiworld.run", "--nproc-per-node", "3", "--no-page", "--max-restarts", "1", str(path), "die"]
     else:
         words = [
-            "-c",
-            "import sys; from multiworld.cli.main import main; sys.exit(main())",
+            "-m",
+            "multiworld",
             "exec",
             "-n",
             "3",
             sys.executable,
             str(path),
         ]
-    done = subprocess.run(
+    done = warm_programs.run(
         [sys.executable, *words],
         capture_output=True,
         text=True,

@@ -31,6 +31,7 @@ from multiworld.testing import scaled, wait_until
 from multiworld.wire.operation import drive
 from multiworld.wire.progress import ProgressThread
 from multiworld.wire.waiting import wait_blocking
+from tests import warm_programs
 
 CONTROL = shutil.which("etcdctl")
 KEY = "multiworld/job/coordinator"
@@ -81,7 +82,7 @@ class Agent:
         conf = "lease_ttl=2,last_call_timeout=0.5,join_timeout=20"
         endpoint = ["--rdzv-backend", "etcd", "--rdzv-endpoint", f"127.0.0.1:{etcd.port}", "--rdzv-id", "job"]
         options = [*endpoint, "--rdzv-conf", conf, "--nnodes", "2:3", *arguments, "--no-python"]
-        self.process = subprocess.Popen(
+        self.process = warm_programs.Popen(
             [sys.executable, "-m", "multiworld.run", *options, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

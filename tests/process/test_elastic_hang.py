@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm_programs
+
 pytestmark = pytest.mark.process
 
 HANGING = """
@@ -39,7 +41,7 @@ def test_a_worker_that_makes_no_progress_is_replaced_and_its_stacks_are_in_its_l
     program.write_text(textwrap.dedent(HANGING))
     options = ["--progress-timeout=1", "--restart=worker", "--max-restarts=1", "--redirects=3", f"--log-dir={tmp_path}"]
     command = [sys.executable, "-m", "multiworld.run", *options, str(program)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=40)
+    done = warm_programs.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=40)
     assert done.returncode == 0, done.stderr
     assert "rank 0 failed: made no progress" in done.stderr
     (stacks,) = tmp_path.glob("*/attempt_0/0/stderr.log")
@@ -52,7 +54,7 @@ def test_a_job_is_given_up_for_a_worker_that_sleeps_in_the_kernel_as_torchruns_v
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(IN_THE_KERNEL))
     command = [sys.executable, "-m", "multiworld.run", "--max-restarts=3", str(program)]
-    done = subprocess.run(
+    done = warm_programs.run(
         command,
         env={**os.environ, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "0.5"},
         stdin=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from multiworld.testing import wait_until
 from multiworld.world.procfs import process_sessions
+from tests import warm_programs
 
 WAIT_S = 10.0
 WORKER = "sleep 600 & echo same $!; timeout 600 sleep 600 & echo other $!; setsid sleep 600 & echo daemon $!; wait"
@@ -27,7 +28,7 @@ if not once.exists():
 @contextmanager
 def job(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "multiworld.run", "--no-page", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with warm_programs.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
         finally:
@@ -73,6 +74,6 @@ def test_a_fork_server_that_is_killed_while_it_imports_is_followed_by_one_that_s
     (tmp_path / "dies_once.py").write_text(DIES_ONCE)
     (tmp_path / "program.py").write_text("import sys; print('dies_once' in sys.modules)")
     command = [sys.executable, "-m", "multiworld.run", "--no-page", "--preload", "dies_once", "program.py"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=50)
+    done = warm_programs.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=50)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     assert "the process that starts workers is lost (the fork server was killed by SIGKILL)" in done.stderr

@@ -18,6 +18,7 @@ import pytest
 
 from benchmarks.elastic.job import free_port
 from multiworld.testing import scaled, wait_until
+from tests import warm_programs
 
 pytestmark = pytest.mark.process
 
@@ -71,7 +72,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_workers_that_overrun_their_timers_are_ended_as_they_asked_for_and_started_again(tmp_path: Path) -> None:
     environment = {**os.environ, "TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TMPDIR": str(tmp_path)}
     command = launcher("--nproc-per-node=2", "--redirects=3", f"--log-dir={tmp_path}/logs", program(tmp_path, TIMED))
-    done = subprocess.run(
+    done = warm_programs.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=40, env=environment
     )
     assert done.returncode == 0, done.stderr
@@ -107,9 +108,9 @@ def test_an_agent_whose_console_takes_nothing_keeps_its_place_and_starts_its_wor
         told = [map(int, path.read_text().split()) for path in tmp_path.glob(f"*.{restarts}")]
         return {agent: pid for pid, agent in told}
 
-    mute = subprocess.Popen(command, env=environment, stdout=write_fd, stderr=write_fd)
+    mute = warm_programs.Popen(command, env=environment, stdout=write_fd, stderr=write_fd)
     until(coordinates)  # so it is this one that tells what happens
-    other = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    other = warm_programs.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     console = os.fdopen(read_fd, "rb")
     shown: list[str] = []
     reader = threading.Thread(target=lambda: shown.append(console.read().decode()))

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import wait_until
+from tests import warm_programs
 
-EXEC = [sys.executable, "-c", "import sys; from multiworld.cli.main import main; sys.exit(main())", "exec"]
+EXEC = [sys.executable, "-m", "multiworld", "exec"]
 SSH = """\
 #!/bin/sh
 # Stands for ssh: runs the command line here, and cannot resolve one name.
@@ -48,7 +49,7 @@ def test_ranks_on_two_hosts_make_one_job_in_one_directory_and_ctrl_c_ends_them(s
     show = 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK $(pwd) $GREETING ${HIDDEN-no}" > "new$RANK"; mv "new$RANK" "told$RANK"'
     heed, wait = 'trap "touch ended$RANK; exit" TERM', "while :; do sleep 0.1; done"  # in place before it is told
     hosts = ["-n", "3", "--hosts", "127.0.0.1,127.0.0.2:2", "--ssh", ssh]
-    running = subprocess.Popen(
+    running = warm_programs.Popen(
         [*EXEC, *hosts, "-x", "GREETING=a b", "sh", "-c", f"{heed}; {show}; {wait}"],
         cwd=tmp_path,
         env={**os.environ, "HIDDEN": "1"},
@@ -73,7 +74,7 @@ def test_ranks_on_two_hosts_make_one_job_in_one_directory_and_ctrl_c_ends_them(s
 
 def test_a_host_that_cannot_be_reached_ends_the_job_with_one_line(ssh: str, tmp_path: Path) -> None:
     far_end = _script(tmp_path / "python", ENDS_WITH_INPUT)
-    ran = subprocess.run(
+    ran = warm_programs.run(
         [*EXEC, "--hosts", "127.0.0.1,nosuch", "--ssh", ssh, "--python", far_end, "true"],
         capture_output=True,
         text=True,
@@ -91,7 +92,7 @@ def test_a_host_that_cannot_be_reached_ends_the_job_with_one_line(ssh: str, tmp_
 def test_this_host_takes_part_without_ssh_and_errors_speak_of_exec(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     _script(tmp_path / "bin" / "ssh", SSH.replace("host=$1\n", 'echo "$2" > asked; shift\nhost=$1\n'))
-    ran = subprocess.run(
+    ran = warm_programs.run(
         [*EXEC, "--hosts", f"{socket.gethostname()},far.invalid", "sh", "-c", 'exit "$RANK"'],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
@@ -107,7 +108,7 @@ def test_this_host_takes_part_without_ssh_and_errors_speak_of_exec(tmp_path: Pat
 
 def test_a_far_end_without_the_directory_says_so_and_starts_nothing(tmp_path: Path) -> None:
     order = {"host": "a", "directory": str(tmp_path / "nosuch"), "variables": {}, "arguments": ["--no-python", "true"]}
-    ran = subprocess.run(
+    ran = warm_programs.run(
         [sys.executable, "-m", "multiworld.elastic.remote_agent"],
         input=json.dumps(order) + "\n",
         capture_output=True,

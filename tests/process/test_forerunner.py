@@ -7,7 +7,6 @@ import importlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 import multiworld.manager
 from multiworld.testing import Worker, WorkerGroup, scaled, wait_until
+from tests import warm_programs
 from tests.bounds import KILL_S
 
 pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.timeout(scaled(180))]
@@ -185,7 +185,7 @@ def test_a_removed_world_ends_as_left_for_its_peers_with_all_that_was_sent() -> 
 
 def test_spawned_workers_that_never_clean_up_serve_a_leader_that_kills_one() -> None:
     ports = free_ports(2)
-    done = subprocess.run(
+    done = warm_programs.run(
         [sys.executable, str(PROGRAMS / "spawner.py"), "--ports", *map(str, ports)],
         capture_output=True,
         text=True,

@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 from multiworld.testing import scaled
+from tests import warm_programs
 from tests.unit.lanes import ENDS
 
 
 def test_no_bell_is_lost_between_two_processes() -> None:
-    process = subprocess.run(
+    process = warm_programs.run(
         [sys.executable, "-m", "tests.process.lane_race"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from examples.train_ddp import batch, loss_of, make_model
+from tests import warm_programs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, KILL_AT, CHECKPOINT = 20, 13, 10
@@ -34,7 +34,7 @@ def train(name: str, *options: str) -> tuple[list[Life], list[float]]:
     """Run an example in which rank 1 kills itself; return its lives in order, and what the ranks' losses were."""
     run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", str(EXAMPLES / name)]
     command = [*run, f"--steps={STEPS}", "--pause-s=0", f"--kill-at={KILL_AT}", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    ended = warm_programs.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = [match.groups() for match in BEGUN.finditer(ended.stdout)]
     lives = [Life(int(rank), int(pid), int(step), int(again) if again else None) for rank, pid, step, again in found]

@@ -23,6 +23,7 @@ from multiworld.elastic.agent.master_store import MasterStore
 from multiworld.elastic.launch.launcher import JobError
 from multiworld.run import main
 from multiworld.testing import scaled
+from tests import warm_programs
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_leaks")]
 
@@ -227,7 +228,7 @@ def test_an_address_at_which_nobody_may_listen_is_named_at_once(program: Path, m
 def test_agents_of_two_hosts_meet_at_the_endpoint(program: Path, out: Path) -> None:
     options = ["--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
     command = [sys.executable, "-m", "multiworld.run", *options, "--rdzv-id=two", str(program), str(out)]
-    agents = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(2)]
+    agents = [warm_programs.Popen(command, stdin=subprocess.DEVNULL) for _ in range(2)]
     try:
         assert [agent.wait(40) for agent in agents] == [0, 0]
     finally:

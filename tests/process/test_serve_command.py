@@ -22,6 +22,7 @@ import pytest
 
 from multiworld.process.facts import catches_signal
 from multiworld.testing.deadlines import wait_until
+from tests import warm_programs
 
 pytestmark = pytest.mark.process
 
@@ -83,7 +84,7 @@ class Deployment:
         return (self.folder / "log").read_text()
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return warm_programs.run(
             [*COMMAND, *arguments], env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=60
         )
 

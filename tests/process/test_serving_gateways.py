@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from multiworld.testing.deadlines import wait_until
+from tests import warm_programs
 from tests.unit.exposition import check_with_promtool, checked_samples
 
 pytestmark = pytest.mark.process
@@ -40,7 +41,7 @@ class Served:
         (folder / "app.py").write_text(APP)
         self._log = folder / "log"
         with self._log.open("w+b") as log:
-            self._process = subprocess.Popen(
+            self._process = warm_programs.Popen(
                 [*COMMAND, "app.py:pipeline", "--gateways", "2", "--port", "0"],
                 cwd=folder,
                 env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from multiworld.serving.flow.routing import rendezvous
 from multiworld.serving.generation import Alone, Generator
 from multiworld.serving.generation.gpt import Gpt, GptConfig, GptStage
 from multiworld.testing.deadlines import scaled
+from tests import warm_programs
 
 pytestmark = pytest.mark.process
 
@@ -135,7 +135,7 @@ async def test_each_text_is_of_the_old_weights_up_to_a_token_and_of_the_new_ones
 @pytest.mark.timeout(scaled(120.0))
 def test_the_example_writes_the_same_text_when_a_replica_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE), "def ", "--kill", "--steps", "2", "--tokens", "80"]
-    result = subprocess.run(
+    result = warm_programs.run(
         [*command, "--weights", str(tmp_path / "gpt.pt")], capture_output=True, text=True, timeout=scaled(100.0)
     )
     assert result.returncode == 0, result.stderr
