@@ -8,13 +8,17 @@ read when an interpreter starts, gets a new interpreter. Tests about how a comma
 
 from __future__ import annotations
 
+import builtins
+import fcntl
 import inspect
 import os
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,14 +26,16 @@ from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.fresh import become_fresh, reset_signals, take_descriptors
 from multiworld.process.spawn.python_program import prepare, run_to_the_end
 
-__all__ = ["Popen", "Program", "become_program", "fork_by", "read_at_start", "run"]
+__all__ = ["DEVNULL", "Popen", "Program", "become_program", "fork_by", "read_at_start", "run"]
 
 CONSOLE_SCRIPT = str(Path(sys.executable).with_name("multiworld"))
 READ_AT_START = ("PYTHON", "LD_", "LANG", "LC_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "MULTIWORLD_NATIVE")
 """How variables begin that an interpreter, or a library that torch loads, reads once."""
 UNBUFFERED = "PYTHONUNBUFFERED"
+CODE = "code"  # that ``python -c`` runs: a kind of program besides those of ``EntrypointKind``
+DEVNULL = subprocess.DEVNULL
 Fork = Callable[["Program", Sequence[int]], int]
-"""Forks a program that gets three descriptors as its standard ones. Returns the pid of what is then our child."""
+"""Forks a program with these descriptors: the standard ones, then those passed. Returns the pid of our new child."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,8 @@ class Program:
     leads_session: bool
     ignored: Sequence[int]
     """The signals that its parent ignores."""
+    passed: Sequence[int]
+    """The numbers of the descriptors that it has besides the standard ones."""
 
 
 def read_at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -56,16 +64,37 @@ def become_program(program: Program, ends: Sequence[int], base_path: Sequence[st
     if program.leads_session:
         os.setsid()
     reset_signals(frozenset(program.ignored))
-    stdin_fd, stdout_fd, stderr_fd = ends
-    os.dup2(stdin_fd, 0)
-    os.close(stdin_fd)
-    take_descriptors(stdout_fd, stderr_fd, reads_stdin=True)
+    _take_descriptors(program, ends)
     os.chdir(program.cwd)
     become_fresh(program.env, None)
     if not program.env.get(UNBUFFERED):
         _buffer_output()
-    entrypoint = Entrypoint(kind=EntrypointKind(program.kind), target=program.target)
-    run_to_the_end(prepare(entrypoint, program.arguments, base_path), announce=lambda: None)
+    run_to_the_end(_prepare(program, base_path), announce=lambda: None)
+
+
+def _take_descriptors(program: Program, ends: Sequence[int]) -> None:
+    stdin_fd, stdout_fd, stderr_fd, *passed = ends
+    above_all = max(program.passed, default=2) + 1
+    lifted = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above_all) for fd in passed]
+    for fd in passed:
+        os.close(fd)
+    os.dup2(stdin_fd, 0)
+    os.close(stdin_fd)
+    take_descriptors(stdout_fd, stderr_fd, reads_stdin=True)
+    for fd, number in zip(lifted, program.passed, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _prepare(program: Program, base_path: Sequence[str]) -> Callable[[], object]:
+    if program.kind != CODE:
+        entrypoint = Entrypoint(kind=EntrypointKind(program.kind), target=program.target)
+        return prepare(entrypoint, program.arguments, base_path)
+    sys.path[:] = ["", *base_path]
+    sys.argv[:] = ["-c", *program.arguments]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins)
+    return partial(exec, compile(program.target, "<string>", "exec", dont_inherit=True), main.__dict__)
 
 
 def _buffer_output() -> None:
@@ -100,7 +129,8 @@ else:
             names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
             try:
                 ends = (how["p2cread"], how["c2pwrite"], how["errwrite"])
-                self.pid = _fork(program, [end if end != -1 else number for number, end in enumerate(ends)])
+                standard = [end if end != -1 else number for number, end in enumerate(ends)]
+                self.pid = _fork(program, [*standard, *program.passed])
                 self._child_created = True
             finally:
                 self._close_pipe_fds(*(how[name] for name in names))
@@ -133,7 +163,7 @@ def run(
 
 def _program(how: Mapping[str, Any]) -> Program | None:
     """Return what is to be forked; None for what only a new interpreter, or another program, can be."""
-    asked = how["preexec_fn"] or how["executable"] or how["shell"] or how["pass_fds"] or not how["close_fds"]
+    asked = how["preexec_fn"] or how["executable"] or how["shell"] or not how["close_fds"]
     of_other_owner = [how[name] is not None for name in ("gid", "gids", "uid")]
     in_other_group = how["umask"] != -1 or how.get("process_group", -1) not in (None, -1)
     env = dict(os.environ if how["env"] is None else how["env"])
@@ -144,25 +174,27 @@ def _program(how: Mapping[str, Any]) -> Program | None:
     kind, target, arguments = named
     ignored = [each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN]
     return Program(
-        kind=kind.value,
+        kind=kind,
         target=target,
         arguments=arguments,
         cwd=os.getcwd() if how["cwd"] is None else os.path.abspath(how["cwd"]),
         env=env,
         leads_session=how["start_new_session"],
         ignored=ignored,
+        passed=list(how["pass_fds"]),
     )
 
 
-def _named(command: object) -> tuple[EntrypointKind, str, list[str]] | None:
-    """Return the module or script that Python is to run, and its arguments; None for other commands."""
+def _named(command: object) -> tuple[str, str, list[str]] | None:
+    """Return of what kind Python's program is, what it is, and its arguments; None for other commands."""
     if not isinstance(command, (list, tuple)):
         return None
     python, *words = map(os.fsdecode, command)
     if python == CONSOLE_SCRIPT:
-        return EntrypointKind.SCRIPT, python, words
+        return EntrypointKind.SCRIPT.value, python, words
     if python != sys.executable or not words:
         return None
-    if words[0] == "-m":
-        return EntrypointKind.MODULE, words[1], words[2:]
-    return None if words[0].startswith("-") else (EntrypointKind.SCRIPT, words[0], words[1:])
+    option, *rest = words
+    if option in ("-c", "-m"):
+        return CODE if option == "-c" else EntrypointKind.MODULE.value, rest[0], rest[1:]
+    return None if option.startswith("-") else (EntrypointKind.SCRIPT.value, option, rest)

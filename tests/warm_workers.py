@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -44,7 +45,7 @@ USUAL_ENV = {"PYTHONUNBUFFERED": "1"}  # besides that of the tests
 CLONE_NEWNET = 0x40000000
 PID_BYTES = 8
 ORDER_BYTES = 128 * 1024
-NUM_ENDS = len(Ends._fields)
+MAX_ENDS = 16
 
 
 class Nursery:
@@ -123,7 +124,7 @@ def serve(channel_fd: int) -> None:
     gc.freeze()  # else each worker looks through all of it, and copies it by that
     channel = socket.socket(fileno=channel_fd)
     while True:
-        content, fds, _, _ = socket.recv_fds(channel, ORDER_BYTES, NUM_ENDS)
+        content, fds, _, _ = socket.recv_fds(channel, ORDER_BYTES, MAX_ENDS)
         if not content:
             return
         if (answer := _hatch()) is None:
@@ -139,14 +140,19 @@ def serve(channel_fd: int) -> None:
 
 
 def _hatch() -> bytes | None:
-    """Fork a grandchild, and return its pid once its parent has ended; None in the grandchild itself."""
+    """Fork a grandchild, and return its pid once its parent has ended; None in the grandchild itself, as soon."""
     reader, writer = os.pipe()
     middle = fork()
     if middle == 0:
+        own = os.pidfd_open(os.getpid())
         pid = fork()
         if pid == 0:
             os.close(reader)
             os.close(writer)
+            poll = select.poll()
+            poll.register(own, select.POLLIN)
+            poll.poll()  # from here on its parent is the one that asked for it
+            os.close(own)
             return None
         os.write(writer, pid.to_bytes(PID_BYTES, "little"))
         os._exit(0)

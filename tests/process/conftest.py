@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from multiworld.process.spawn import interpreter
 from multiworld.testing import worker_group
 from tests import warm_programs
 from tests.warm_workers import Nursery
@@ -22,8 +23,9 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(scope="module", autouse=True)
 def warm_workers(nursery: Nursery, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let ``WorkerGroup`` fork workers, except in modules marked ``cold``."""
+    """Fork the workers of ``WorkerGroup`` and the hosts of deployments, except in modules marked ``cold``."""
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("cold") is None:
             patch.setattr(worker_group, "ChildProcess", nursery.start)
+            patch.setattr(interpreter, "subprocess", warm_programs)
         yield

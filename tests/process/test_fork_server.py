@@ -24,6 +24,8 @@ from multiworld.testing import scaled, wait_until
 
 from .fork_server_agent import WAIT_S, Agent, Started
 
+pytestmark = pytest.mark.cold
+
 SCRIPT, MODULE, COMMAND = EntrypointKind.SCRIPT, EntrypointKind.MODULE, EntrypointKind.COMMAND
 FUNCTION = EntrypointKind.FUNCTION
 GONE_S = 1.0

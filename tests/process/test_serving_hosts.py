@@ -55,6 +55,8 @@ from multiworld.serving.replica.black_box import carried
 from multiworld.testing import Relay, scaled
 from multiworld.wire.frames import Kind, pack_frame
 
+pytestmark = pytest.mark.cold
+
 TOKEN = "a token of these tests"
 HERE = "tests.process.test_serving_hosts"
 Exit = tuple[str, int, list[str]]

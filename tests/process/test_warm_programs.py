@@ -24,7 +24,7 @@ import json, os, signal, sys, threading
 print("to standard error", file=sys.stderr)
 print(json.dumps({
     "name": __name__,
-    "file": __file__,
+    "file": globals().get("__file__"),
     "argv": sys.argv,
     "path": sys.path,
     "cwd": os.getcwd(),
@@ -35,7 +35,7 @@ print(json.dumps({
     "signals": {int(each): str(signal.getsignal(each)).partition(" at ")[0] for each in signal.valid_signals()},
     "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     "threads": threading.active_count(),
-    "descriptors": sorted(os.listdir("/proc/self/fd")),
+    "descriptors": [(fd, os.readlink(at)[:5]) for fd in range(99) if os.path.exists(at := f"/proc/self/fd/{fd}")],
     "output": [getattr(sys.stdout, name) for name in ("line_buffering", "write_through", "encoding", "errors")],
     "errors": [getattr(sys.stderr, name) for name in ("line_buffering", "write_through", "encoding", "errors")],
     "parent": os.getppid(),
@@ -58,14 +58,15 @@ def facts(popen: Callable[..., Any], command: list[str], **how: Any) -> tuple[in
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("session", [False, True])
-@pytest.mark.parametrize("command", [["facts.py", "--of", "this"], ["-m", "facts", "--of", "this"]])
+@pytest.mark.parametrize("command", [["facts.py", "--of", "this"], ["-m", "facts", "--of", "this"], ["-c", FACTS, "x"]])
 def test_a_forked_program_finds_what_a_new_interpreter_does(
     tmp_path: Path, command: list[str], session: bool, unbuffered: str
 ) -> None:
     (tmp_path / "facts.py").write_text(FACTS)
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "OF_THIS": "one"}
-    how: dict[str, Any] = {"cwd": tmp_path, "env": environment, "start_new_session": session}
-    forked, started = (facts(popen, command, **how) for popen in (warm_programs.Popen, subprocess.Popen))
+    with open("/dev/zero") as file:
+        how = {"cwd": tmp_path, "env": environment, "start_new_session": session, "pass_fds": (file.fileno(),)}
+        forked, started = (facts(popen, command, **how) for popen in (warm_programs.Popen, subprocess.Popen))
     assert forked[1] == started[1]
     assert (forked[0], forked[2]) == (started[0], started[2]) == (7, "to standard error\n")
     assert forked[1]["parent"] == os.getpid()
