@@ -422,7 +422,7 @@ class Turned(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16) for _ in range(3)))
+        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16) for _ in range(2)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.layers(self.first(x).transpose(0, 1)).transpose(0, 1))  # type: ignore[no-any-return]
@@ -652,15 +652,21 @@ def references(value: object) -> int:
     return sys.getrefcount(value)
 
 
-def test_a_model_whose_values_choose_among_graphs_is_not_cut() -> None:
+@pytest.fixture(scope="module")
+def own_process() -> Iterator[ProcessPoolExecutor]:
+    """A process for what uses PyTorch's compiler: a failure would spoil the tests after it."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        yield process
+
+
+def test_a_model_whose_values_choose_among_graphs_is_not_cut(own_process: ProcessPoolExecutor) -> None:
     """PyTorch's compiler, with which such a graph is run, is not left hooked into the interpreter.
 
-    It counts references otherwise then. In a process of its own, or a failure would spoil the tests after this one.
+    It counts references otherwise then.
     """
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        before = process.submit(references_of_one).result()
-        process.submit(cut_that_chooses).result()
-        assert process.submit(references_of_one).result() == before
+    before = own_process.submit(references_of_one).result()
+    own_process.submit(cut_that_chooses).result()
+    assert own_process.submit(references_of_one).result() == before
 
 
 def references_of_one() -> int:
@@ -699,10 +705,9 @@ def times_compiled_after_a_cut() -> int:
     return num_compiled
 
 
-def test_what_the_caller_has_compiled_is_compiled_after_a_cut_as_before() -> None:
+def test_what_the_caller_has_compiled_is_compiled_after_a_cut_as_before(own_process: ProcessPoolExecutor) -> None:
     """Run under observation, PyTorch would mark it as not to be compiled, for good."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        assert process.submit(times_compiled_after_a_cut).result() > 0
+    assert own_process.submit(times_compiled_after_a_cut).result() > 0
 
 
 class Summed(nn.Module):
