@@ -8,14 +8,12 @@ read when an interpreter starts, gets a new interpreter. Tests about how a comma
 
 from __future__ import annotations
 
-import builtins
 import fcntl
 import inspect
 import os
 import signal
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.fresh import become_fresh, reset_signals, take_descriptors
-from multiworld.process.spawn.python_program import prepare, run_to_the_end
+from multiworld.process.spawn.python_program import new_main, prepare, run_to_the_end
 
 __all__ = ["DEVNULL", "Popen", "Program", "become_program", "fork_by", "read_at_start", "run"]
 
@@ -92,8 +90,7 @@ def _prepare(program: Program, base_path: Sequence[str]) -> Callable[[], object]
         return prepare(entrypoint, program.arguments, base_path)
     sys.path[:] = ["", *base_path]
     sys.argv[:] = ["-c", *program.arguments]
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins)
+    main = new_main()
     return partial(exec, compile(program.target, "<string>", "exec", dont_inherit=True), main.__dict__)
 
 

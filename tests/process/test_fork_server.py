@@ -36,8 +36,9 @@ FACTS = """
     streams = [(sys.stdin, sys.__stdin__), (sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__)]
     facts = {
         "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "cwd": os.getcwd(), "env": dict(os.environ),
-        "main": [main.__dict__ is globals(), __name__, __file__, repr(__builtins__), type(__loader__).__name__,
-                 __package__, getattr(__spec__, "name", None), sorted(name for name in globals() if name[:2] == "__")],
+        "main": [main.__dict__ is globals(), sys.modules.get("__mp_main__", main) is main, __name__, __file__,
+                 repr(__builtins__), type(__loader__).__name__, __package__, getattr(__spec__, "name", None),
+                 sorted(name for name in globals() if name[:2] == "__")],
         "handlers": [(number, str(signal.getsignal(number))) for number in signal.valid_signals()],
         "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "descriptors": [name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")],

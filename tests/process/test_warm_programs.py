@@ -19,12 +19,14 @@ from tests import warm_programs
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 FACTS = """
-import json, os, signal, sys, threading
+import json, multiprocessing, os, signal, sys, threading
 
 print("to standard error", file=sys.stderr)
 print(json.dumps({
     "name": __name__,
     "file": globals().get("__file__"),
+    "main": sys.modules["__main__"].__dict__ is globals(),
+    "main of multiprocessing": sys.modules["__mp_main__"] is sys.modules["__main__"],
     "argv": sys.argv,
     "path": sys.path,
     "cwd": os.getcwd(),

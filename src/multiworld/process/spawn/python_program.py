@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from .entrypoint import Entrypoint, EntrypointKind
 
-__all__ = ["prepare", "run_to_the_end"]
+__all__ = ["new_main", "prepare", "run_to_the_end"]
 
 CANNOT_OPEN = 2
 OUR_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
@@ -43,11 +43,19 @@ def prepare(entrypoint: Entrypoint, arguments: Sequence[str], base_path: Sequenc
     switches = ["-u", "-m"] if is_module else ["-u"]
     sys.orig_argv = [sys.executable, *switches, entrypoint.target, *arguments]
     sys.path[:] = base_path
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    main = new_main()
     if is_module:
         return _module_runner(entrypoint.target, arguments)
     return _script_runner(main, entrypoint.target, arguments)
+
+
+def new_main() -> types.ModuleType:
+    """Return the empty module in which a program is to run, in place of the one of this interpreter's own program."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    if "__mp_main__" in sys.modules:  # what classes of the program are called in messages between its processes
+        sys.modules["__mp_main__"] = main
+    return main
 
 
 def function_at(place: str) -> Callable[..., object]:
