@@ -75,7 +75,6 @@ class MemoryMember(Member):
         fill(self._tensor)
 
     async def form(self, backend: str, count: int) -> None:
-        """Form further worlds."""
         for _ in range(count):
             self._unused.append(await self.form_world(f"memory-{next(self._numbers)}", backend))
 

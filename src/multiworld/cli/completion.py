@@ -145,7 +145,6 @@ def command_parser() -> CommandParser:
 
 
 def script(shell: str) -> str:
-    """Return the script of a shell."""
     known = places()
     if shell == "fish":
         return "".join(f"{line}\n" for line in _fish(known))

@@ -146,7 +146,6 @@ def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """Return the tables for people."""
     sections = {
         "versions": [
             *diagnosis.versions.items(),

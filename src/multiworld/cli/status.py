@@ -38,7 +38,6 @@ def command_parser() -> CommandParser:
 
 
 def render(status: JobStatus, *, workers: bool) -> str:
-    """Return the status for people."""
     blocks = ["\n".join(_summary(status)), agents_table(status)]
     if workers:
         header = ("RANK", "AGENT", "HOST", "STATE", "RESTARTS", "WORLDS")

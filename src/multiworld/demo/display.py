@@ -97,11 +97,9 @@ class PlainDisplay:
         self._next_update_s = 0.0
 
     def close(self) -> None:
-        """Write out what is buffered."""
         self._stream.flush()
 
     def note(self, elapsed_s: float, text: str, *, alarming: bool = False) -> None:
-        """Print one line."""
         self._print(f"{elapsed_s:7.2f} s  {'! ' if alarming else ''}{text}")
 
     def update(self, status: Status) -> None:
@@ -119,7 +117,6 @@ class PlainDisplay:
         self._print(f"{status.elapsed_s:7.2f} s  {rate:7,.0f} images/s  {status.num_answered:8,} answered  {worlds}")
 
     def finish(self, report: Report) -> None:
-        """Print the final table."""
         rows = report.rows()
         width = max(len(row.name) for row in rows)
         self._print("\n" + "\n".join(f"  {row.name:<{width}}  {row.value}{_verdict(row)}" for row in rows))
@@ -143,22 +140,18 @@ class LiveDisplay:
         self._live.start()
 
     def close(self) -> None:
-        """Remove the block."""
         self._live.stop()
 
     def note(self, elapsed_s: float, text: str, *, alarming: bool = False) -> None:
-        """Print one line above the block."""
         from rich.text import Text
 
         line = Text(f"{elapsed_s:7.2f} s  ", style="dim").append(text, style="bold red" if alarming else "default")
         self._console.print(line)
 
     def update(self, status: Status) -> None:
-        """Redraw the block."""
         self._live.update(block(status, width=self._console.width), refresh=True)
 
     def finish(self, report: Report) -> None:
-        """Replace the block by the final table."""
         from rich.table import Table
         from rich.text import Text
 

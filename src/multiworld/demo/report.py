@@ -95,7 +95,6 @@ class Report:
         return not self.error and all(row.holds is not False for row in self.rows())
 
     def rows(self) -> list[Row]:
-        """Return the final table."""
         return [*self._answer_rows(), *self._fault_rows(), *self._throughput_rows()]
 
     def as_json(self) -> dict[str, Any]:

@@ -105,7 +105,6 @@ class Session:
         return group
 
     def destroy(self, group: ProcessGroup, timeout_s: float, reason: str = DESTROYED) -> None:
-        """Leave one group."""
         group.over = reason
         with self._lock:
             if group in self._groups:

@@ -62,7 +62,6 @@ class _Hosts:
         self._due = 0.0
 
     def note(self, signum: int, frame: FrameType | None) -> None:
-        """A signal came."""
         self._signals.append(signum)
         self._news.put(None)
 

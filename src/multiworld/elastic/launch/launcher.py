@@ -170,7 +170,6 @@ class _Run:
         self._pump.discard_empty()
 
     def wait(self) -> Outcome:
-        """Wait for the end of the job."""
         self._over.wait()
         assert self._outcome is not None
         return self._outcome

@@ -51,7 +51,6 @@ class EtcdClient:
         return bool(answer.get("succeeded", False))
 
     def grant(self, ttl_s: int) -> int:
-        """Return a new lease."""
         answer = self._gateway.call("/v3/lease/grant", {"TTL": str(ttl_s)})
         with self._understanding():
             return int(answer["ID"])

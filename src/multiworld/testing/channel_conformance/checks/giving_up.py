@@ -231,7 +231,6 @@ async def a_receive_is_never_written_late(stage: Stage) -> None:
 async def _receive_or_give_up(
     stage: Stage, world: mw.World, buffer: Tensor, delay_s: float, *, by_deadline: bool, what: str
 ) -> bool:
-    """Return whether it was received."""
     began = time.monotonic()
     try:
         if by_deadline:
