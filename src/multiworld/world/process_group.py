@@ -24,7 +24,6 @@ from ..wire.operation import Operation
 from ..wire.waiting import run_in_thread
 from . import group_names
 from .arguments import check_seconds
-from .global_ranks import global_ranks
 from .group_backend import GroupBackend
 from .group_futures import Completer
 from .group_options import CallOptions, read_options
@@ -50,7 +49,8 @@ def form_process_group(world: World, timeout_s: float) -> WorldProcessGroup:
     world.wait_thread(world.start_all_gather(at[1:], at[0], timeout_s), None, timeout_s)
     found = [int(tensor) for tensor in at[1:]]
     default_ranks = [None if number < 0 else number for number in found]
-    return WorldProcessGroup(world, global_ranks(world.rank, default_ranks, group_names.free_numbers(world.world_size)))
+    elsewhere = group_names.free_numbers(world.world_size)
+    return WorldProcessGroup(world, group_names.global_ranks(world.rank, default_ranks, elsewhere))
 
 
 class WorldProcessGroup(GroupOfWorld):

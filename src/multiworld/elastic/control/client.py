@@ -6,19 +6,17 @@ import os
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TypeVar
 
 from ...errors import MessageError, MultiworldError, ReasonError
 from ...process.facts import unix_sockets
 from ...process.link import CallRefusedError, ControlLink, LinkLostError
 from ...process.link.blocking import BlockingLinks, wait_for
-from .messages import QUESTIONS, Lines, LogsOf, Question
+from .messages import PURPOSE, QUESTIONS, Lines, LogsOf, Question
 from .names import find_names, short_job
 
 __all__ = ["ControlError", "Conversation", "Session", "read_lines"]
 
-PURPOSE = "control"
 ANSWER_S = 15.0
 
 A = TypeVar("A")
@@ -67,10 +65,8 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._links.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._links.__exit__(*error)
 
     def connect(self, host: str, port: int, token: str) -> Conversation:
         """Raises ControlError."""

@@ -24,6 +24,7 @@ from ..logs.pump import LogPump
 from . import questions
 from .log_feed import follow_lines, last_lines
 from .messages import (
+    PURPOSE,
     QUESTIONS,
     Done,
     Drain,
@@ -40,11 +41,10 @@ from .messages import (
 )
 from .names import control_name
 
-__all__ = ["PURPOSE", "Chief", "Desk"]
+__all__ = ["Chief", "Desk"]
 
 logger = logging.getLogger(__name__)
 
-PURPOSE = "control"
 MAX_VISITORS = 64
 MAX_QUESTION_BYTES = 16 * 1024
 WAIT_S = 5.0  # for a coordinator: the next one may just be taking over

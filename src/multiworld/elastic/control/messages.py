@@ -8,6 +8,7 @@ from ...wire.messages import MessageSet, message, sparse
 from ..job.history import Event
 
 __all__ = [
+    "PURPOSE",
     "QUESTIONS",
     "Done",
     "Drain",
@@ -22,6 +23,9 @@ __all__ = [
     "StatusOf",
     "WhoIsHere",
 ]
+
+PURPOSE = "control"
+"""With which who asks comes to the listener of an agent."""
 
 
 @message("here")

@@ -42,8 +42,8 @@ from ...world.procfs import child_pids
 from ..agent.agent import Agent
 from ..agent.held_worker import start_fork_server
 from ..control.client import read_lines
-from ..control.desk import PURPOSE as CONTROL
 from ..control.desk import Desk
+from ..control.messages import PURPOSE as CONTROL
 from ..job.actions import Outcome
 from ..job.agreement import plan_of, what_must_agree
 from ..job.failure import in_causal_order

@@ -30,7 +30,7 @@ from ...wire.progress import ProgressThread
 from ...wire.waiting import run_in_thread, wait_blocking
 from ...world.liveness import LivenessPolicy
 from ..agent.master_store import MasterKeeper, MasterStore
-from ..control.client import PURPOSE as CONTROL
+from ..control.messages import PURPOSE as CONTROL
 from ..job.actions import Master, MasterOpened, Outcome
 from ..job.agreement import plan_of, what_must_agree
 from ..job.layout import AgentInfo

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from ...wire.connection import Connection
@@ -32,9 +31,7 @@ class BlockingLinks:
     def __enter__(self) -> BlockingLinks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for link in self._links:
             link.abort()
         self._loop.stop()
