@@ -10,7 +10,7 @@ import pytest
 import multiworld_command
 from multiworld.process.interruptible import run_interruptible
 from multiworld.process.interruption import (
-    SIGNALS,
+    ENDING,
     Interrupted,
     _State,
     end_on_signals,
@@ -23,7 +23,7 @@ from multiworld.serving.locked_folder import works_folder
 
 
 def dispositions() -> list[object]:
-    return [signal.getsignal(signum) for signum in SIGNALS]
+    return [signal.getsignal(signum) for signum in ENDING]
 
 
 def test_the_first_signal_is_handed_over_and_the_dispositions_are_set_back() -> None:
@@ -46,7 +46,7 @@ def test_a_signal_takes_effect_at_the_end_of_what_holds_it() -> None:
     assert came == [signal.SIGINT]
 
 
-@pytest.mark.parametrize("signum", SIGNALS)
+@pytest.mark.parametrize("signum", ENDING)
 def test_a_signal_that_is_ignored_stays_so(signum: signal.Signals) -> None:
     before = signal.signal(signum, signal.SIG_IGN)
     try:

@@ -15,7 +15,7 @@ import sys
 from functools import partial
 from types import FrameType
 
-from ..process.interruption import SIGNALLED, end_on_signals, held, takeable
+from ..process.interruption import ENDING, SIGNALLED, end_on_signals, held, takeable
 from ..process.spawn.forking import die_with_parent
 from ..wire.messages import from_json
 from .hosts.shares import FarOrder
@@ -23,7 +23,6 @@ from .hosts.shares import FarOrder
 __all__ = ["main"]
 
 BAD_INPUT = 2
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PIECE = 65536
 
 
@@ -48,7 +47,7 @@ def main() -> int:
         def end(signum: int, frame: FrameType | None) -> None:
             launcher.terminate()
 
-        for signum in takeable(SIGNALS):
+        for signum in takeable(ENDING):
             signal.signal(signum, end)
     _await_end(launcher, 0)
     status = launcher.wait()

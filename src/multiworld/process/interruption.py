@@ -22,6 +22,7 @@ from typing import NoReturn, TypeVar
 from .signal_names import signal_name
 
 __all__ = [
+    "ENDING",
     "SIGNALLED",
     "Interrupted",
     "end_on_signals",
@@ -34,7 +35,8 @@ __all__ = [
     "unwinding",
 ]
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals by which people and schedulers end a command."""
 SIGNALLED = 128
 """The status after a signal is more than this by the signal's number: what shells and schedulers expect."""
 TELL_MS = 1000  # for a console that is slow
@@ -74,7 +76,7 @@ def end_on_signals(name: str) -> None:
     A signal that is ignored stays so: SIGHUP under ``nohup``, SIGINT in what a script starts in the background.
     """
     _state.name, _state.pid = name, os.getpid()
-    for signum in takeable(SIGNALS):
+    for signum in takeable(ENDING):
         signal.signal(signum, _received)
 
 
@@ -131,7 +133,7 @@ def handled_by(handler: Callable[[int], None]) -> Iterator[None]:
     before_pid, before_handler = _state.pid, _state.handler
     _state.pid, _state.handler = os.getpid(), handler
     try:
-        with taken(SIGNALS, _received):
+        with taken(ENDING, _received):
             yield
     finally:
         _state.pid, _state.handler = before_pid, before_handler

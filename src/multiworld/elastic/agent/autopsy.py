@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...process.logs.output import LAST_LINES
 from ...process.memory_kills import MemoryKills
 from ...wire.messages import Json, is_json
 from ..job.assignment import Assignment
@@ -22,7 +23,6 @@ __all__ = ["Remains", "dump_stacks", "examine"]
 
 ERROR_FILE_BYTES = 1024 * 1024
 TRACEBACK_CHARACTERS = 32 * 1024  # it crosses the network with each report
-LAST_LINES = 20
 RECORD_DELAY_US = 60_000_000  # an error file this much older than the exit is not about it
 DUMP_S = 2.0
 

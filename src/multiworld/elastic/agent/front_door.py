@@ -20,7 +20,7 @@ from ...wire.descriptors import is_out_of_descriptors, is_reserved
 from ...wire.progress import ProgressThread
 from ...wire.seldom import Seldom
 
-__all__ = ["FrontDoor"]
+__all__ = ["BACKLOG", "FrontDoor"]
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from ...wire.operation import Operation
 from ...wire.progress import ProgressThread
 from ...wire.seldom import Seldom
 from ...wire.waiting import run_in_thread
-from .front_door import FrontDoor
+from .front_door import BACKLOG, FrontDoor
 
 __all__ = ["MasterKeeper", "MasterStore"]
 
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 TIMEOUT = timedelta(seconds=30)  # of this end, which only serves
 PATIENCE_S = 0.3  # a store opens in milliseconds
 MAX_TRIES = 4
-BACKLOG = 4096  # thousands of workers come at once
 MAX_OLD = 4
 AGAIN_S = 1.0  # after a store could not be opened
 LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}

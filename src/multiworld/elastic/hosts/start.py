@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from contextlib import suppress
 from threading import Thread
 from types import FrameType
 
-from ...process.interruption import SIGNALLED, taken
+from ...process.interruption import ENDING, SIGNALLED, taken
 from ...process.orphans import Reaping
 from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.missing_command import start_error
@@ -23,7 +22,6 @@ from .shares import RemoteJob
 
 __all__ = ["run_on_hosts"]
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGREE_S = 2.0  # a job that has failed ends on all hosts within this time, by itself
 END_S = 45.0  # longer than workers have to end in after SIGTERM
 STATUS_HINTS = {
@@ -39,7 +37,7 @@ def run_on_hosts(job: RemoteJob, tell: Callable[[str], object]) -> int:
     ``tell`` is given what this end alone can say, a line at a time.
     """
     hosts = _Hosts(job, tell)
-    with taken(SIGNALS, hosts.note):
+    with taken(ENDING, hosts.note):
         try:
             hosts.start()
             return hosts.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from ...wire.connection import Connection
 from ...wire.dialer import dial
@@ -12,10 +12,9 @@ from ...wire.operation import Operation, pass_on
 from ...wire.progress import ProgressThread
 from ...wire.waiting import outcome, wait_blocking
 from .control_link import ControlLink
+from .redial import DIAL_S
 
 __all__ = ["BlockingLinks", "wait_for"]
-
-DIAL_S: Final = 5.0
 
 Opened = TypeVar("Opened", bound=ControlLink[Any, Any])
 A = TypeVar("A")

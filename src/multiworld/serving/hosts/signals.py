@@ -7,12 +7,10 @@ import select
 import signal
 from collections.abc import Callable
 
-from ...process.interruption import takeable
+from ...process.interruption import ENDING, takeable
 from ...wire.progress import ProgressThread
 
 __all__ = ["ENDING", "Signals"]
-
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
