@@ -79,9 +79,6 @@ class _Team:
     ) -> None:
         pass
 
-    def meet(self) -> None:
-        pass
-
     def all(self, command: str, /, **fields: Any) -> list[Any]:
         return [member.ask(command, **fields) for member in self.members]
 

@@ -86,7 +86,6 @@ def _pair(options: Options, note: Callable[[str], None]) -> list[Line]:
     lanes = lane_names(options.backends)
     lines = []
     with Team(pair.MEMBER, 2) as team:
-        team.meet()
         team.all("open", backends=backends)
         for size in STREAMS:
             note(f"throughput at {size.label}")
@@ -107,7 +106,6 @@ def _group(num_ranks: int, options: Options, note: Callable[[str], None]) -> lis
     lanes = lane_names(options.backends)
     lines = []
     with Team(group.MEMBER, num_ranks) as team:
-        team.meet()
         team.all("open", backends=options.backends)
         for kind, size, limit in cases:
             note(f"{num_ranks} ranks, {kind} {size.label}")

@@ -30,7 +30,6 @@ def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     lines = []
     for num_ranks in GROUP_SIZES:
         with Team(group.MEMBER, num_ranks) as team:
-            team.meet()
             team.all("open", backends=options.backends)
             for kind, size in cases:
                 note(f"{num_ranks} ranks, {kind} {size.label}".rstrip())

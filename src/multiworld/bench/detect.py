@@ -73,7 +73,7 @@ class Ward:
     def __init__(self, team: Team) -> None:
         self._team = team
         self._survivors = team.members
-        self._endpoints = team.meet()
+        self._endpoints = team.endpoints
 
     def victims(self, count: int) -> Iterator[Teammate]:
         """Yield new processes, each to be used for one fault."""

@@ -39,7 +39,6 @@ RECEIVER = 1
 def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     """Return a line for each backend and for what another world's traffic loses."""
     with Team(MEMBER, 2) as team:
-        team.meet()
         team.all("open", traffic_backend="tcp", size_bytes=TRAFFIC_BYTES)
         note("further worlds between two processes")
         lines = _further(team, options)

@@ -29,7 +29,6 @@ class Limits:
 def held(backend: str, options: Options, limits: Limits | None = None) -> list[Line]:
     """Return what worlds hold, in both processes: the most while 64 MB move; then each, formed, and idle after use."""
     with Team(MEMBER, 2) as team:
-        team.meet()
         team.all("allocate", size_bytes=SIZE_BYTES)
         return [_moving(team, backend, options, limits), *_idle(team, backend, options, limits)]
 

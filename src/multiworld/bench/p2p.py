@@ -43,7 +43,6 @@ def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     lanes = lane_names(options.backends)
     lines = []
     with Team(pair.MEMBER, 2) as team:
-        team.meet()
         team.all("open", backends=options.backends)
         for size in STREAMS:
             note(f"throughput at {size.label}")

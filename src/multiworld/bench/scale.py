@@ -36,14 +36,12 @@ def measure(options: Options, note: Callable[[str], None]) -> list[Line]:
     num_worlds = QUICK_WORLDS if options.quick else NUM_WORLDS
     note(f"{num_worlds} raw Gloo groups")
     with Team(MEMBER, 2) as team:
-        team.meet()
         raw = _grow(team, RAW, num_worlds)
         raw["idle"] = _idle_percent(team, options)
     lines = []
     for backend in options.backends:
         note(f"{num_worlds} worlds, {backend}")
         with Team(MEMBER, 2) as team:  # a new pair: memory that was given back would hide what is taken
-            team.meet()
             lines += _costs(team, backend, num_worlds, raw)
             note(f"idle, {backend}")
             lines += _idle(team, backend, num_worlds, raw["idle"], options)

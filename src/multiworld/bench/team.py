@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from ..testing import Host, Worker, WorkerFailedError, WorkerGroup
@@ -40,7 +39,7 @@ class Teammate:
 
 
 class Team:
-    """Processes with ranks 0, 1, …, each of them a ``member``; leaving the ``with`` block ends them all.
+    """Processes with ranks 0, 1, …, each a ``member`` that knows the stores; leaving the ``with`` block ends them all.
 
     If one of them failed, what each did and wrote goes to standard error first.
 
@@ -52,18 +51,19 @@ class Team:
         self._member, self._size, self._hosts = member, size, hosts
         self._workers = WorkerGroup()
         self.members: list[Teammate] = []
+        self.endpoints: Mapping[str, Any] = {}
+        """What ``meet`` is to tell those who are hired later."""
 
     def __enter__(self) -> Team:
         try:
             self.members = self.hire(range(self._size))
-        except BaseException:
-            self._workers.close()
+            self._meet()
+        except BaseException as error:
+            self.__exit__(type(error), error)
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if isinstance(error, WorkerFailedError):
             sys.stderr.write(self._workers.describe() + "\n")
         self._workers.close()
@@ -74,13 +74,6 @@ class Team:
         self._workers.await_all("ready", START_S, among=workers)
         return [Teammate(worker) for worker in workers]
 
-    def meet(self) -> Mapping[str, Any]:
-        """Let rank 0 host the stores and every member connect; return what ``meet`` tells those who are hired later."""
-        endpoints: Mapping[str, Any] = self.members[0].ask("serve", address=self._address(0))
-        for rank, member in enumerate(self.members):
-            member.ask("meet", address=self._address(rank), **endpoints)
-        return endpoints
-
     def all(self, command: str, /, **fields: Any) -> list[Any]:
         """Let every member do something at the same time; return what each answered, by rank."""
         numbers = [member.tell(command, **fields) for member in self.members]
@@ -89,6 +82,12 @@ class Team:
     def lead(self, command: str, /, **fields: Any) -> Any:
         """As ``all``, and return the answer of rank 0."""
         return self.all(command, **fields)[0]
+
+    def _meet(self) -> None:
+        """Let rank 0 host the stores, and every member connect."""
+        self.endpoints = self.members[0].ask("serve", address=self._address(0))
+        for rank, member in enumerate(self.members):
+            member.ask("meet", address=self._address(rank), **self.endpoints)
 
     def _start(self, rank: int) -> Worker:
         netns = self._hosts[rank].netns if self._hosts else None

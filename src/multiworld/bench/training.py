@@ -24,7 +24,6 @@ def steps(backends: Sequence[str], options: Options, bounds: Mapping[str, Bound]
     count = QUICK_COUNT if options.quick else COUNT
     lines = []
     with Team(MEMBER, 2) as team:
-        team.meet()
         team.all("open", backends=backends)
 
         def time_ms(lane: str) -> float:

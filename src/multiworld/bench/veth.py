@@ -26,7 +26,6 @@ def messages(
         names = [f"round trip {echo.label}", stream.label]
         return [Line.not_measured(f"{PREFIX}{name}, {lane}", reason) for name in names for lane in lanes]
     with Network(2) as network, Team(pair.MEMBER, 2, network.hosts) as team:
-        team.meet()
         team.all("open", backends=[backend])
         note(f"{PREFIX}round trip at {echo.label}")
         lines = pair.round_trips(team, echo, lanes, options, bounds, PREFIX)
