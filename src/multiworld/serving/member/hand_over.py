@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 from torch import Tensor
 
@@ -12,26 +13,25 @@ from ...world.manager import WorldManager
 from ...world.world import World
 from .messages import DONOR_RANK, TAKER_RANK, weights_world
 
-__all__ = ["donate_weights", "hand_over_backend", "join_hand_over", "take_weights"]
+__all__ = ["donate_weights", "hand_over_world", "take_weights"]
 
 HAND_OVER_S = 60.0
 
 
-def hand_over_backend(backend: str) -> str:
-    """Return the channel of a hand-over between members whose requests use ``backend``.
-
-    What is handed over lies on the CPU. It is authenticated if the requests are.
-    """
-    return backend if backend == AuthenticatedChannel.name else "auto"
-
-
-async def join_hand_over(
+@asynccontextmanager
+async def hand_over_world(
     manager: WorldManager, name: str, rank: int, store: str, backend: str, timeout_s: float
-) -> World:
-    """Join the world of one member that gives and one that takes. Raises MultiworldError if the other does not join."""
-    return await manager.join(
-        name, rank=rank, world_size=2, store=store, backend=hand_over_backend(backend), timeout_s=timeout_s
-    )
+) -> AsyncIterator[World]:
+    """Give the world of one member that gives and one that takes. Raises MultiworldError if the other does not join.
+
+    ``backend``: of the requests. What is handed over lies on the CPU. It is authenticated if the requests are.
+    """
+    backend = backend if backend == AuthenticatedChannel.name else "auto"
+    world = await manager.join(name, rank=rank, world_size=2, store=store, backend=backend, timeout_s=timeout_s)
+    try:
+        yield world
+    finally:
+        await world.leave()
 
 
 async def donate_weights(
@@ -41,17 +41,13 @@ async def donate_weights(
 
     ``backend``: of the requests; both members must give the same.
     """
-    world = await join_hand_over(manager, weights_world(donor, member), DONOR_RANK, store, backend, HAND_OVER_S)
-    try:
+    name = weights_world(donor, member)
+    async with hand_over_world(manager, name, DONOR_RANK, store, backend, HAND_OVER_S) as world:
         await send_weights(world, TAKER_RANK, weights, HAND_OVER_S)
-    finally:
-        await world.leave()
 
 
 async def take_weights(manager: WorldManager, donor: str, member: str, store: str, backend: str) -> dict[str, Tensor]:
     """Return what ``donate_weights`` sends. Raises MultiworldError."""
-    world = await join_hand_over(manager, weights_world(donor, member), TAKER_RANK, store, backend, HAND_OVER_S)
-    try:
+    name = weights_world(donor, member)
+    async with hand_over_world(manager, name, TAKER_RANK, store, backend, HAND_OVER_S) as world:
         return await recv_weights(world, DONOR_RANK, HAND_OVER_S)
-    finally:
-        await world.leave()

@@ -67,10 +67,6 @@ class Member:
         """Return what the controller is told of the work every second."""
         raise NotImplementedError
 
-    @property
-    def last_failure(self) -> Failure | None:
-        raise NotImplementedError
-
     async def close(self) -> None:
         """Leave all edges."""
         raise NotImplementedError
@@ -216,14 +212,8 @@ class ReplicaMember(Member):
 
     def news(self) -> reports.ReplicaNews:
         counts = reports.ReplicaCounts() if self._replica is None else self._replica.statistics()
-        failure = self.last_failure
-        return reports.ReplicaNews(
-            **vars(counts), **vars(self._vitals.read()), failure=None if failure is None else failure.shortened()
-        )
-
-    @property
-    def last_failure(self) -> Failure | None:
-        return None if self._replica is None else self._replica.failures.last
+        failure = None if self._replica is None else self._replica.failures.last
+        return reports.ReplicaNews(**vars(counts), **vars(self._vitals.read()), failure=_shortened(failure))
 
     async def close(self) -> None:
         if self._replica is not None:
@@ -382,17 +372,12 @@ class GatewayMember(Member):
         return self.ingress.node
 
     def news(self) -> reports.GatewayNews:
-        failure = self.last_failure
         return reports.GatewayNews(
             **vars(self.ingress.statistics()),
             **vars(self._vitals.read()),
-            failure=None if failure is None else failure.shortened(),
+            failure=_shortened(self.ingress.last_failure),
             metrics=None if self.metrics is None else tuple(self.metrics()),
         )
-
-    @property
-    def last_failure(self) -> Failure | None:
-        return self.ingress.last_failure
 
     async def close(self) -> None:
         await self.ingress.aclose()
@@ -423,6 +408,10 @@ def place_of(member: str, graph: Graph, store: str, policy: str, backend: str = 
     """Return where a member stands, whose name tells its stage."""
     stage = member.rsplit("-", 1)[0]
     return Place(member=member, stage=stage, graph=graph, store=store, policy=policy, backend=backend)
+
+
+def _shortened(failure: Failure | None) -> Failure | None:
+    return None if failure is None else failure.shortened()
 
 
 def _end(edge: Edge) -> EdgeEnd:

@@ -20,7 +20,7 @@ from ..errors import CanaryFailedError
 from ..flow.packets import Item
 from ..flow.payloads import map_tensors, tensors_of
 from ..graph import Stage
-from ..member.hand_over import join_hand_over
+from ..member.hand_over import hand_over_world
 from ..member.messages import DONOR_RANK, TAKER_RANK, as_bytes, as_tensor
 from .executor import describe_error, is_async
 from .results import checked_result
@@ -179,22 +179,20 @@ async def give_canary(
 
     ``backend``: of the requests; both ends give the same.
     """
-    world = await join_hand_over(manager, _world(giver, taker), DONOR_RANK, store, backend, HAND_OVER_S)
-    try:
+    name = _world(giver, taker)
+    async with hand_over_world(manager, name, DONOR_RANK, store, backend, HAND_OVER_S) as world:
         payloads = () if canary is None else (*canary.inputs, canary.output)
         ahead = json.dumps(to_json(CanaryAhead(payloads=len(payloads))))
         await world.send_tensors(as_tensor(ahead.encode()), TAKER_RANK, timeout_s=HAND_OVER_S)
         for payload in payloads:
             await world.send_tensors(payload, TAKER_RANK, timeout_s=HAND_OVER_S)
         await world.barrier(timeout_s=HAND_OVER_S)
-    finally:
-        await world.leave()
 
 
 async def take_canary(manager: WorldManager, giver: str, taker: str, store: str, backend: str) -> Canary | None:
     """Return what ``give_canary`` sends; None if it knows of none. Raises MultiworldError."""
-    world = await join_hand_over(manager, _world(giver, taker), TAKER_RANK, store, backend, HAND_OVER_S)
-    try:
+    name = _world(giver, taker)
+    async with hand_over_world(manager, name, TAKER_RANK, store, backend, HAND_OVER_S) as world:
         told = as_bytes(await world.recv_tensors(DONOR_RANK, timeout_s=HAND_OVER_S))
         try:
             number = from_json(CanaryAhead, json.loads(told)).payloads
@@ -203,8 +201,6 @@ async def take_canary(manager: WorldManager, giver: str, taker: str, store: str,
         payloads = [await world.recv_tensors(DONOR_RANK, timeout_s=HAND_OVER_S) for _ in range(number)]
         await world.barrier(timeout_s=HAND_OVER_S)
         return Canary(tuple(payloads[:-1]), payloads[-1]) if payloads else None
-    finally:
-        await world.leave()
 
 
 def _world(giver: str, taker: str) -> str:
