@@ -15,7 +15,7 @@ from ..formats.json_writing import TensorWriter
 from ..formats.kserve import HEADER_LENGTH, answer_question, parse_question
 from ..formats.registry import Format, accepted_format, decode, encode, reading, sent_format
 from ..http.exchange import JSON, Answer, Exchange
-from ..http.request_head import Asking, asking
+from ..http.request_head import RequestHead, read_head
 from ..http_metrics import HttpCounts
 from ..options import GatewayOptions
 from ..served import Payload, Report, Served, can_report, can_stream, signature_of
@@ -108,8 +108,8 @@ class Inference:
             return Answer(200, JSON, pieces, told)
         return Answer(200, BINARY, pieces, {HEADER_LENGTH: str(header_length), **told})
 
-    def _asked(self, exchange: Exchange) -> Asking:
-        asked = asking(exchange.headers, self._options.default_timeout_s)
+    def _asked(self, exchange: Exchange) -> RequestHead:
+        asked = read_head(exchange.headers, self._options.default_timeout_s)
         exchange.request_id = asked.request_id
         return asked
 
@@ -117,7 +117,7 @@ class Inference:
         body = await exchange.body.read(self._max_bytes(is_text=form.is_text))
         return await decode(form, body, exchange.headers, exchange.budget, check=self._check)
 
-    def _arguments(self, asked: Asking) -> Asked:
+    def _arguments(self, asked: RequestHead) -> Asked:
         """Return what is asked besides the payload, with a report of what can tell one."""
         arguments = Asked(timeout_s=asked.timeout_s, key=asked.key)
         if asked.is_chosen:
@@ -139,7 +139,7 @@ class Inference:
         if self._options.nan_policy == "refuse":
             check_finite(payload)
 
-    async def _ask(self, exchange: Exchange, payload: Payload, asked: Asking) -> tuple[Payload, dict[str, str]]:
+    async def _ask(self, exchange: Exchange, payload: Payload, asked: RequestHead) -> tuple[Payload, dict[str, str]]:
         """Return the result, and what the answer's head tells of its way."""
         exchange.begin_watch()
         arguments, began = self._arguments(asked), time.perf_counter()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ..error_body import HttpError
 from .inflating import coding_of
 
-__all__ = ["Asking", "asking", "qualities"]
+__all__ = ["RequestHead", "qualities", "read_head"]
 
 PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,254}[\x21-\x7e])?")
 TIMEOUT_HEADERS = ("x-timeout-s", "request-timeout")
@@ -19,7 +19,7 @@ MAX_TIMEOUT_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
-class Asking:
+class RequestHead:
     request_id: str
     is_chosen: bool
     """Whether the client named the request, and may ask again for the answer; else the id only tells it from others."""
@@ -27,12 +27,12 @@ class Asking:
     key: str | None
     traceparent: str = ""
 
-    def within(self, timeout_s: float) -> Asking:
+    def within(self, timeout_s: float) -> RequestHead:
         """Return the same with a time limit that is no longer than that."""
         return replace(self, timeout_s=timeout_s if self.timeout_s is None else min(timeout_s, self.timeout_s))
 
 
-def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Asking:
+def read_head(headers: Mapping[str, str], default_timeout_s: float | None) -> RequestHead:
     """Read ``Idempotency-Key``, ``X-Timeout-S`` or ``Request-Timeout``, ``X-Routing-Key`` and ``traceparent``.
 
     A request without an id gets one. Refused: ids and keys that are not up to 256 printable characters of ASCII, and
@@ -42,7 +42,7 @@ def asking(headers: Mapping[str, str], default_timeout_s: float | None) -> Askin
     chosen = _plain(headers, "idempotency-key")
     request_id = chosen or os.urandom(16).hex()
     key, traceparent = _plain(headers, "x-routing-key"), headers.get("traceparent", "")
-    return Asking(request_id, chosen is not None, _timeout_s(headers, default_timeout_s), key, traceparent)
+    return RequestHead(request_id, chosen is not None, _timeout_s(headers, default_timeout_s), key, traceparent)
 
 
 def qualities(header: str) -> dict[str, float]:
