@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..process.interruption import undoing
 from ..process.spawn.forking import die_with_parent, start_forked
+from ..store.base import StoreURL
 from ..wire.addresses import family_of
 from ..wire.messages import Json, from_json, to_json
 from ..wire.token import TOKEN_VARIABLE, weakness_of
@@ -87,7 +88,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     address = (options.address, _port_at(options.address, options.control_port, "--address and --control-port"))
     fields: dict[str, Json] = {
         **drawn.deployment,
-        "store": _store_url(options.address),
+        "store": str(StoreURL("tcp", options.address, _port_at(options.address, 0, "--address"))),
         "address": list(address),
     }
     with (
@@ -339,11 +340,6 @@ def _port_at(host: str, port: int, chosen_by: str) -> int:
         reason = error.strerror or str(error)
         raise DeploymentError(f"cannot listen at {host}:{port}: {reason}. Choose others by {chosen_by}.") from None
     return found
-
-
-def _store_url(host: str) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"tcp://{shown}:{_port_at(host, 0, '--address')}"
 
 
 def _say(text: str) -> None:

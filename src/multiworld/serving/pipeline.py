@@ -17,6 +17,7 @@ from torch import nn
 from ..channel.base import Payload
 from ..model.signature import Signature
 from ..model.user_main import is_replaying_main
+from ..store.base import StoreURL
 from ..wire.token import check_token, warn_of_weakness
 from ..world.liveness import DEFAULT_LEASE_S, check_lease
 from ..world.manager import WorldManager
@@ -262,7 +263,7 @@ class Pipeline:
             token=secrets.token_hex(16) if cluster.token is None else cluster.token,
             folder=folder,
             graph=self.graph,
-            store=f"tcp://{_url_host(cluster.address[0])}:0",
+            store=str(StoreURL("tcp", cluster.address[0], 0)),
             address=cluster.address,
             lease_s=self.lease_s,
             hosts=cluster.num_hosts,
@@ -307,7 +308,3 @@ async def _part(member: GatewayMember, line: AttachedLine) -> None:
     """Tell the controller when the member has left, as it was told to."""
     await member.left.wait()
     line.close()
-
-
-def _url_host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..errors import HandshakeError, JoinRefusedError, StoreError
-from ..store.base import parse_store_url
+from ..store.base import StoreURL, parse_store_url
 from ..store.tcp import PURPOSE, TCPStore, TCPStoreServer
 from ..wire.backoff import BackOff
 from ..wire.dialer import DialError, dial
@@ -84,8 +84,7 @@ class StoreDesk:
         except OSError as error:
             started.fail(error)
             return
-        shown = f"[{host}]" if ":" in host else host
-        real = f"tcp://{shown}:{server.port}"
+        real = str(StoreURL("tcp", host, server.port))
         with self._lock:
             self._servers[real] = server
             if port:  # else the next one gets another port

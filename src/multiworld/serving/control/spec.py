@@ -84,20 +84,10 @@ class DeploymentSpec(_Settings):
     def to_json(self) -> dict[str, Any]:
         """Return what ``from_json`` reads. Of the stages only what the controller decides by is kept."""
         stages = tuple(
-            StageRecord(
-                name=stage.name,
-                inputs=stage.inputs,
-                replicas=stage.replicas,
-                min_replicas=stage.min_replicas,
-                max_replicas=stage.max_replicas,
-                batch=stage.batch,
-                hosts=stage.hosts,
-                limit_s=stage.limit_s,
-                canary=False if stage.canary is False else None,
-            )
+            StageRecord(**_fields_of(StageRecord, stage) | {"canary": False if stage.canary is False else None})
             for stage in self.graph
         )
-        return to_json(SpecRecord(**_settings(self), folder=str(self.folder), stages=stages))
+        return to_json(SpecRecord(**_fields_of(_Settings, self), folder=str(self.folder), stages=stages))
 
     @classmethod
     def from_json(cls, fields: object) -> DeploymentSpec:
@@ -108,8 +98,8 @@ class DeploymentSpec(_Settings):
     def of(cls, record: SpecRecord) -> DeploymentSpec:
         """Raises ValueError for a graph that is none."""
         graph = Graph([stage.stage() for stage in record.stages])
-        return cls(**_settings(record), folder=Path(record.folder), graph=graph)
+        return cls(**_fields_of(_Settings, record), folder=Path(record.folder), graph=graph)
 
 
-def _settings(given: _Settings) -> dict[str, Any]:
-    return {each.name: getattr(given, each.name) for each in fields(_Settings)}
+def _fields_of(cls: type[StageRecord | _Settings], given: object) -> dict[str, Any]:
+    return {each.name: getattr(given, each.name) for each in fields(cls)}
