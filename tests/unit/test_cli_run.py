@@ -167,7 +167,7 @@ def test_the_old_launcher_passes_the_local_rank_unless_told_not_to(
     assert launch(LINE) == 0
     assert launch(["--use-env", *LINE]) == 0
     assert main(["run", *LINE]) == 0
-    assert [each.entrypoint.passes_local_rank for each in fake.launched] == [True, False, False]
+    assert ["--local-rank=${local_rank}" in each.entrypoint.arguments for each in fake.launched] == [True, False, False]
     assert launch(["absent.py"]) == 2
     assert capsys.readouterr().err == "python -m multiworld.launch: no such script: absent.py\n"
 

@@ -73,7 +73,7 @@ class ProgressThread:
     """An epoll loop on a daemon thread. ``call_soon``, ``call_later`` and the registration methods are thread-safe."""
 
     def __init__(self, name: str, *, starts: bool = True) -> None:
-        """``starts=False``: no thread is made. ``run`` makes the calling thread this one: who forks has no other."""
+        """``starts=False``: no thread is made. ``run`` makes the calling thread this one, as a host's only one."""
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._handlers: dict[int, IOHandler] = {}

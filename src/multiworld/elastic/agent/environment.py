@@ -62,10 +62,9 @@ def worker_variables(
 
 
 def local_arguments(entrypoint: Entrypoint, local_rank: int) -> tuple[str, ...]:
-    """Return what a worker gets after the name of its program."""
-    before = (f"--local-rank={local_rank}",) if entrypoint.passes_local_rank else ()
+    """Return what a worker gets after the name of its program: with its local rank for ``${local_rank}``."""
     # a template and not str.replace: torchrun takes $local_rank for it too, and $$ for a dollar sign
-    return before + tuple(
+    return tuple(
         string.Template(argument).safe_substitute(local_rank=str(local_rank)) for argument in entrypoint.arguments
     )
 

@@ -155,8 +155,7 @@ def _entrypoint(namespace: argparse.Namespace, environ: Mapping[str, str]) -> En
     return Entrypoint(
         kind=kind,
         target=namespace.training_script,
-        arguments=tuple(namespace.training_script_args),
-        passes_local_rank=not use_env,
+        arguments=(*(() if use_env else ("--local-rank=${local_rank}",)), *namespace.training_script_args),
         python=None if python == sys.executable else python,
     )
 

@@ -19,16 +19,11 @@ class EntrypointKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Entrypoint:
-    """The program that every worker runs.
-
-    ``passes_local_rank``: the old launcher's ``--local-rank=N`` goes before the arguments. ``${local_rank}`` in an
-    argument stands for the worker's local rank, as under torchrun.
-    """
+    """The program that every worker runs."""
 
     kind: EntrypointKind
     target: str
     arguments: tuple[str, ...] = ()
-    passes_local_rank: bool = False
     python: str | None = None
     """Another interpreter than the launcher's own, as ``PYTHON_EXEC`` names it: such a worker starts cold."""
     named: str | None = None

@@ -21,7 +21,7 @@ class Launch:
 
     entrypoint: Entrypoint
     arguments: tuple[str, ...]
-    """Instead of the entrypoint's: ``${local_rank}`` has been replaced in them."""
+    """Instead of the entrypoint's, which may have placeholders."""
     env: Mapping[str, str]
     cwd: str | None
     """None: that of the fork server."""

@@ -170,5 +170,5 @@ def test_the_inherited_variables_are_left_as_they_were() -> None:
 
 
 def test_the_old_launcher_passes_the_local_rank_before_the_arguments() -> None:
-    entry = Entrypoint(kind=EntrypointKind.SCRIPT, target="prog.py", arguments=("--x",), passes_local_rank=True)
+    entry = Entrypoint(kind=EntrypointKind.SCRIPT, target="prog.py", arguments=("--local-rank=${local_rank}", "--x"))
     assert local_arguments(entry, 3) == (*macros.substitute([f"--local-rank={macros.local_rank}"], "3"), "--x")
