@@ -18,6 +18,7 @@ from multiworld.channel import registry
 from multiworld.testing import check_returned, hosts_available, measure, scaled
 from multiworld.wire import watch
 from multiworld.wire.listener import Pending
+from tests.stages import names_mark
 
 T = TypeVar("T")
 DEFAULT_TEST_TIMEOUT_S = 60.0
@@ -49,6 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder in ("process", "hosts", "gpu"):
             if _in_folder(item, folder):
                 item.add_marker(folder)
+        for mark in ("alone", "sources"):
+            if item.get_closest_marker(mark) is not None and not names_mark(item.path, mark):
+                raise pytest.UsageError(f"{item.nodeid}: name the mark {mark} in its file, where tests.stages looks")
         if _in_folder(item, "gpu"):
             item.add_marker("alone")
         if no_hosts is not None and _in_folder(item, "hosts"):

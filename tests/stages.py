@@ -19,6 +19,7 @@ from pathlib import Path
 
 MAX_FLAKY = 3
 FOLDERS = ("tests/examples", "tests/process", "tests/hosts", "tests/gpu")  # those that take longest begin first
+MARKED_FOLDER = "tests/gpu"  # whose tests are marked for being there
 PASSED, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5  # of pytest's exit statuses
 CACHES = Path(".pytest_cache/stages")
 
@@ -30,6 +31,8 @@ class Stage:
     name: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
+    mark: str = ""
+    """The mark of all its tests: other files than those that name it are not imported."""
 
 
 STAGES = (
@@ -38,8 +41,8 @@ STAGES = (
         arguments=("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-m", "not alone and not sources"),
         environment={},
     ),
-    Stage(name="alone", arguments=("-m", "alone and not sources"), environment={}),
-    Stage(name="sources", arguments=("-m", "sources"), environment={"MULTIWORLD_NATIVE": "core"}),
+    Stage(name="alone", arguments=("-m", "alone and not sources"), environment={}, mark="alone"),
+    Stage(name="sources", arguments=("-m", "sources"), environment={"MULTIWORLD_NATIVE": "core"}, mark="sources"),
 )
 """Those that keep bounds on time run one after the other; those that reach into modules run on the sources.
 
@@ -61,7 +64,7 @@ def run_stages(stages: Sequence[Stage], chosen: Sequence[str], call: Call, *, in
     """
     failed: list[Failed] = []
     for stage in stages:
-        status = call([*stage.arguments, *FOLDERS, *_cache(stage), *chosen], stage.environment)
+        status = call([*stage.arguments, *_places(stage), *_cache(stage), *chosen], stage.environment)
         if status == TESTS_FAILED:
             failed += [Failed(stage, test) for test in _last_failed(stage)]
         if status not in (PASSED, TESTS_FAILED) and not (status == NOTHING_COLLECTED and chosen):
@@ -84,6 +87,22 @@ def _run_again(failed: Sequence[Failed], call: Call) -> int:
 
 def _is_no_single_test(failed: Failed) -> bool:
     return "::" not in failed.test  # a file that cannot be imported
+
+
+def _places(stage: Stage) -> list[str]:
+    """Return the folders and files in which pytest looks for the tests of a stage."""
+    if not stage.mark:
+        return list(FOLDERS)
+    return [*_files_with(stage.mark), MARKED_FOLDER]
+
+
+def _files_with(mark: str) -> list[str]:
+    files = (path for folder in FOLDERS if folder != MARKED_FOLDER for path in sorted(Path(folder).rglob("test_*.py")))
+    return [str(path) for path in files if names_mark(path, mark)]
+
+
+def names_mark(path: Path, mark: str) -> bool:
+    return f"mark.{mark}" in path.read_text()
 
 
 def _cache(stage: Stage) -> list[str]:

@@ -90,3 +90,19 @@ def test_a_failure_without_a_test_or_of_a_whole_file_gets_no_second_run() -> Non
         assert fake.second_runs == []
         Path(".pytest_cache/stages/sources/v/cache/lastfailed").unlink()
         Path(".pytest_cache/stages/sources/v/cache").rmdir()
+
+
+def test_a_stage_of_marked_tests_looks_at_the_files_that_name_the_mark(tmp_path: Path) -> None:
+    for name, text in (("test_a", "@pytest.mark.alone"), ("test_b", "alone"), ("deeper/test_c", "[pytest.mark.alone]")):
+        path = tmp_path / f"tests/process/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    asked: list[Sequence[str]] = []
+
+    def call(arguments: Sequence[str], _: Mapping[str, str]) -> int:
+        asked.append(arguments[: arguments.index("--override-ini")])
+        return 0
+
+    alone = Stage(name="alone", arguments=("-m", "alone"), environment={}, mark="alone")
+    assert run_stages([alone], [], call, in_ci=True) == 0
+    assert asked == [["-m", "alone", "tests/process/deeper/test_c.py", "tests/process/test_a.py", "tests/gpu"]]
