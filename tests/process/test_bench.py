@@ -14,7 +14,7 @@ from tests import warm_programs
 pytestmark = pytest.mark.process
 
 PROGRAM = ["-c", "import sys; from multiworld.cli.main import main; sys.exit(main(sys.argv[1:]))"]
-WARM_PROGRAM = ["-m", "tests.process.warm_bench"]
+WARM_PROGRAM = ["-m", "tests.process.warm_command", "multiworld"]
 
 
 def _bench(*arguments: str, backends: tuple[str, ...], program: list[str] = WARM_PROGRAM) -> dict[str, dict[str, Any]]:

@@ -9,27 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm_programs
+
 pytestmark = pytest.mark.process
 
 COMMAND = [sys.executable, str(Path(sys.executable).with_name("multiworld"))]
 TIMEOUT_S = 60
+IMPORT_TORCH = [["run", "--help"], ["doctor"]]
 MANIFEST = ["manifest", "k8s", "--name=train", "--image=registry/train:7", "--", "train.py"]
 
 
 def run(line: list[str], stdout: int, unbuffered: str) -> tuple[int, str]:
     """Return the status, and what it wrote to standard error."""
-    done = subprocess.run(
+    popen = warm_programs.Popen if line in IMPORT_TORCH else subprocess.Popen
+    with popen(
         [*COMMAND, *line],
         stdout=stdout,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    return done.returncode, done.stderr.decode()
+        text=True,
+    ) as process:
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, errors
 
 
-@pytest.mark.parametrize("line", [["--help"], ["run", "--help"], ["doctor"], MANIFEST])
+@pytest.mark.parametrize("line", [["--help"], *IMPORT_TORCH, MANIFEST])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_is_one_line_and_a_reader_that_has_gone_is_none(line: list[str], unbuffered: str) -> None:
     full = os.open("/dev/full", os.O_WRONLY)

@@ -11,6 +11,7 @@ import pytest
 from multiworld import native
 from multiworld.testing import scaled
 
+PROGRAM = ("tests.process.warm_command", "multiworld.testing.channel_conformance")
 CHECKS = (
     "every_size_arrives",
     "messages_of_a_tag_keep_their_order",
@@ -25,7 +26,7 @@ CHECKS = (
 def test_shared_memory_keeps_its_promises_without_the_native_core() -> None:
     only = [argument for check in CHECKS for argument in ("--only", check)]
     process = subprocess.run(
-        [sys.executable, "-m", "multiworld.testing.channel_conformance", "shm", "--world-sizes", "2", *only],
+        [sys.executable, "-m", *PROGRAM, "shm", "--world-sizes", "2", *only],
         env={**os.environ, native.VARIABLE: "0"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
