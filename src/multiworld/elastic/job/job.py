@@ -174,7 +174,7 @@ class Job:
         if len(self.nodes.agents) > LARGE_JOB:  # in another turn: to welcome it took a while, and others may come, too
             self._is_unsettled = True
             return [joined]
-        return [joined, *self._settle(now)]
+        return [joined, *self.poll(now)]
 
     def agent_returned(
         self, agent_id: str, reports: Sequence[WorkerReport], now: float, master: Master | None = None
@@ -196,7 +196,7 @@ class Job:
             elif worker.assignment is not None:
                 place = worker.place(self.nodes.known[agent_id].role)
                 actions.append(Reassign(agent=agent_id, worker=worker.id, assignment=place))
-        return actions + self._settle(now)
+        return actions + self.poll(now)
 
     def agent_runs(self, agent_id: str, workers: Collection[str], now: float) -> list[Action]:
         """An agent says which workers it runs. What it was ordered to do long ago, and has not, is ordered again."""
@@ -209,21 +209,18 @@ class Job:
             return []
         text = f"{len(missing)} workers of host {agent_id} are not there, though they were started"
         records: list[Action] = [Record(kind="missing", text=text, fields={"agent": agent_id})] if missing else []
-        return records + self._settle(now)
+        return records + self.poll(now)
 
     def agent_lost(self, agent_id: str, cause: str, now: float) -> list[Action]:
         """A host is gone, with its workers: ``cause`` is one clause."""
         agent = self.nodes.lose(agent_id)
         self._expected.discard(agent_id)
-        actions: list[Action] = []
-        if agent is not None:
-            actions.append(_lost(agent, cause))
-        return actions + self._settle(now)
+        return [*([] if agent is None else [_lost(agent, cause)]), *self.poll(now)]
 
     def master_opened(self, generation: int, address: str, port: int, now: float) -> list[Action]:
         """The store that ``OpenMaster`` ordered is there."""
         self._master.opened(Master(generation, address, port), self.generation)
-        return self._settle(now)
+        return self.poll(now)
 
     def worker_greeted(self, agent_id: str, worker_id: str) -> None:
         """A worker connected to its agent, so it uses multiworld."""
@@ -258,7 +255,7 @@ class Job:
         is_ending = self.phase is Phase.ENDING or self.ending.signum is not None
         if returncode == 0 and (is_ending or not was_stopping):
             self._posts.change(slot, PostState.SUCCEEDED)
-            return self._settle(now)
+            return self.poll(now)
         self._posts.change(slot, PostState.IDLE)
         worker.not_before = now
         actions: list[Action] = []
@@ -283,7 +280,7 @@ class Job:
                 self._failed_meanwhile.append((slot, is_fault_of_its_own))
         elif returncode and (self.ending.signum is not None or returncode not in OUR_SIGNALS):
             self.ending.note(failure, now)  # it may have failed before we had it stopped, and be the first
-        return actions + self._settle(now)
+        return actions + self.poll(now)
 
     def interrupted(self, signum: int, now: float, why: str = "") -> list[Action]:
         """Somebody asked the job to end: every worker gets the signal, and time to end well."""
@@ -296,10 +293,25 @@ class Job:
         actions: list[Action] = [Record(kind="interrupted", text=text)]
         if self.phase is not Phase.RESUMING:  # else hosts still come with their workers, who get the signal then
             self._begin_to_end(now)
-        return actions + self._stop(self._posts.alive(), signum, forced=True) + self._settle(now)
+        return actions + self._stop(self._posts.alive(), signum, forced=True) + self.poll(now)
 
     def poll(self, now: float) -> list[Action]:
-        return self._settle(now)
+        """Take every step that is due; each may make the next one possible."""
+        steps = {
+            Phase.GATHERING: self._gather,
+            Phase.RESUMING: self._resume,
+            Phase.RUNNING: self._run,
+            Phase.STOPPING: self._wait_for_stop,
+            Phase.ENDING: self._wait_for_end,
+        }
+        actions: list[Action] = []
+        self._is_unsettled = False
+        while True:
+            before = self.phase
+            if before in steps:
+                actions += steps[before](now)
+            if self.phase is before:
+                return actions + self._release()
 
     # ---- what people ask for
 
@@ -311,7 +323,7 @@ class Job:
         self._check_running()
         agent = self.nodes.drain(agent_id, self.plan.min_nodes)
         text = f"host {agent.hostname} ({agent.host}:{agent.port}) is being drained"
-        return [Record(kind="draining", text=text, fields={"agent": agent_id}), *self._settle(now)]
+        return [Record(kind="draining", text=text, fields={"agent": agent_id}), *self.poll(now)]
 
     def scale(self, num_nodes: int, now: float) -> list[Action]:
         """Give ranks to this many hosts: the last ones wait from now on, or hosts that wait get ranks.
@@ -326,7 +338,7 @@ class Job:
             )
         self.nodes.wanted = num_nodes
         text = f"{num_nodes} hosts are to have ranks, of {len(self.nodes.agents)} that are there"
-        return [Record(kind="scaled", text=text, fields={"nodes": num_nodes}), *self._settle(now)]
+        return [Record(kind="scaled", text=text, fields={"nodes": num_nodes}), *self.poll(now)]
 
     def kill(self, rank: int) -> list[Action]:
         """Kill the worker of that rank, and take it as any other failure. Raises ValueError if none runs."""
@@ -365,24 +377,6 @@ class Job:
         self.ending.give_up(reason, now)
         self._begin_to_end(now)
         return [Record(kind="giving up", text=reason), *self._stop(self._posts.alive(), signal.SIGTERM)]
-
-    def _settle(self, now: float) -> list[Action]:
-        """Take every step that is due; each may make the next one possible."""
-        steps = {
-            Phase.GATHERING: self._gather,
-            Phase.RESUMING: self._resume,
-            Phase.RUNNING: self._run,
-            Phase.STOPPING: self._wait_for_stop,
-            Phase.ENDING: self._wait_for_end,
-        }
-        actions: list[Action] = []
-        self._is_unsettled = False
-        while True:
-            before = self.phase
-            if before in steps:
-                actions += steps[before](now)
-            if self.phase is before:
-                return actions + self._release()
 
     def _gather(self, now: float) -> list[Action]:
         nodes, come = self.nodes, self.nodes.candidates()
@@ -433,9 +427,8 @@ class Job:
             self._begin_to_end(now)
             return actions + self._stop(self._posts.alive(), self.ending.signum or signal.SIGTERM)
         present = [agent for agent in nodes.active if agent in nodes.agents]
-        for slot in nodes.slots(present):
-            if self._posts.get(slot) is None:
-                self._posts.put(slot, Post())
+        for slot in [slot for slot in nodes.slots(present) if self._posts.get(slot) is None]:
+            self._posts.put(slot, Post())
         if self.restarts.are_of_all:
             self.restarts.merge(self._posts)
         if self.restarts.are_of_all and set(nodes.active) - nodes.agents.keys() - set(self.finished):
@@ -461,21 +454,17 @@ class Job:
         if self._posts.all_succeeded() and self._is_complete:
             self._begin_to_end(now)
             return actions
-        return actions + self._master.provide(self.generation, now) + self._place(now)
-
-    def _place(self, now: float) -> list[Action]:
-        """Start what is due, and tell running workers of places that changed, once the generation's store is there."""
+        actions += self._master.provide(self.generation, now)
         master, nodes = self._master.address(self.generation), self.nodes
-        if master is None or len(nodes.active_agents) < len(nodes.active):  # the latter after a takeover
-            return []
-        return self._placement.go_on(self.generation, master, now)
+        if master is not None and len(nodes.active_agents) == len(nodes.active):  # else some are not known yet
+            actions += self._placement.go_on(self.generation, master, now)
+        return actions
 
     @property
     def _is_complete(self) -> bool:
         """Whether every host that has ranks is known, and holds its slots."""
-        if any(agent not in self.nodes.known for agent in self.nodes.active):
-            return False
-        return all(self._posts.get(slot) is not None for slot in self.nodes.slots(self.nodes.active))
+        known = [agent.id for agent in self.nodes.active_agents]
+        return known == self.nodes.active and all(self._posts.get(slot) is not None for slot in self.nodes.slots(known))
 
     def _go(self, change: PhaseChange) -> None:
         self.phase = advance(self.phase, change)
@@ -517,8 +506,7 @@ class Job:
         if change is None:
             return []
         newly = [slot for agent in change.vacant for slot in self._posts.drop(agent)]
-        for slot in newly:
-            self.restarts.forget(slot)
+        self.restarts.forget(newly)
         if self.restarts.are_of_all:
             if change.coming and not change.vacant and not self._posts.has_begun():  # nothing runs: they are in time
                 return self._admit(change)

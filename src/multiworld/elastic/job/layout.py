@@ -38,8 +38,7 @@ class AgentInfo:
 class Layout:
     """The place of every slot: ranks count through the hosts in their order, roles each by themselves."""
 
-    def __init__(self, agents: Sequence[AgentInfo], *, generation: int, master: tuple[str, int]) -> None:
-        self._made_of = (tuple(agents), generation, master)
+    def __init__(self, agents: Sequence[AgentInfo], generation: int, master: tuple[str, int]) -> None:
         self._hosts: dict[str, tuple[int, int, int, int, str]] = {}
         """By agent: its node rank, the first rank and role rank on its host, the number of workers, and their role."""
         rank, role_sizes = 0, Counter[str]()
@@ -56,10 +55,6 @@ class Layout:
             master_addr=master[0],
             master_port=master[1],
         )
-
-    def is_of(self, agents: Sequence[AgentInfo], *, generation: int, master: tuple[str, int]) -> bool:
-        """Whether it would be the same if it was made of these."""
-        return self._made_of == (tuple(agents), generation, master)
 
     def assignment(self, slot: Slot, *, restarts: int) -> Assignment:
         node_rank, rank, role_rank, num_workers, role = self._hosts[slot.agent]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from .actions import Action, Reassign, Regroup, Start
-from .layout import Layout, Slot
+from .layout import AgentInfo, Layout, Slot
 from .nodes import Nodes
 from .posts import Post, Posts, PostState
 from .restart import Restarts
@@ -22,6 +22,7 @@ class Placement:
         self._nodes, self._posts, self._restarts, self._term = nodes, posts, restarts, term
         self._ids = itertools.count(1)
         self._layout: Layout | None = None  # the last
+        self._made_of: tuple[list[AgentInfo], int, tuple[str, int]]
         self.is_told = True
         """Whether running workers know of their places in it."""
 
@@ -32,10 +33,9 @@ class Placement:
 
     def go_on(self, generation: int, master: tuple[str, int], now: float) -> list[Action]:
         """Start what is due, and tell running workers of places that changed. ``master``: the generation's store."""
-        agents = self._nodes.active_agents
-        if self._layout is None or not self._layout.is_of(agents, generation=generation, master=master):
-            self._layout = Layout(agents, generation=generation, master=master)
-            self.is_told = False
+        made_of = (self._nodes.active_agents, generation, master)
+        if self._layout is None or self._made_of != made_of:
+            self._made_of, self._layout, self.is_told = made_of, Layout(*made_of), False
         actions = [] if self.is_told else self._tell(self._layout)
         due = [slot for slot, post in self.waiting() if post.not_before <= now]
         for slot in due[: max(0, MAX_PLACES - len(actions))]:

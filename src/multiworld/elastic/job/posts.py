@@ -104,21 +104,21 @@ class Posts:
         """Let this stand in the slot, instead of what does."""
         if slot in self._posts:
             self._drop(slot)
-        self._posts[slot] = post
-        self._on.setdefault(slot.agent, {})[slot] = post
-        self._num_alive[slot.agent] += post.state in ALIVE
-        self._num_unfinished[slot.agent] += post.state is not PostState.SUCCEEDED
-        if post.state is PostState.IDLE:
-            self._idle[slot] = post
+        self._posts[slot] = self._on.setdefault(slot.agent, {})[slot] = post
+        self._count(slot, post, 1)
 
     def change(self, slot: Slot, state: PostState) -> None:
         post = self._posts[slot]
-        before, post.state = post.state, state
-        self._num_alive[slot.agent] += (state in ALIVE) - (before in ALIVE)
-        self._num_unfinished[slot.agent] += (before is PostState.SUCCEEDED) - (state is PostState.SUCCEEDED)
-        if before is PostState.IDLE:
-            del self._idle[slot]
-        if state is PostState.IDLE:
+        self._count(slot, post, -1)
+        post.state = state
+        self._count(slot, post, 1)
+
+    def _count(self, slot: Slot, post: Post, by: int) -> None:
+        self._num_alive[slot.agent] += by * post.is_alive
+        self._num_unfinished[slot.agent] += by * (post.state is not PostState.SUCCEEDED)
+        if by < 0:
+            self._idle.pop(slot, None)
+        elif post.state is PostState.IDLE:
             self._idle[slot] = post
 
     def drop(self, agent: str) -> list[Slot]:
@@ -129,12 +129,9 @@ class Posts:
         return slots
 
     def _drop(self, slot: Slot) -> None:
-        post, there = self._posts.pop(slot), self._on[slot.agent]
-        del there[slot]
-        self._idle.pop(slot, None)
-        self._num_alive[slot.agent] -= post.is_alive
-        self._num_unfinished[slot.agent] -= post.state is not PostState.SUCCEEDED
-        if not there:
+        self._count(slot, self._posts.pop(slot), -1)
+        del self._on[slot.agent][slot]
+        if not self._on[slot.agent]:
             for by_host in (self._on, self._num_alive, self._num_unfinished):
                 del by_host[slot.agent]
 

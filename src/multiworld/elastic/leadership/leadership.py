@@ -92,7 +92,7 @@ class Leadership:
         self._standing = Standing()
         self._absence = Absence(lease_s=lease_s, now=_time_passed())
         self._search: Operation[None] | None = None
-        self._events = EventCopy(self._tell_coordinator)
+        self._events = EventCopy(self.report)
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
         """Told when this agent begins to coordinate, and, with None, when it does no longer."""
         self.on_control: Callable[[Link, Asked | Answered], None] = lambda link, message: None
@@ -133,9 +133,13 @@ class Leadership:
     def tell(self, link: Link, message: AgentMessage) -> None:
         self._links.tell(link, message)
 
-    def report(self, report: Report) -> None:
-        """Pass on what this host's agent reports; what nobody hears now is told again by its introduction."""
-        self._tell_coordinator(report)
+    def report(self, message: Report | EventsTold | EventsWanted) -> None:
+        """Tell the coordinator; what nobody hears now is told again by this host's introduction."""
+        self._look_at_the_clock()
+        if self.role is Role.LEADING and self._term is not None:
+            self._loop.call_soon(partial(self._term.coordinator.hear, self._info.id, message))
+        elif self.superior is not None:
+            self._links.tell(self.superior, message)
 
     def interrupt(self, signum: int, why: str = "") -> None:
         """Somebody wants the job to end: on every host, or here, if we know of no other. ``why``: if by no signal."""
@@ -436,13 +440,6 @@ class Leadership:
             self._callers.redirect(link, self.superior.peer)
 
     # ---- between this agent and the coordinator, which may be this agent
-
-    def _tell_coordinator(self, message: AgentMessage) -> None:
-        self._look_at_the_clock()
-        if self.role is Role.LEADING and self._term is not None:
-            self._loop.call_soon(partial(self._term.coordinator.hear, self._info.id, message))
-        elif self.superior is not None:
-            self._links.tell(self.superior, message)
 
     def _interrupt_again(self) -> None:
         """The coordinator that was told before may be gone."""
