@@ -37,7 +37,7 @@ from multiworld.serving.hosts.questions import (
     StopAll,
 )
 from multiworld.serving.hosts.start import start_host
-from multiworld.wire.messages import from_json
+from multiworld.wire.messages import from_json, to_json
 from tests.process.serving_members import FakeMember
 
 A = TypeVar("A")
@@ -180,7 +180,7 @@ async def test_a_killed_controller_comes_back_and_adopts_all_that_runs(tmp_path:
         return await asyncio.to_thread(ask, address, spec.token, question, answer, 5.0)
 
     async def status() -> dict[str, Any]:
-        return dict((await command(StatusOf(), StatusTold)).status)
+        return to_json((await command(StatusOf(), StatusTold)).status)
 
     try:
         await host.wait_ready(30)
@@ -193,7 +193,7 @@ async def test_a_killed_controller_comes_back_and_adopts_all_that_runs(tmp_path:
         await _when(status, lambda seen: list(replicas(seen, "b")) == ["b-2", "b-3"])
         with pytest.raises(DeploymentError, match="there is no 'c'"):
             await command(ScaleStage(stage="c", replicas=2), Done)
-        assert (await command(EventsSince(), EventsTold)).events[-1]["kind"]
+        assert (await command(EventsSince(), EventsTold)).events[-1].kind
         assert await command(StopAll(), Done) == Done()
         await until(lambda: host.returncode is not None)
         assert not (tmp_path / "controller.json").exists()

@@ -43,10 +43,10 @@ from multiworld.serving.hosts.questions import (
     ControllerQuestion,
     FilePiece,
     LinesOfMembers,
+    MetricsTold,
     ReadFile,
     ScaleStage,
     StatusOf,
-    StatusTold,
 )
 from multiworld.serving.hosts.reception import Reception
 from multiworld.serving.hosts.start import HostHandle, start_host
@@ -194,12 +194,12 @@ class Desk:
         host.on_lost = lambda: self.lost.put_nowait(host)
         self.hosts.put_nowait(host)
 
-    async def _answer(self, question: ControllerQuestion) -> StatusTold:
+    async def _answer(self, question: ControllerQuestion) -> MetricsTold:
         await asyncio.to_thread(self.before_answer)
         if isinstance(question, ScaleStage):
             raise LookupError("no such stage")
         of = question.of if isinstance(question, LinesOfMembers) else ""
-        return StatusTold(status={"of": of})
+        return MetricsTold(gateways={"of": of})
 
 
 def order(member: str, function: Any, *, keep: bool = False, **arguments: Any) -> Order:
@@ -485,7 +485,7 @@ async def test_strangers_get_nothing(shared: tuple[HostHandle, int]) -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(desk.hosts.get(), 1.2)
         with pytest.raises(DeploymentError, match="the job tokens differ"):
-            await asyncio.to_thread(ask, ("127.0.0.1", shared[1]), TOKEN, StatusOf(), StatusTold)
+            await asyncio.to_thread(ask, ("127.0.0.1", shared[1]), TOKEN, StatusOf(), MetricsTold)
         silent = socket.create_connection(("127.0.0.1", shared[1]))
         silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
         silent.settimeout(scaled(2))
@@ -565,17 +565,17 @@ async def test_hosts_of_one_name_are_kept_apart(no_leaks: None) -> None:
 async def test_command_gets_an_answer_or_says_why_not(no_leaks: None) -> None:
     async with Desk(0) as desk:
         at = ("127.0.0.1", desk.port)
-        answer = await asyncio.to_thread(ask, at, TOKEN, LinesOfMembers(of="x" * 100_000), StatusTold)
-        assert answer.status["of"] == "x" * 100_000
+        answer = await asyncio.to_thread(ask, at, TOKEN, LinesOfMembers(of="x" * 100_000), MetricsTold)
+        assert answer.gateways["of"] == "x" * 100_000
         with pytest.raises(DeploymentError, match="no such stage"):
-            await asyncio.to_thread(ask, at, TOKEN, ScaleStage(stage="a", replicas=1), StatusTold)
+            await asyncio.to_thread(ask, at, TOKEN, ScaleStage(stage="a", replicas=1), MetricsTold)
     with pytest.raises(DeploymentError, match=r"no controller can be reached at .*refused"):
-        ask(at, TOKEN, StatusOf(), StatusTold)
+        ask(at, TOKEN, StatusOf(), MetricsTold)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         with pytest.raises(DeploymentError, match=r"did not answer within 0\.2 s"):
-            ask(deaf.getsockname(), TOKEN, StatusOf(), StatusTold, timeout_s=0.2)
+            ask(deaf.getsockname(), TOKEN, StatusOf(), MetricsTold, timeout_s=0.2)
 
 
 async def test_killed_host_process_takes_all_members_along_and_what_they_started(

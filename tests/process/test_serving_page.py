@@ -120,8 +120,8 @@ async def test_a_controller_elsewhere_is_asked_over_one_connection_and_found_aga
         nonlocal num_asked
         num_asked += 1
         if isinstance(question, EventsSince):
-            return EventsTold(events=tuple(to_json(each) for each in await told.events(question.since)))
-        return StatusTold(status=to_json(await told.status()))
+            return EventsTold(events=tuple(await told.events(question.since)))
+        return StatusTold(status=await told.status())
 
     def controller() -> Reception:
         return Reception("secret", on_host=lambda _: None, on_request=answer)

@@ -6,14 +6,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from ..command_parser import CommandParser
 from ..extras import SERVING, install_extra, missing_modules
+from ..serving.control.reports import GatewayStatistics, ReplicaStatistics
+from ..serving.control.status import ControllerStatus, GatewayStatus, MemberStatus, ReplicaStatus
 from ..serving.errors import DeploymentError
 from ..serving.hosts import questions
 from ..serving.hosts.client import ask
@@ -207,8 +208,8 @@ def _asked(verb: str, arguments: Sequence[str]) -> int:
     except DeploymentError as error:
         print(f"multiworld serve {verb}: {error}", file=sys.stderr)
         return 1
-    told = answer.status if isinstance(answer, questions.StatusTold) else to_json(answer)
-    print(json.dumps(told) if options.json else _text(verb, told))
+    told = answer.status if isinstance(answer, questions.StatusTold) else answer
+    print(json.dumps(to_json(told)) if options.json else _text(told))
     return 0
 
 
@@ -221,41 +222,46 @@ def _await_end(record: DeploymentRecord, timeout_s: float) -> None:
         time.sleep(END_POLL_S)
 
 
-def _text(verb: str, answer: Mapping[str, Any]) -> str:
-    if verb == "status":
-        return _status_text(answer)
-    return "\n".join(f"{name}: {value}" for name, value in answer.items()) or "done"
+def _text(told: ControllerStatus | questions.ControllerAnswer) -> str:
+    if isinstance(told, ControllerStatus):
+        return _status_text(told)
+    return "\n".join(f"{name}: {value}" for name, value in vars(told).items()) or "done"
 
 
-def _status_text(status: Mapping[str, Any]) -> str:
-    lines = [f"{status['name']}: " + ("ready" if status["ready"] else f"not ready: {status['missing']}")]
+def _status_text(status: ControllerStatus) -> str:
+    lines = [f"{status.name}: " + ("ready" if status.ready else f"not ready: {status.missing}")]
     rows = [("replica", "stage", "state", "pid", "host", "version", "queue", "done", "ms each", "cpu", "memory")]
-    for member in (*status["gateways"], *status["replicas"]):
-        stats = member["stats"]
-        service_s = stats.get("service_s")
-        rows.append(
-            (
-                member["id"],
-                member["stage"],
-                member["state"],
-                str(member["pid"]),
-                str(member["host"]),
-                str(member["version"]),
-                str(stats.get("queue", stats.get("open", ""))),
-                str(stats.get("done", stats.get("answered", ""))),
-                "" if not service_s else f"{1000 * service_s:.2f}",
-                "" if member.get("cpu") is None else f"{100 * member['cpu']:.0f} %",
-                _memory(member),
-            )
+    members: tuple[ReplicaStatus | GatewayStatus, ...] = (*status.gateways, *status.replicas)
+    rows += [
+        (
+            member.id,
+            member.stage,
+            member.state,
+            str(member.pid),
+            member.host,
+            str(member.version),
+            *_work(member.stats),
+            "" if member.cpu is None else f"{100 * member.cpu:.0f} %",
+            _memory(member),
         )
+        for member in members
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
 
 
-def _memory(member: dict[str, Any]) -> str:
+def _work(stats: ReplicaStatistics | GatewayStatistics | None) -> tuple[str, str, str]:
+    """Return what waits, what is done, and what each took, as far as it was told."""
+    if isinstance(stats, ReplicaStatistics):
+        took = f"{1000 * stats.service_s:.2f}" if stats.service_s else ""
+        return str(stats.queue), str(stats.done), took
+    return ("", "", "") if stats is None else (str(stats.open), str(stats.answered), "")
+
+
+def _memory(member: MemberStatus) -> str:
     """Return what it does not share with others, or all that it has, if that is all that is known."""
-    size_bytes = member.get("pss_bytes") or member.get("rss_bytes")
+    size_bytes = member.pss_bytes or member.rss_bytes
     return "" if size_bytes is None else f"{size_bytes / 1e6:.0f} MB"
 
 

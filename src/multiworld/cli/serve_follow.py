@@ -6,15 +6,16 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from ..serving.control.history import EventRecord
 from ..serving.errors import DeploymentError
 from ..serving.hosts.client import ControllerCalls, ControllerLostError, ask, conversation
 from ..serving.hosts.deployment_file import DeploymentRecord, find_deployment
 from ..serving.hosts.questions import EventsSince, EventsTold, LinesOfMembers, MembersLines
 from ..serving.hosts.recent_lines import LinesTold
 from ..wire.backoff import BackOff
-from ..wire.messages import Json
+from ..wire.messages import to_json
 from .cluster import told
 
 __all__ = ["LAST_LINES", "event_text", "show_events", "show_logs"]
@@ -73,31 +74,30 @@ def _events(calls: ControllerCalls, options: argparse.Namespace) -> None:
         events = events[len(events) - min(options.last, len(events)) :]
     if not options.follow:
         if options.json:
-            print(json.dumps({"events": events}))
+            print(json.dumps(to_json(EventsTold(events=events))))
         else:
             print("\n".join(map(event_text, events)) or "nothing has happened yet")
         return
     while True:
-        _show(json.dumps(event) if options.json else event_text(event) for event in events)
+        _show(json.dumps(to_json(event)) if options.json else event_text(event) for event in events)
         time.sleep(LOOK_S)
         events = calls.ask(EventsSince(since=since), EventsTold).events
         since = _last_number(events, since)
 
 
-def _last_number(events: Sequence[Mapping[str, Json]], otherwise: int) -> int:
-    return max([otherwise, *(number for event in events if isinstance(number := event["number"], int))])
+def _last_number(events: Sequence[EventRecord], otherwise: int) -> int:
+    return max([otherwise, *(event.number for event in events)])
 
 
-def event_text(event: Mapping[str, Json]) -> str:
+def event_text(event: EventRecord) -> str:
     """Return an event on one line."""
-    at_s = event["at"]
-    at = time.strftime("%H:%M:%S", time.localtime(at_s)) if isinstance(at_s, int | float) else str(at_s)
+    at = time.strftime("%H:%M:%S", time.localtime(event.at))
     shown = {
         name: round(value, 3) if isinstance(value, float) else value
-        for name, value in event.items()
-        if name not in ("at", "kind", "number") and value not in ("", None)
+        for name, value in event.fields.items()
+        if value not in ("", None)
     }
-    return f"{at}  {event['kind']}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
+    return f"{at}  {event.kind}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
 class _Logs:

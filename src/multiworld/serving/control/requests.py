@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from ...wire.messages import to_json
 from ..hosts.questions import (
     ControllerAnswer,
     ControllerQuestion,
@@ -39,11 +38,11 @@ async def answer(controller: Controller, question: ControllerQuestion) -> Contro
     operations = controller.operations
     match question:
         case StatusOf():
-            return StatusTold(status=to_json(controller.status()))
+            return StatusTold(status=controller.status())
         case MetricsOf():
             return MetricsTold(gateways=controller.gateway_metrics())
         case EventsSince():
-            return EventsTold(events=tuple(to_json(event) for event in controller.history.since(question.since)))
+            return EventsTold(events=tuple(controller.history.since(question.since)))
         case LinesOfMembers():
             last = None if question.last is None else max(0, question.last)
             return MembersLines(members=await controller.lines(question.of, since=question.since, last=last))

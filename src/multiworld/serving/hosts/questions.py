@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...wire.messages import Json, MessageSet, message
+from ..control.history import EventRecord
+from ..control.status import ControllerStatus
 from .recent_lines import LinesTold
 
 __all__ = [
@@ -45,7 +47,7 @@ class StatusOf:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusTold:
-    status: Mapping[str, Json]
+    status: ControllerStatus
 
 
 @message("metrics")
@@ -127,7 +129,7 @@ class EventsSince:
 
 @dataclass(frozen=True, kw_only=True)
 class EventsTold:
-    events: tuple[Mapping[str, Json], ...]
+    events: tuple[EventRecord, ...]
 
 
 @message("logs")

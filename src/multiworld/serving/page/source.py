@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ...wire.messages import from_json
 from ..control.history import EventRecord
 from ..control.status import ControllerStatus
 from ..hosts.questions import (
@@ -67,11 +66,10 @@ class ControllerSource:
         self._client = ControllerClient(address, token)
 
     async def status(self) -> ControllerStatus:
-        return from_json(ControllerStatus, (await self._client.ask(StatusOf(), StatusTold)).status)
+        return (await self._client.ask(StatusOf(), StatusTold)).status
 
     async def events(self, since: int) -> list[EventRecord]:
-        told = await self._client.ask(EventsSince(since=since), EventsTold)
-        return [from_json(EventRecord, event) for event in told.events]
+        return list((await self._client.ask(EventsSince(since=since), EventsTold)).events)
 
     async def lines(self, member: str, last: int) -> list[str]:
         told = (await self._client.ask(LinesOfMembers(of=member, last=last), MembersLines)).members

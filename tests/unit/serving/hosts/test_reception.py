@@ -14,7 +14,7 @@ from multiworld.process.link import ControlLink
 from multiworld.serving.hosts.client import ask
 from multiworld.serving.hosts.host import Host
 from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello
-from multiworld.serving.hosts.questions import ControllerQuestion, StatusOf, StatusTold
+from multiworld.serving.hosts.questions import ControllerQuestion, MetricsTold, StatusOf
 from multiworld.serving.hosts.reception import Reception
 from multiworld.testing import scaled
 from multiworld.wire.admission import MAX_UNPROVEN
@@ -22,8 +22,8 @@ from multiworld.wire.admission import MAX_UNPROVEN
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-async def answer(question: ControllerQuestion) -> StatusTold:
-    return StatusTold(status={"asked": type(question).__name__})
+async def answer(question: ControllerQuestion) -> MetricsTold:
+    return MetricsTold(gateways={"asked": type(question).__name__})
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def is_hung_up(sock: socket.socket) -> bool:
 async def test_silent_strangers_lock_no_command_out(address: tuple[str, int]) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(socket.create_connection(address, scaled(5))) for _ in range(MAX_UNPROVEN + 20)]
-        told = await asyncio.to_thread(ask, address, "secret", StatusOf(), StatusTold, scaled(5))
-        assert told == StatusTold(status={"asked": "StatusOf"})
+        told = await asyncio.to_thread(ask, address, "secret", StatusOf(), MetricsTold, scaled(5))
+        assert told == MetricsTold(gateways={"asked": "StatusOf"})
         for stranger in crowd[:20]:
             assert await asyncio.to_thread(is_hung_up, stranger)
 
