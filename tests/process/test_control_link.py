@@ -110,7 +110,7 @@ def test_garbage_ends_the_connection_that_brought_it_and_no_other() -> None:
         with pytest.raises(LinkLostError):
             wait_for(spoilt.ask(Double(number=1), Doubled), scaled(5))
         with socket.create_connection(("127.0.0.1", port), 5) as stranger:  # which knows no token
-            stranger.sendall(pack_frame(Kind.AGENT_NOTE, pack_asked(1, ASKS.to_json(Double(number=1)))))
+            stranger.sendall(pack_frame(Kind.CONTROL, pack_asked(1, ASKS.to_json(Double(number=1)))))
             stranger.settimeout(scaled(5))
             with suppress(ConnectionResetError):
                 assert stranger.recv(100) == b""

@@ -504,14 +504,14 @@ async def test_an_order_that_is_put_in_on_the_way_is_not_obeyed(
         with Relay("127.0.0.1", desk.port, port=shared[1]) as relay:
             host = await desk.host()
             put_in = order("stranger-1", note_end, path=str(tmp_path / "obeyed"), name="stranger")
-            frame = pack_frame(Kind.AGENT_NOTE, pack_asked(999, HOST_ORDERS.to_json(Start(order=put_in))))
+            frame = pack_frame(Kind.CONTROL, pack_asked(999, HOST_ORDERS.to_json(Start(order=put_in))))
             await asyncio.to_thread(relay.inject, frame, "to_client")
             assert await asyncio.wait_for(desk.lost.get(), scaled(5)) is host
             again = await desk.host()  # by itself, and what is said now comes through
             assert again.pid == host.pid == shared[0].pid
             await again.start(order("member-1", note_end, path=str(tmp_path / "told"), name="member"))
             assert await text_of(tmp_path / "told") == "member\n"
-            stopping = pack_frame(Kind.AGENT_NOTE, pack_asked(0, HOST_EVENTS.to_json(Stopping())))
+            stopping = pack_frame(Kind.CONTROL, pack_asked(0, HOST_EVENTS.to_json(Stopping())))
             await asyncio.to_thread(relay.inject, stopping, "to_server")
             assert await asyncio.wait_for(desk.lost.get(), scaled(5)) is again
             assert not again.is_stopping
@@ -527,7 +527,7 @@ async def test_an_answer_that_is_put_in_on_the_way_is_not_believed() -> None:
     """As a piece of a pickled work, which a member on another host fetches so."""
     async with Desk(0) as desk:
         with Relay("127.0.0.1", desk.port) as relay:
-            answer = pack_frame(Kind.AGENT_NOTE, pack_answered(1, "answer", {"piece": "Y29kZQ=="}))
+            answer = pack_frame(Kind.CONTROL, pack_answered(1, "answer", {"piece": "Y29kZQ=="}))
             desk.before_answer = lambda: relay.inject(answer, "to_client")
             with pytest.raises(DeploymentError, match="cannot be trusted: record 0 does not verify"):
                 await asyncio.to_thread(ask, (relay.host, relay.port), TOKEN, ReadFile(name="x", offset=0), FilePiece)

@@ -92,7 +92,7 @@ def test_frames_of_all_sizes_come_through_both_ways(ends: Ends) -> None:
 def test_what_is_said_is_on_the_wire_as_it_was_said(ends: Ends) -> None:
     """It authenticates, and hides nothing."""
     before = ends.relay.num_bytes["to_server"]
-    ends.dialer.send(pack_frame(Kind.AGENT_NOTE, b"hello"))
+    ends.dialer.send(pack_frame(Kind.CONTROL, b"hello"))
     assert wait_until(lambda: len(ends.acceptor_sink.frames) == 1, timeout_s=5)
     assert ends.relay.num_bytes["to_server"] - before == 20 + 32 + 5
 
@@ -102,10 +102,10 @@ def test_what_is_said_is_on_the_wire_as_it_was_said(ends: Ends) -> None:
 def test_what_is_put_in_ends_the_connection(ends: Ends, put_in: bytes, path: str) -> None:
     sender, sink = (ends.dialer, ends.acceptor_sink) if path == "to_server" else (ends.acceptor, ends.dialer_sink)
     receiver = ends.acceptor if path == "to_server" else ends.dialer
-    sender.send(pack_frame(Kind.AGENT_NOTE, b"before"))
+    sender.send(pack_frame(Kind.CONTROL, b"before"))
     assert wait_until(lambda: len(sink.frames) == 1, timeout_s=5)
     ends.relay.inject(put_in, path)  # type: ignore[arg-type]
-    sender.send(pack_frame(Kind.AGENT_NOTE, b"behind"))
+    sender.send(pack_frame(Kind.CONTROL, b"behind"))
     assert wait_until(lambda: bool(sink.lost_reasons), timeout_s=5)
     assert f"record 1 {NOT_TRUE}" in sink.lost_reasons[0]
     assert receiver.lost_errno == errno.EBADMSG
@@ -132,11 +132,11 @@ def test_without_a_token_there_is_nothing_to_authenticate_with(loop: ProgressThr
 
 
 def plain(key: bytes) -> bytes:
-    return pack_frame(Kind.AGENT_NOTE, b"put in")
+    return pack_frame(Kind.CONTROL, b"put in")
 
 
 def authentic(key: bytes) -> bytes:
-    return RecordWriter(key, ACCEPTOR).write(pack_frame(Kind.AGENT_NOTE, b"said"))
+    return RecordWriter(key, ACCEPTOR).write(pack_frame(Kind.CONTROL, b"said"))
 
 
 @pytest.mark.parametrize(("behind", "heard"), [(plain, []), (authentic, [b"said"])])

@@ -39,7 +39,7 @@ MAX_PAYLOAD_BYTES: Final = 1 << 46
 
 class Kind(enum.IntEnum):
     """What a frame is. The hundreds group by who speaks: the handshake, the store, a link, a data connection,
-    a worker and its agent.
+    a worker and its agent. ``CONTROL`` holds a message of a control link, or of one agent to another.
     """
 
     HELLO = 1
@@ -76,7 +76,7 @@ class Kind(enum.IntEnum):
     SLOTS = 79
     WORKER_NEWS = 90
     WORKER_PLACE = 91
-    AGENT_NOTE = 95
+    CONTROL = 95
 
 
 KINDS: Final = frozenset(int(kind) for kind in Kind)

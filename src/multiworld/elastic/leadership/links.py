@@ -149,7 +149,7 @@ class AgentLinks:
     def tell(self, link: Link, message: AgentMessage) -> None:
         """One message to many links is packed once: a roster of a thousand agents takes a while."""
         if message is not self._packed[0]:
-            self._packed = (message, pack_frame(Kind.AGENT_NOTE, AGENT_MESSAGES.encode(message)))
+            self._packed = (message, pack_frame(Kind.CONTROL, AGENT_MESSAGES.encode(message)))
         link.send(self._packed[1])
 
     def say_goodbye(self, link: Link) -> None:
@@ -200,7 +200,7 @@ class AgentLinks:
         self._detector.heard(link)
 
     def link_said(self, link: Link, kind: int, body: bytes) -> None:
-        if kind != Kind.AGENT_NOTE:
+        if kind != Kind.CONTROL:
             raise ProtocolError(f"frame kind {kind} between agents")
         link.defer(partial(self._heard, link, body))
 

@@ -208,7 +208,7 @@ class ControlLink(Generic[Said, Heard]):
             logger.warning("the other end of %r reads nothing; the connection is given up", self)
             self._connection.abort("the other end reads nothing")
             return False
-        self._connection.send(pack_frame(Kind.AGENT_NOTE, body), on_sent=partial(self._sent, len(body)))
+        self._connection.send(pack_frame(Kind.CONTROL, body), on_sent=partial(self._sent, len(body)))
         return True
 
     def _pack(self, number: int, message: Said) -> bytes:
@@ -227,7 +227,7 @@ class ControlLink(Generic[Said, Heard]):
             keep_alive(connection.sock)
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
-        if header.payload_bytes or header.kind != Kind.AGENT_NOTE:
+        if header.payload_bytes or header.kind != Kind.CONTROL:
             raise ProtocolError(f"frame kind {header.kind} on a control link")
         return None
 

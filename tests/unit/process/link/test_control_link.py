@@ -238,7 +238,7 @@ def test_calls_end_when_the_link_is_lost(acceptor: Acceptor) -> None:
 def test_frames_of_another_protocol_end_the_link_alone(acceptor: Acceptor) -> None:
     link, _ = connect(acceptor)
     other, _ = connect(acceptor)
-    link.connection.send(pack_frame(Kind.AGENT_NOTE, b"garbage"))
+    link.connection.send(pack_frame(Kind.CONTROL, b"garbage"))
     assert "is not JSON" in acceptor.lost.get(timeout=5).reason
     assert wait_blocking(other.ask(Count(to=1), Counted)).number == 1
     other.abort()
