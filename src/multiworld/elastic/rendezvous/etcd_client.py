@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 
+from .etcd_answers import KeptLease, Lease, Nothing, Range, Transaction, Watched
 from .etcd_gateway import EtcdGateway, LeaseGoneError
 
 __all__ = ["EtcdClient", "Found"]
@@ -32,39 +32,31 @@ class EtcdClient:
         self._gateway = gateway
 
     def get(self, key: str) -> Found:
-        answer = self._gateway.call("/v3/kv/range", {"key": _encode(key.encode())})
-        with self._understanding():
-            seen_at = int(answer["header"]["revision"])
-            if not answer.get("kvs"):
-                return Found(seen_at=seen_at)
-            (entry,) = answer["kvs"]
-            value = base64.b64decode(entry.get("value", ""), validate=True)
-            lease, changed_at = int(entry.get("lease", 0)), int(entry["mod_revision"])
-            return Found(value=value, lease=lease, changed_at=changed_at, seen_at=seen_at)
+        answer = self._gateway.call("/v3/kv/range", {"key": _encode(key.encode())}, Range)
+        seen_at = int(answer.header.revision)
+        if not answer.kvs:
+            return Found(seen_at=seen_at)
+        entry = answer.kvs[0]
+        return Found(value=entry.value, lease=int(entry.lease), changed_at=int(entry.mod_revision), seen_at=seen_at)
 
     def replace(self, key: str, value: bytes, *, lease: int, expected: int) -> bool:
         """Set the key if it was changed at revision ``expected`` last (0: if it is absent), while the lease lasts."""
         name = _encode(key.encode())
         compare = {"key": name, "target": "MOD", "result": "EQUAL", "mod_revision": str(expected)}
         put = {"request_put": {"key": name, "value": _encode(value), "lease": str(lease)}}
-        answer = self._gateway.call("/v3/kv/txn", {"compare": [compare], "success": [put]})
-        return bool(answer.get("succeeded", False))
+        return self._gateway.call("/v3/kv/txn", {"compare": [compare], "success": [put]}, Transaction).succeeded
 
     def grant(self, ttl_s: int) -> int:
-        answer = self._gateway.call("/v3/lease/grant", {"TTL": str(ttl_s)})
-        with self._understanding():
-            return int(answer["ID"])
+        return int(self._gateway.call("/v3/lease/grant", {"TTL": str(ttl_s)}, Lease).id)
 
     def keep_alive(self, lease: int) -> bool:
         """Renew a lease; False: it has run out."""
-        answer = self._gateway.call("/v3/lease/keepalive", {"ID": str(lease)})
-        with self._understanding():
-            return int(answer.get("TTL", 0)) > 0
+        return int(self._gateway.call("/v3/lease/keepalive", {"ID": str(lease)}, KeptLease).ttl_s) > 0
 
     def revoke(self, lease: int) -> None:
         """End a lease, and every key that depends on it."""
         try:
-            self._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
+            self._gateway.call("/v3/lease/revoke", {"ID": str(lease)}, Nothing)
         except LeaseGoneError:
             return
 
@@ -72,18 +64,10 @@ class EtcdClient:
         """Wait until the key has changed since the store's revision ``after``, for about ``timeout_s`` at most."""
         wanted = {"create_request": {"key": _encode(key.encode()), "start_revision": str(after + 1)}}
         deadline = time.monotonic() + timeout_s
-        with closing(self._gateway.read_stream("/v3/watch", wanted, timeout_s)) as stream:
+        with closing(self._gateway.read_stream("/v3/watch", wanted, Watched, timeout_s)) as stream:
             for news in stream:
-                if news.get("events") or news.get("canceled") or time.monotonic() > deadline:
+                if news.events or news.canceled or time.monotonic() > deadline:
                     return
-
-    @contextmanager
-    def _understanding(self) -> Iterator[None]:
-        """Map what can be wrong with the fields of an answer."""
-        try:
-            yield
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._gateway.nonsense() from error
 
 
 def _encode(data: bytes) -> str:

@@ -6,12 +6,14 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
-from ...errors import MultiworldError
+from ...errors import MessageError, MultiworldError
+from ...wire.messages import Json, from_json, parse
+from .etcd_answers import Authenticated
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -27,6 +29,7 @@ MAX_ANSWER_BYTES = 1 << 20
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNAUTHENTICATED = 3, 5, 7, 9, 16  # gRPC's codes
 
 Endpoint = tuple[str, int]
+A = TypeVar("A")
 
 
 class EtcdError(MultiworldError):
@@ -92,12 +95,12 @@ class EtcdGateway:
         self._socket: socket.socket | None = None  # of the call under way
         self._is_stopped = False
 
-    def call(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the answer. Raises EtcdAwayError or EtcdRefusedError."""
+    def call(self, path: str, fields: Mapping[str, Json], answer: type[A]) -> A:
+        """Return the answer. Raises EtcdAwayError or EtcdRefusedError."""
         troubles: list[EtcdError] = []
         for _ in self._access.endpoints:
             try:
-                return self._call_here(path, fields)
+                return self._call_here(path, fields, answer)
             except _AnsweredError as error:
                 raise self._explain(error) from None
             except (EtcdAwayError, _NoEtcdError) as error:
@@ -105,14 +108,14 @@ class EtcdGateway:
                 self._at = (self._at + 1) % len(self._access.endpoints)
         raise _together(troubles)
 
-    def read_stream(self, path: str, fields: dict[str, Any], silence_s: float) -> Generator[dict[str, Any]]:
+    def read_stream(self, path: str, fields: Mapping[str, Json], answer: type[A], silence_s: float) -> Generator[A]:
         """Yield one answer after the other, of the endpoint that answered last. Ends after ``silence_s`` without."""
         try:
             with self._open(path, fields) as response:
                 if self._socket is not None:
                     self._socket.settimeout(silence_s)
                 while True:
-                    yield self._parse(response.status, response.readline(MAX_ANSWER_BYTES))
+                    yield self._parse(response.status, response.readline(MAX_ANSWER_BYTES), answer)
         except TimeoutError:
             return
         except _AnsweredError as error:
@@ -145,32 +148,28 @@ class EtcdGateway:
     def _here(self) -> str:
         return _show(self._access.endpoints[self._at])
 
-    def _call_here(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def _call_here(self, path: str, fields: Mapping[str, Json], answer: type[A]) -> A:
         was_known = self._token is not None
         if self._access.username is not None and not was_known:
             self._authenticate()
         try:
-            return self._ask(path, fields)
+            return self._ask(path, fields, answer)
         except _AnsweredError as error:
             if not was_known or error.code not in (INVALID_ARGUMENT, UNAUTHENTICATED):
                 raise
         self._authenticate()  # our token has run out, or etcd was restarted and knows it no longer
-        return self._ask(path, fields)
+        return self._ask(path, fields, answer)
 
     def _authenticate(self) -> None:
         self._token = None
         credentials = {"name": self._access.username, "password": self._access.password or ""}
         try:
-            token = self._ask("/v3/auth/authenticate", credentials).get("token")
+            self._token = self._ask("/v3/auth/authenticate", credentials, Authenticated).token
         except _AnsweredError as error:
             if error.code != FAILED_PRECONDITION:
-                raise
-            return  # it wants no passwords: one too many does no harm, as with its own client
-        if not isinstance(token, str):
-            raise self.nonsense()
-        self._token = token
+                raise  # else it wants no passwords: one too many does no harm, as with its own client
 
-    def _ask(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, path: str, fields: Mapping[str, Json], answer: type[A]) -> A:
         try:
             with self._open(path, fields) as response:
                 body = response.read(MAX_ANSWER_BYTES)
@@ -180,10 +179,10 @@ class EtcdGateway:
             raise EtcdAwayError(self._here, f"no answer within {self._access.timeout_s:g} s") from error
         if response.status == http.client.NOT_FOUND and not body.startswith(b"{"):
             raise self._explain_not_found()
-        return self._parse(response.status, body)
+        return self._parse(response.status, body, answer)
 
     @contextmanager
-    def _open(self, path: str, fields: dict[str, Any] | None) -> Iterator[http.client.HTTPResponse]:
+    def _open(self, path: str, fields: Mapping[str, Json] | None) -> Iterator[http.client.HTTPResponse]:
         """Send a request, and map what may happen to it and its answer, but for the TimeoutError."""
         if self._is_stopped:
             raise EtcdAwayError(self._here, "the connection was given up")
@@ -226,17 +225,18 @@ class EtcdGateway:
 
     # ---- what an answer says
 
-    def _parse(self, status: int, body: bytes) -> dict[str, Any]:
-        """Return the fields of one answer, or of one line of a stream, where they are wrapped once more."""
-        answer = _load(body)
-        if isinstance(answer.get("result"), dict):
-            answer = answer["result"]
-        error = answer["error"] if isinstance(answer.get("error"), dict) else answer
+    def _parse(self, status: int, body: bytes, answer: type[A]) -> A:
+        """Return one answer, or what one line of a stream says, where it is wrapped once more."""
+        told = _inner(_load(body), "result")
+        error = _inner(told, "error")
         code, message = error.get("grpc_code", error.get("code")), error.get("message")
         if isinstance(code, int) and isinstance(message, str):
             raise _AnsweredError(code, message.removeprefix("etcdserver: "))
-        if status == http.client.OK and "header" in answer:
-            return answer
+        if status == http.client.OK and "header" in told:
+            try:
+                return from_json(answer, told)
+            except MessageError as wrong:
+                raise self.nonsense() from wrong
         if status == http.client.OK and not body:
             raise EtcdAwayError(self._here, "it closed the connection")
         said = f"{status} {http.client.responses.get(status, '')}".strip()
@@ -274,13 +274,19 @@ class EtcdGateway:
         return EtcdRefusedError(self._here, f"{error.message} (user {username!r})")
 
 
-def _load(body: bytes) -> dict[str, Any]:
+def _load(body: bytes) -> dict[str, object]:
     """Return a JSON object, empty if it is none."""
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
+        told = parse(body)
+    except MessageError:
         return {}
-    return answer if isinstance(answer, dict) else {}
+    return told if isinstance(told, dict) else {}
+
+
+def _inner(fields: dict[str, object], name: str) -> dict[str, object]:
+    """Return the object of that name within another, which need not have it."""
+    inner = fields.get(name)
+    return inner if isinstance(inner, dict) else fields
 
 
 def _together(troubles: list[EtcdError]) -> EtcdError:
