@@ -14,7 +14,7 @@ NATIVE := src/multiworld/native
 COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py serving/*/*.py wire/*.py world/*.py)) # types come from all of them
 # Only some tests use what was compiled. The others, as those of model/ and of decisions that import nothing compiled, would
 # do the same again.
-SAME_AGAIN := unit/test_demo_record unit/test_import_cycles unit/test_liveness unit/test_state unit/test_store_state \
+SAME_AGAIN := unit/test_demo_record unit/test_import_cycles unit/test_untyped_mappings unit/test_liveness unit/test_state unit/test_store_state \
 	unit/elastic/leadership/test_mailroom unit/serving/control/test_fleet \
 	$(addprefix property/test_,$(addsuffix _property,liveness serving_cache serving_fleet serving_page serving_scaling state store_state))
 COMPILED_TESTS = $(filter-out tests/unit/model/% tests/property/model/% $(SAME_AGAIN:%=tests/%.py), $(shell \

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from ...errors import MessageError, MultiworldError, ProtocolError
 from ...wire.connection import MAX_META_BYTES, Connection
 from ...wire.frames import Header, Kind, pack_frame
-from ...wire.messages import MAX_BYTES, MessageSet, from_json, to_json
+from ...wire.messages import MAX_BYTES, Json, MessageSet, from_json, to_json
 from ...wire.operation import Operation
 from .envelope import NOTE, Answered, Asked, pack_answered, pack_asked, unpack
 from .keep_alive import keep_alive
@@ -73,9 +73,9 @@ def on_event_loop(loop: asyncio.AbstractEventLoop) -> Deliver:
     return deliver
 
 
-def as_json(content: object) -> dict[str, Any]:
+def as_json(content: object) -> Mapping[str, Json]:
     """Return a frozen dataclass as JSON, and what is JSON already as it is: an answer that is passed on."""
-    return dict(content) if isinstance(content, Mapping) else to_json(content)
+    return content if isinstance(content, Mapping) else to_json(content)
 
 
 class Call:

@@ -1,0 +1,1 @@
+"""Tests of worlds, and of what their members tell each other."""
