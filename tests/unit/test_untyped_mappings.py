@@ -9,7 +9,7 @@ import multiworld
 
 ROOT = Path(multiworld.__file__).parent
 UNTYPED = re.compile(r"\b(dict|Mapping)\[str, Any\]")
-AT_MOST = 77
+AT_MOST = 74
 """Lines in all. One more needs a reason; one less lowers this."""
 MAY_HAVE = {
     "bench": "figures that a report shows as JSON, and what the members of a benchmark answer the testing kit",
@@ -18,7 +18,7 @@ MAY_HAVE = {
     "elastic/launch/arguments.py": "options of the command line, on their way into a configuration",
     "elastic/launch/launcher.py": "the record of a job's failure, whose form torch has laid down",
     "model/checks": "arguments of the user's functions, and the state of random generators",
-    "model/signature.py": "tensors by the user's names; a signature as JSON",
+    "model/signature.py": "tensors by the user's names",
     "model/tracing": "arguments of the user's modules",
     "model/user_main.py": "what the user's main module holds",
     "serving/config": "the user's configuration before it is checked, and the example that a model gives",

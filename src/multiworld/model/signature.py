@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from ..wire.messages import Json, from_json, to_json
 
 __all__ = ["KINDS", "Signature", "TensorSpec", "named_tensors"]
 
@@ -95,13 +97,13 @@ class Signature:
         joined = replace(given, outputs=() if last is None else last.outputs)
         return joined if joined.inputs or joined.outputs or joined.takes else None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_json(self) -> Mapping[str, Json]:
+        return to_json(self)
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Signature:
-        """Return the signature whose ``to_json`` gave these fields."""
-        return cls(**{**fields, "inputs": _read(fields["inputs"]), "outputs": _read(fields["outputs"])})
+    def from_json(cls, fields: object) -> Signature:
+        """Return the signature whose ``to_json`` gave these fields. Raises MessageError."""
+        return from_json(cls, fields)
 
 
 def named_tensors(payload: Any, word: str, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -130,7 +132,3 @@ def _specs(payload: Any, word: str, *, has_rows: bool) -> tuple[TensorSpec, ...]
         )
         for name, tensor in named_tensors(payload, word).items()
     )
-
-
-def _read(specs: Iterable[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in specs)
