@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import select
-import socket
 import struct
 import termios
 import time
@@ -15,6 +14,7 @@ from typing import Protocol
 from ..errors import ProtocolError
 from ..wire.connection import Connection
 from ..wire.frames import Header, Kind, pack_frame
+from ..wire.keep_alive import keep_alive
 from ..wire.listener import Pending
 from ..wire.messages import decode
 from .link_messages import Goodbye, LinkHello, LinkMessage, SentinelAt, pack_message
@@ -27,9 +27,7 @@ UNREACHABLE_ERRNOS = frozenset(
     | {errno.EBADMSG}  # a record did not verify: the peer is there, and the way to it cannot be used
 )
 HEARTBEAT_AT_LEAST_S = 0.02  # whatever the peer wants
-KEEPALIVE_IDLE_S = 1
-KEEPALIVE_INTERVAL_S = 1
-KEEPALIVE_PROBES = 2
+NUM_PROBES = 2
 _HEARTBEAT = pack_frame(Kind.HEARTBEAT)
 
 
@@ -66,12 +64,7 @@ class Link:
     def attach(self, connection: Connection, *, unreachable_s: float) -> None:
         """Take the connection, and let the kernel watch the path to the peer's host."""
         self._connection = connection
-        sock = connection.sock
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(unreachable_s * 1000))
+        keep_alive(connection.sock, num_probes=NUM_PROBES, unreachable_s=unreachable_s)
 
     @property
     def is_hung_up(self) -> bool:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from ...errors import MessageError, MultiworldError, ProtocolError
 from ...wire.connection import MAX_META_BYTES, Connection
 from ...wire.frames import Header, Kind, pack_frame
+from ...wire.keep_alive import keep_alive
 from ...wire.messages import MAX_BYTES, Json, MessageSet, from_json, to_json
 from ...wire.operation import Operation
 from .envelope import NOTE, Answered, Asked, pack_answered, pack_asked, unpack
-from .keep_alive import keep_alive
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 MAX_UNSENT_BYTES: Final = 2 * MAX_BYTES  # of what the other end does not read
 MAX_UNSENT_PARTS: Final = 64
+NUM_PROBES: Final = 3
+UNREACHABLE_S: Final = 4.0
 
 Said = TypeVar("Said")
 Heard = TypeVar("Heard")
@@ -224,7 +226,7 @@ class ControlLink(Generic[Said, Heard]):
         self._connection = connection
         connection.parser.max_meta_bytes = self._max_heard_bytes
         if not connection.is_local:
-            keep_alive(connection.sock)
+            keep_alive(connection.sock, num_probes=NUM_PROBES, unreachable_s=UNREACHABLE_S)
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
         if header.payload_bytes or header.kind != Kind.CONTROL:
