@@ -123,6 +123,8 @@ def test_operating_a_job(tmp_path: Path) -> None:
             assert multiworld("kill", "2", "--job", job).status == 0
             line_of(follower, r"\[default 2 g1\] works as rank 2")
         assert "works as rank 3" in multiworld("logs", "3", "--job", job).out
+        unknown = multiworld("logs", "9", "--job", job)
+        assert (unknown.status, "no worker has the rank 9; the job has 0-3" in unknown.err) == (1, True)
         assert "rank 2 failed: killed by SIGKILL" in multiworld("events", "--job", job).out
 
         coordinator = next(each["index"] for each in status["agents"] if each["coordinates"])

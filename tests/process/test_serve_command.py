@@ -193,6 +193,9 @@ def test_follows_what_happens(deployment: Deployment) -> None:
     (last,) = json.loads(deployment.command("events", "-n", "1", "--json").stdout)["events"]
     assert last["number"] > 1
     assert len(deployment.command("events", "-n", "2").stdout.splitlines()) == 2
+    assert deployment.command("events", "-n", "0").stdout == ""
+    told = r"\d\d:\d\d:\d\d\.\d{3}  ReplicaReady  add-1 takes requests, .* after it was ordered"
+    assert re.search(told, deployment.command("events").stdout)
     with following(deployment, "events", "-f", "-n", "1", "--json") as lines:
         assert wait_until(lambda: bool(lines()), UP_S)
         assert deployment.command("tune", "add", "--batch-max-size", "3").returncode == 0

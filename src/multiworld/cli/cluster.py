@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ from ..wire.names import addresses_of, is_address
 from ..wire.token import weakness_of
 from ..world.launched import token_of_environment
 
-__all__ = ["carry_out", "cluster_parser", "conversation", "job_of", "name_job", "session", "told"]
+__all__ = ["carry_out", "clock", "cluster_parser", "conversation", "job_of", "name_job", "session", "told"]
 
 EPILOG = """\
 Without --endpoint an agent of this host is asked: of the only job there is, or of that with --job. Any agent answers.
@@ -53,6 +54,11 @@ def told(command: str, work: Callable[[], None], refusal: type[Exception] = Cont
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def clock(at_s: float) -> str:
+    """Return the local time of day of a moment in Unix time, to the millisecond."""
+    return f"{time.strftime('%H:%M:%S', time.localtime(at_s))}.{int(at_s * 1000) % 1000:03d}"
 
 
 def job_of(talk: Conversation) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Sequence
 
 from ..command_parser import CommandParser
 from ..elastic.control.messages import Events, EventsOf
 from ..elastic.job.history import Event
 from ..wire.messages import to_json
-from .cluster import cluster_parser, conversation, name_job, told
+from .cluster import clock, cluster_parser, conversation, name_job, told
 
 __all__ = ["command_parser", "main"]
 
@@ -45,8 +44,4 @@ def _show(events: Iterable[Event], *, as_json: bool) -> None:
 
 
 def _line(event: Event) -> str:
-    return f"{_clock(event.at)}  g{event.generation} t{event.term}  {event.text}"
-
-
-def _clock(at_s: float) -> str:
-    return f"{time.strftime('%H:%M:%S', time.localtime(at_s))}.{int(at_s * 1000) % 1000:03d}"
+    return f"{clock(event.at)}  g{event.generation} t{event.term}  {event.text}"

@@ -15,6 +15,7 @@ from ..process.link import LinkLostError
 from ..wire.operation import Operation
 from ..world.launched import token_of_environment
 from .cluster import cluster_parser, name_job, session, told
+from .tables import ranges
 
 __all__ = ["command_parser", "main"]
 
@@ -57,6 +58,8 @@ class _Logs:
         self._told: queue.SimpleQueue[tuple[str, Lines | Operation[Lines]]] = queue.SimpleQueue()
         self._asked: set[str] = set()  # agents
         self._answering: set[str] = set()
+        self._ranks: set[int] = set()
+        self._has_shown = False
 
     def show(self) -> None:
         """Print what they say until all have ended."""
@@ -75,16 +78,20 @@ class _Logs:
                     self._show(agent, told.result())
                 elif not isinstance(told.error, LinkLostError):  # else that host has ended
                     raise ControlError(str(told.error))
+        rank = self._question.rank
+        if rank is not None and rank not in self._ranks and not self._has_shown:
+            raise ControlError(f"no worker has the rank {rank}; the job has {ranges(sorted(self._ranks))}")
 
     def _ask_all(self) -> None:
         """Ask those that were not asked yet."""
         try:
-            agents = self._talk.ask(StatusOf(), JobStatus).agents
+            status = self._talk.ask(StatusOf(), JobStatus)
         except ControlError:
             if not self._asked:
                 raise
             return  # the job may be ending, or have no coordinator now: its agents go on telling
-        for agent in agents:
+        self._ranks.update(worker.rank for worker in status.workers if worker.rank is not None)
+        for agent in status.agents:
             if agent.id not in self._asked:
                 self._asked.add(agent.id)
                 self._ask(agent)
@@ -104,5 +111,6 @@ class _Logs:
     def _show(self, agent: str, lines: Lines) -> None:
         if lines.left_out:
             print(f"multiworld logs: {lines.left_out} lines are left out: too many to follow", file=sys.stderr)
+        self._has_shown = self._has_shown or bool(lines.lines)
         for line in lines.lines:
             print(json.dumps({"agent": agent, "line": line}) if self._as_json else line, flush=True)

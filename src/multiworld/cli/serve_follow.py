@@ -16,9 +16,9 @@ from ..serving.hosts.questions import EventsSince, EventsTold, LinesOfMembers, M
 from ..serving.hosts.recent_lines import LinesTold
 from ..wire.backoff import BackOff
 from ..wire.messages import to_json
-from .cluster import told
+from .cluster import clock, told
 
-__all__ = ["LAST_LINES", "event_text", "show_events", "show_logs"]
+__all__ = ["LAST_LINES", "show_events", "show_logs"]
 
 LAST_LINES = 10
 LOOK_S = 0.25
@@ -72,14 +72,13 @@ def _events(calls: ControllerCalls, options: argparse.Namespace) -> None:
     since = _last_number(events, 0)
     if options.last is not None:
         events = events[len(events) - min(options.last, len(events)) :]
-    if not options.follow:
-        if options.json:
-            print(json.dumps(to_json(EventsTold(events=events))))
-        else:
-            print("\n".join(map(event_text, events)) or "nothing has happened yet")
+    if not options.follow and options.json:
+        print(json.dumps(to_json(EventsTold(events=events))))
         return
     while True:
-        _show(json.dumps(to_json(event)) if options.json else event_text(event) for event in events)
+        _show(json.dumps(to_json(event)) if options.json else _event_text(event) for event in events)
+        if not options.follow:
+            return
         time.sleep(LOOK_S)
         events = calls.ask(EventsSince(since=since), EventsTold).events
         since = _last_number(events, since)
@@ -89,15 +88,12 @@ def _last_number(events: Sequence[EventRecord], otherwise: int) -> int:
     return max([otherwise, *(event.number for event in events)])
 
 
-def event_text(event: EventRecord) -> str:
-    """Return an event on one line."""
-    at = time.strftime("%H:%M:%S", time.localtime(event.at))
-    shown = {
-        name: round(value, 3) if isinstance(value, float) else value
-        for name, value in event.fields.items()
-        if value not in ("", None)
-    }
-    return f"{at}  {event.kind}  " + ", ".join(f"{name} {value}" for name, value in shown.items())
+def _event_text(event: EventRecord) -> str:
+    """Return an event on one line, in the words of the page."""
+    from ..serving.page.stories import tell
+
+    story = tell(event)
+    return f"{clock(story.at)}  {story.kind}  {story.text}"
 
 
 class _Logs:

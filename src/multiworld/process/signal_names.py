@@ -1,10 +1,10 @@
-"""The name of a signal, real-time signals included. Pure."""
+"""The names of signals, real-time signals included, and how a process ended. Pure."""
 
 from __future__ import annotations
 
 import signal
 
-__all__ = ["signal_name"]
+__all__ = ["how_ended", "signal_name"]
 
 
 def signal_name(number: int) -> str:
@@ -13,3 +13,10 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def how_ended(status: int | None) -> str:
+    """Return how a process ended, as the end of a sentence about it. ``status``: negative for a signal."""
+    if status is None:
+        return "has ended"
+    return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"

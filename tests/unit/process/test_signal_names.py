@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from multiworld.process.signal_names import signal_name
-from multiworld.process.spawn.fork_server import _describe
+from multiworld.process.signal_names import how_ended, signal_name
 
 
 def test_a_signal_has_its_name() -> None:
@@ -19,4 +18,10 @@ def test_a_real_time_signal_without_a_name_is_told_by_its_number() -> None:
 
 def test_a_process_that_a_real_time_signal_killed_can_be_described() -> None:
     """Naming it raised ValueError where its end was told."""
-    assert _describe(-(signal.SIGRTMIN + 3)) == f"was killed by signal {signal.SIGRTMIN + 3}"
+    assert how_ended(-(signal.SIGRTMIN + 3)) == f"was killed by signal {signal.SIGRTMIN + 3}"
+
+
+def test_how_a_process_ended() -> None:
+    assert how_ended(-9) == "was killed by SIGKILL"
+    assert how_ended(3) == "ended with status 3"
+    assert how_ended(None) == "has ended"

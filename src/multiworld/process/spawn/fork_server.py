@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from ...wire.progress import ProgressThread
-from ..signal_names import signal_name
+from ..signal_names import how_ended
 from . import seqpacket
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
@@ -276,7 +276,7 @@ class ForkServer:
 
     def _end_lost(self) -> None:
         self.exit_status = self._end()
-        self._reason = self._reason or f"the fork server {_describe(self.exit_status)}"
+        self._reason = self._reason or f"the fork server {how_ended(self.exit_status)}"
 
     def _tell(self, on_started: Started, result: int | OSError) -> None:
         """Not from within here: an error of theirs is not ours."""
@@ -356,11 +356,3 @@ def _wait_for(pid: int) -> int | None:
     except ChildProcessError:
         return None
     return os.waitstatus_to_exitcode(status)
-
-
-def _describe(status: int | None) -> str:
-    if status is None:
-        return "has ended"
-    if status < 0:
-        return f"was killed by {signal_name(-status)}"
-    return f"ended with status {status}"

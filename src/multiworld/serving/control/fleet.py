@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...errors import PeerLeftError
+from ...process.signal_names import how_ended
 from ..errors import DeploymentError, UnknownStageError
 from ..graces import STOP_S
 from ..graph import GATEWAY, Batch
@@ -162,7 +163,7 @@ class Fleet:
         found.keep = found.keep and starts_again(returncode)  # by its host
         if returncode == IN_VAIN and found.host in self.state.hosts:
             self.state.hosts[found.host].unfit[found.stage] = last_lines.rpartition("\n")[2]
-        why = f"its process ended with {returncode}"
+        why = f"its process {how_ended(returncode)}"
         self.state.note_error(found, f"{found.id}: {why}\n{last_lines}".rstrip())
         ended = self._ended(member, returncode, last_lines)
         told = self._tell_executing(member, executing)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import MessageError, PeerLeftError
-from ...process.signal_names import signal_name
+from ...process.signal_names import how_ended
 from ...wire.messages import from_json
 from ..control import actions
 from ..control.history import EventRecord
@@ -74,7 +74,7 @@ def tell(record: EventRecord, number: int = 0) -> Story:
         about=str(fields.get("stage", fields.get("host", ""))),
         text=text,
         member=str(fields.get("member", "")),
-        detail=str(fields.get("traceback", "")) or _rest(str(fields.get("error", ""))),
+        detail=str(fields.get("traceback") or fields.get("last_lines") or _rest(str(fields.get("error", "")))),
     )
 
 
@@ -110,12 +110,6 @@ def _load_failed(event: actions.LoadFailed) -> str:
 def _edge_broken(event: actions.EdgeBroken) -> str:
     times = f" ({event.attempts} times in a row)" if event.attempts > 1 else ""
     return f"the world {_edge(event)} broke{times}: {_first(event.error)}"
-
-
-def _ended(event: actions.ProcessEnded) -> str:
-    code = event.returncode
-    how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with status {code}"
-    return f"the process of {event.member} {how}"
 
 
 def _edge(event: actions.EdgeOpened | actions.EdgeClosed | actions.EdgeBroken | actions.EdgeLost) -> str:
@@ -162,7 +156,12 @@ TELLERS: dict[str, Teller] = dict(
         _teller(actions.EdgeClosed, "world", "", lambda each: f"{_edge(each)} is closed, epoch {each.epoch}"),
         _teller(actions.EdgeBroken, "fault", "warn", _edge_broken),
         _teller(actions.EdgeLost, "world", "", lambda each: f"{each.member}: {_edge(each)} broke: {_first(each.text)}"),
-        _teller(actions.ProcessEnded, "replica", "warn", _ended),
+        _teller(
+            actions.ProcessEnded,
+            "replica",
+            "warn",
+            lambda each: f"the process of {each.member} {how_ended(each.returncode)}",
+        ),
         _teller(
             actions.Scaled,
             "scaling",
