@@ -201,12 +201,26 @@ def test_a_snapshot_shows_the_failures_of_the_last_minute_and_forgets_older_ones
     assert shown["trouble"]["text"] == "4 of 200 requests failed in the last minute (2.0 %)"
     assert shown["failure"]["member"] == "right-1"
     assert shown["failure"]["traceback"] == "T"
+    assert shown["condition"] == {"tone": "warn", "text": shown["trouble"]["text"]}
+    (replica,) = (each for each in shown["replicas"] if each["id"] == "right-1")
+    assert (replica["failure"]["error"], replica["failure"]["traceback"]) == ("ValueError: <bad> row", "")
     stages = {stage["name"]: stage["trouble"] for stage in shown["stages"]}
     assert stages["right"]["tone"] == "warn"
     assert stages["left"] is None
     for second in range(3, 70):
         shown = at(float(second), 1196 + second, 54)
     assert shown["trouble"] is None
+
+
+def test_a_snapshot_says_in_one_sentence_how_the_deployment_stands() -> None:
+    def condition(**fields: Any) -> tuple[str, str]:
+        shown = snapshot({**status_of(), **fields}, Rates(), Slots(), 0.0)["condition"]
+        return shown["tone"], shown["text"]
+
+    assert condition() == ("good", "every stage takes requests")
+    assert condition(missing="stage 'left' has no replica") == ("bad", "not ready: stage 'left' has no replica")
+    assert condition(resuming=True)[0] == "warn"
+    assert condition(stopping=True, missing="all") == ("warn", "the deployment is being stopped")
 
 
 def test_a_failure_travels_as_json_of_bounded_size() -> None:
@@ -370,6 +384,7 @@ def test_unknown_events_are_told_as_they_are() -> None:
     assert "was killed by SIGKILL" in tell({**ended, "returncode": -9}).text
     assert "was killed by signal 35" in tell({**ended, "returncode": -35}).text
     assert tell({**ended, "returncode": "odd"}).category == "other"
+    assert tell({**ended, "returncode": 1, "last_lines": "it said\nthis"}).detail == "it said\nthis"
 
 
 def test_a_world_that_was_left_is_no_fault() -> None:
