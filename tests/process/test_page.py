@@ -8,18 +8,22 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from multiworld.elastic.control.client import ControlError
-from multiworld.elastic.job.history import Event
+from multiworld.elastic.job.history import Event, History
 from multiworld.elastic.job.status import AgentStatus
+from multiworld.elastic.leadership.coordinator import Coordinator
+from multiworld.elastic.page.keeper import PageKeeper
 from multiworld.elastic.page.site import serve_job
 from multiworld.elastic.page.snapshot import Failure, Snapshot
 from multiworld.observe import server as server_module
@@ -28,7 +32,7 @@ from multiworld.observe.server import PageServer
 from multiworld.observe.snapshots import Snapshots
 from multiworld.wire.progress import ProgressThread
 from tests.unit.elastic.control.test_questions import job_status, three
-from tests.unit.elastic.job.test_job import Hosts, agent, hosts
+from tests.unit.elastic.job.test_job import Hosts, agent, failure, hosts
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -177,6 +181,33 @@ def test_the_stream_ends_with_the_coordinators_part() -> None:
         shown.snapshots.changed()
         assert response.read() == b""
         assert get(server, "/status")[0] == 503
+
+
+def test_failures_stay_on_the_page_when_the_job_has_forgotten_them() -> None:
+    """Once it ends, the job keeps only those that are why: whoever looks then wants all."""
+    some, loop = three(), ProgressThread("test-agent")
+    ending = SimpleNamespace(failures=[])
+    events = SimpleNamespace(watchers=[], history=History(), num_recorded=0)
+    coordinator = SimpleNamespace(
+        term=1, job=SimpleNamespace(ending=ending), events=events, record=lambda *_, **__: None
+    )
+    keeper = PageKeeper(
+        loop, ("127.0.0.1", 0), token="", host="here", status=lambda: job_status(some), read_lines=lines_of
+    )
+    failed = Event(number=1, at=1.0, kind="worker failed", text="rank 1 failed", generation=1, term=1)
+    try:
+        keeper.leads(cast("Coordinator", coordinator))
+        for number in range(30):
+            ending.failures.append(failure(1, at_us=number * 1_000_000))
+            events.watchers[0](failed)
+        ending.failures.clear()
+        html = urllib.request.urlopen(keeper.url or "", timeout=TIMEOUT_S).read().decode()
+    finally:
+        keeper.close()
+        keeper.join(TIMEOUT_S)
+        loop.stop()
+    shown = json.loads(html.partition('id="first">')[2].partition("</script>")[0])["failures"]
+    assert [each["at"] for each in shown] == list(range(10, 30))
 
 
 def test_an_open_page_needs_the_token() -> None:

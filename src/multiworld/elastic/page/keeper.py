@@ -10,17 +10,18 @@ from ...observe.snapshots import Snapshots
 from ...wire.names import is_address
 from ...wire.progress import ProgressThread
 from ..job.actions import Record
+from ..job.failure import WorkerFailure
 from ..job.history import Event
 from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
 from .site import ReadLines, serve_job
-from .snapshot import Snapshot, latest_failures
+from .snapshot import Snapshot, shown_failures
 
 __all__ = ["PageKeeper"]
 
 logger = logging.getLogger(__name__)
 
-MAX_EVENTS = 200
+MAX_EVENTS, MAX_FAILURES = 200, 20
 WILDCARDS = ("0.0.0.0", "::")
 
 
@@ -47,6 +48,7 @@ class PageKeeper:
         self._server: PageServer | None = None
         self._snapshots: Snapshots[Snapshot] | None = None
         self._began_at: float | None = None  # the first event is not kept for ever
+        self._failures: dict[tuple[int, int], WorkerFailure] = {}  # the job forgets those that had no consequence
         self.url: str | None = None
         """Where the page is, while it is served."""
 
@@ -86,6 +88,11 @@ class PageKeeper:
             self._server.join(timeout_s)
 
     def _happened(self, event: Event) -> None:
+        if event.kind == "worker failed" and self._coordinator is not None:
+            for each in self._coordinator.job.ending.failures[-MAX_FAILURES:]:
+                self._failures.setdefault((each.rank, each.at_us), each)
+            for oldest in list(self._failures)[:-MAX_FAILURES]:
+                del self._failures[oldest]
         if self._snapshots is not None:
             self._snapshots.changed()
 
@@ -102,5 +109,5 @@ class PageKeeper:
             last_number=coordinator.events.num_recorded,
             counts=dict(history.counts),
             began_at=self._began_at,
-            failures=latest_failures(coordinator.job.ending.failures),
+            failures=shown_failures(self._failures.values()),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -12,9 +12,8 @@ from ..job.failure import WorkerFailure
 from ..job.history import Event
 from ..job.status import JobStatus
 
-__all__ = ["Failure", "Snapshot", "latest_failures"]
+__all__ = ["Failure", "Snapshot", "shown_failures"]
 
-MAX_FAILURES = 20
 MAX_LINES = 40
 MAX_TRACEBACK = 20_000  # characters, from its end, where the error stands
 
@@ -77,8 +76,8 @@ class Snapshot:
         return tuple(event for event in self.events if event.number > number)
 
 
-def latest_failures(failures: Sequence[WorkerFailure]) -> tuple[Failure, ...]:
-    """Return what is shown of the last ones."""
+def shown_failures(failures: Iterable[WorkerFailure]) -> tuple[Failure, ...]:
+    """Return what is shown of them."""
     return tuple(
         Failure(
             rank=each.rank,
@@ -89,5 +88,5 @@ def latest_failures(failures: Sequence[WorkerFailure]) -> tuple[Failure, ...]:
             traceback=(each.traceback or "")[-MAX_TRACEBACK:],
             last_lines=each.last_lines[-MAX_LINES:],
         )
-        for each in failures[-MAX_FAILURES:]
+        for each in failures
     )
