@@ -970,9 +970,9 @@ def test_a_forward_that_names_no_parameters_is_refused_as_such() -> None:
         cut(Wrapping(), torch.randn(2, 8), 1)
 
 
-def encoder(*, batch_first: bool = True, **options: Any) -> nn.TransformerEncoder:
+def encoder(num_layers: int = 2, *, batch_first: bool = True, **options: Any) -> nn.TransformerEncoder:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first, **options)
-    return nn.TransformerEncoder(layer, 3, norm=nn.LayerNorm(8)).eval()
+    return nn.TransformerEncoder(layer, num_layers, norm=nn.LayerNorm(8)).eval()
 
 
 class Encoding(nn.Module):
@@ -1002,8 +1002,8 @@ def fast_path(request: pytest.FixtureRequest) -> Iterator[bool]:
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_an_encoder_is_cut_between_its_layers(fast_path: bool, batch_first: bool) -> None:
     models: list[tuple[nn.Module, Callable[[int], torch.Tensor]]] = [
-        (encoder(batch_first=batch_first), lambda rows: torch.randn(rows, 5, 8)),
-        (Encoding(encoder(batch_first=batch_first), is_followed=True).eval(), lambda rows: ids(rows, 5)),
+        (encoder(3, batch_first=batch_first), lambda rows: torch.randn(rows, 5, 8)),
+        (Encoding(encoder(3, batch_first=batch_first), is_followed=True).eval(), lambda rows: ids(rows, 5)),
     ]
     for model, make in models:
         with torch.no_grad():
