@@ -9,13 +9,15 @@ from urllib.parse import parse_qs
 from ...observe import event_stream
 from ...observe.access import Access
 from ...observe.asgi import AsgiSite
+from ...observe.document import Document
 from ...observe.site import HTML, JSON, Answer, Request, Site
 from ...observe.sites import SiteRule
 from ...wire.messages import to_json
-from .document import POLICY, document
 from .recorder import PointsFrom, Recorder
 
-__all__ = ["PREFIX", "PageApp"]
+__all__ = ["PAGE", "PREFIX", "PageApp"]
+
+PAGE = Document(__package__, is_live=True)
 
 PREFIX = "/page"
 RETRY_MS = 500  # for a browser to come again
@@ -32,13 +34,13 @@ class PageApp(AsgiSite):
 
     def __init__(self, recorder: Recorder, *, token: str = "", sites: SiteRule | None = None) -> None:
         routes = {
-            "": lambda _: Answer(content_type=HTML, body=document(recorder.data()).encode()),
+            "": lambda _: Answer(content_type=HTML, body=PAGE.page("multiworld", to_json(recorder.data())).encode()),
             "/data": lambda _: Answer(content_type=JSON, body=_dumps(to_json(recorder.data())).encode()),
             "/lines": lambda request: Answer(content_type=JSON, body=_lines(recorder, request)),
             "/events": lambda request: Answer.events(_messages(recorder, request)),
         }
         access = Access(owner="deployment", token=token, sites=sites or SiteRule())
-        super().__init__(Site(routes, access=access, policy=POLICY, prefix=PREFIX))
+        super().__init__(Site(routes, access=access, policy=PAGE.policy, prefix=PREFIX))
 
 
 async def _lines(recorder: Recorder, request: Request) -> AsyncIterator[bytes]:

@@ -27,6 +27,7 @@ __all__ = [
     "snapshot",
 ]
 
+TONES = {"draining": "warn", "leaving": "warn", "awaited": "warn", "gone": "bad"}  # of states; others come up
 MAX_ERROR = 300  # characters, for each of many replicas
 COUNTS = ("arrived", "done", "failed", "busy_s", "calls", "answered", "errors", "refused", "replayed", "retried")
 
@@ -67,10 +68,15 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownMember:
-    """``memory_mb``: what it does not share, or all of it where that is not known."""
+    """``says``: its state in words; ``tone``: how alarming that is.
+
+    ``memory_mb``: what it does not share, or all of it where that is not known.
+    """
 
     id: str
     state: str
+    says: str
+    tone: str
     open: bool
     pid: int | None
     host: str
@@ -302,12 +308,13 @@ def _replica(replica: ReplicaStatus, rates: Rates, slots: Slots, now: float) -> 
     stats, key = replica.stats or ReplicaStatistics(), member_key(replica)
     busy = rates.rate(key, "busy_s")
     calls, done, failed = (rates.rate(key, name) for name in ("calls", "done", "failed"))
+    replaces = slots.replaced_by(replica.stage, replica.id, now)
     return ShownReplica(
-        **vars(_member(replica)),
+        **vars(_member(replica, replaces)),
         stage=replica.stage,
         version=replica.version,
         retiring=replica.retiring,
-        replaces=slots.replaced_by(replica.stage, replica.id, now),
+        replaces=replaces,
         queue=replica.queue,
         executing=stats.executing,
         in_flight=stats.in_flight,
@@ -343,11 +350,16 @@ def _gateway(gateway: GatewayStatus, rates: Rates) -> ShownGateway:
     )
 
 
-def _member(member: MemberStatus) -> ShownMember:
+def _member(member: MemberStatus, replaces: str = "") -> ShownMember:
     size_bytes = member.pss_bytes or member.rss_bytes
+    state = "awaited" if member.awaited else member.state
+    is_ready = state == "ready"
+    says = "ready, not open" if is_ready and not member.open else state
     return ShownMember(
         id=member.id,
-        state="awaited" if member.awaited else member.state,
+        state=state,
+        says=f"{says}, for {replaces}" if replaces else says,
+        tone="good" if is_ready and member.open else TONES.get(state, "calm"),
         open=member.open,
         pid=member.pid,
         host=member.host or member.address,

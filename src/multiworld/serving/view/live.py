@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from ..page.series import Point
 from ..page.snapshot import Shown
 from ..page.stories import Story
-from .words import MARKS, clock, condition, look_of, megabytes, rate, replica_state, seconds, share, sparkline
+from .words import MARKS, clock, condition, megabytes, rate, seconds, share, sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -125,16 +125,15 @@ def _replicas(shown: Shown, most: int, *, is_wide: bool) -> Table:
 
     more = ("#pid", "host", "#window", "#done", "#cpu", "#memory") if is_wide else ()
     table = _table("replica", "state", "#queue", "#rate", "#service", "#busy", *more)
-    replicas = sorted(shown.replicas, key=lambda each: look_of(each) == "good")  # who is not well comes first
+    replicas = sorted(shown.replicas, key=lambda each: each.tone == "good")  # who is not well comes first
     left_out = len(replicas) - most
     for each in replicas[: most - 1] if left_out > 0 else replicas:
-        tone = look_of(each)
         cells = [str(each.queue), rate(each.rate), seconds(each.service_s), share(each.utilisation)]
         if is_wide:
             window = "–" if each.window is None else str(each.window)
             cells += [str(each.pid or "–"), each.host, window, f"{each.done:,}"]
             cells += [share(each.cpu), megabytes(each.memory_mb)]
-        table.add_row(each.id, Text(f"{MARKS[tone]} {replica_state(each)}", style=STYLES[tone]), *cells)
+        table.add_row(each.id, Text(f"{MARKS[each.tone]} {each.says}", style=STYLES[each.tone]), *cells)
     if left_out > 0:
         table.add_row(f"{left_out + 1} more", "", *[""] * 4)
     return table

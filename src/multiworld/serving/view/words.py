@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from ..page.snapshot import Shown, ShownReplica
+from ..page.snapshot import Shown
 
 __all__ = [
     "MARKS",
     "clock",
     "condition",
-    "look_of",
     "megabytes",
     "rate",
-    "replica_state",
     "seconds",
     "share",
     "sparkline",
@@ -24,7 +22,6 @@ __all__ = [
 BARS = "▁▂▃▄▅▆▇█"
 MARKS = {"bad": "▲", "warn": "◆", "good": "●", "calm": "■"}
 """By tone; they differ by shape, for who sees no colors and for logs."""
-LOOKS = {"draining": "warn", "leaving": "warn", "awaited": "warn"}
 
 
 def rate(value: float | None) -> str:
@@ -59,18 +56,6 @@ def sparkline(values: Sequence[float | None]) -> str:
         " " if value is None else BARS[min(int(value / top * len(BARS)), len(BARS) - 1) if top > 0 else 0]
         for value in values
     )
-
-
-def look_of(replica: ShownReplica) -> str:
-    """Return the tone of a replica's or gateway's state."""
-    if replica.state == "ready" and replica.open:
-        return "good"
-    return LOOKS.get(replica.state, "calm")
-
-
-def replica_state(replica: ShownReplica) -> str:
-    state = "ready, not open" if replica.state == "ready" and not replica.open else replica.state
-    return f"{state}, for {replica.replaces}" if replica.replaces else state
 
 
 def condition(shown: Shown) -> tuple[str, str]:

@@ -23,8 +23,9 @@ from multiworld.serving.page import PageApp, Recorder, stories
 from multiworld.serving.page import graph_view as page_graph
 from multiworld.serving.page import recorder as recorder_module
 from multiworld.serving.page import snapshot as page_snapshot
-from multiworld.serving.page.document import POLICY, document
+from multiworld.serving.page.app import PAGE
 from multiworld.serving.page.failures import last_failure, trouble
+from multiworld.serving.page.recorder import Everything
 from multiworld.serving.page.series import Point, Rates, Series
 from multiworld.serving.page.slots import FRESH_S, Slots
 from multiworld.serving.page.stories import CATEGORIES, Story
@@ -43,6 +44,10 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
 
 def tell(record: dict[str, Any]) -> Story:
     return stories.tell(from_json(EventRecord, record))
+
+
+def document(data: Everything) -> str:
+    return PAGE.page("multiworld", to_json(data))
 
 
 def known(status: dict[str, Any]) -> ControllerStatus:
@@ -548,7 +553,7 @@ def test_the_policy_allows_exactly_what_the_document_holds() -> None:
     for tag in ("script", "style"):
         [content] = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{digest}'" in POLICY
+        assert f"{tag}-src 'sha256-{digest}'" in PAGE.policy
     assert not re.findall(r"@\w+@", text)
 
 

@@ -28,14 +28,6 @@ function batch(size) { return size === null || size === undefined ? "–" : size
 function share(value) { return value === null || value === undefined ? "–" : Math.round(value * 100) + " %"; }
 function size(bytes) { return bytes >= 1e6 ? (bytes / 1e6).toFixed(1) + " MB" : Math.round(bytes / 1e3) + " kB"; }
 function memory(mb) { return mb === null || mb === undefined ? "–" : count(mb) + " MB"; }
-function tone(member) {
-  if (member.state === "ready") return member.open ? "good" : "calm";
-  return {draining: "warn", leaving: "warn", awaited: "warn", gone: "bad"}[member.state] || "calm";
-}
-function stateOf(member) {
-  const state = member.state === "ready" && !member.open ? "ready, not open" : member.state;
-  return member.replaces ? `${state}, for ${member.replaces}` : state;
-}
 
 // ---- the graph: its structure when that changes, its numbers every second
 
@@ -149,7 +141,7 @@ function showNumbers() {
   for (const each of snapshot.replicas) {
     const part = parts.get(each.id);
     if (!part) continue;
-    const look = tone(each), state = stateOf(each);
+    const look = each.tone, state = each.says;
     const trouble = each.trouble ? ` failing-${each.trouble.tone}` : "";
     name(part.group, `member ${part.label ? "chip " : ""}${look}${trouble}${each.id === chosen ? " picked" : ""}`);
     const queue = limit(each.window) ? `${each.queue}/${limit(each.window)}` : each.queue;
@@ -171,7 +163,7 @@ function fill(part, texts) { if (part) texts.forEach((text, index) => put(part.l
 
 // ---- tables: rows stay, cells change. Each column: heading, what a row says there, class, tone
 
-const stateColumn = ["State", each => `${glyphs[tone(each)]} ${stateOf(each)}`, "", tone];
+const stateColumn = ["State", each => `${glyphs[each.tone]} ${each.says}`, "", each => each.tone];
 const pidColumn = ["Pid", each => String(each.pid ?? "–"), "n"], hostColumn = ["Host", each => each.host];
 const cpuColumn = ["CPU", each => share(each.cpu), "n"], memoryColumn = ["Memory", each => memory(each.memory_mb), "n"];
 const tables = {
@@ -239,7 +231,7 @@ panel = {
     const found = members().find(each => each.id === chosen);
     put(at("who"), found ? chosen : `${chosen} is gone`);
     const stage = found && snapshot.stages.find(each => each.name === found.stage);
-    showFacts(!found ? [] : [["State", stateOf(found)], ["Pid", found.pid], ["Host", found.host], ["Age", age(found.age_s)],
+    showFacts(!found ? [] : [["State", found.says], ["Pid", found.pid], ["Host", found.host], ["Age", age(found.age_s)],
       ["Rate", rate(found.rate)], ["Memory", memory(found.memory_mb)],
       ...(stage ? [["Stage", stage.name], ["Version", found.version], ["Queue", count(found.queue)],
         ["Batch", batch(found.batch)], ["Done", count(found.done)], ["Failed", count(found.failed)]] : [])]);
