@@ -35,7 +35,7 @@ def check_ranks(cluster: SimulatedCluster) -> None:
     assert len(set(held)) == len(held), held
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     policy=st.sampled_from([RestartPolicy.WORKER, RestartPolicy.ALL]),
     events=st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 11)), max_size=40),
