@@ -59,16 +59,17 @@ class Roster:
         return next((member for member in self.members if member.id == agent), None)
 
 
+@sparse  # a thousand agents are told it
 @dataclass(frozen=True, kw_only=True)
 class RosterFacts:
     """What a roster says of the job as a whole."""
 
     generation: int
-    wanted_nodes: int | None
-    signum: int | None
-    given_up: str
-    uses_multiworld: bool
-    num_events: int
+    wanted_nodes: int | None = None
+    signum: int | None = None
+    given_up: str = ""
+    uses_multiworld: bool = False
+    num_events: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ class NamesChange:
     come: Mapping[str, int]
 
 
-@sparse  # a thousand agents are told it
+@sparse
 @dataclass(frozen=True, kw_only=True)
 class RosterChange:
     """What makes the roster of revision ``since`` that of ``revision``. Members that have ``joined`` stand last.
