@@ -18,6 +18,7 @@ from functools import partial
 from ...wire.progress import ProgressThread
 from ..signal_names import how_ended
 from . import seqpacket
+from .fork_server_start import start_process
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
 from .messages import (
@@ -36,7 +37,6 @@ from .messages import (
     Watch,
 )
 from .program import ServerOptions
-from .start import start_process
 
 __all__ = ["ForkServer", "Launch"]
 
