@@ -113,12 +113,12 @@ class Coordinator:
         )
 
     def welcome(self, attach: Attach, *, peer: str, heartbeat_s: float) -> Welcome:
-        """Return what an agent that is about to be attached must know: the roster as it will be then."""
+        """Return what an agent must know before it is attached: the roster as it will be then, or was told last."""
         info = attach.agent
         self._outbox.forget(info.id)  # that was for its former connection: all that counts is said again
         roster, revision = self._mailroom.welcome(
             info.id,
-            lambda: self._roster_of([*self._entries.values(), _entry_of(info)]),
+            lambda: self._roster_of({**self._entries, info.id: _entry_of(info)}.values()),
             in_full=info.id in may_succeed([*self._attached, info.id], self.agent_id),
             takes_changes=attach.takes_roster_changes,
             is_told_soon=self._roster_due,

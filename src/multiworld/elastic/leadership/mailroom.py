@@ -13,6 +13,7 @@ from .outbox import Outbox, Post
 __all__ = ["Mailroom", "RosterCopy"]
 
 News = RosterTold | RosterChanged
+NOTHING = 0  # no revision: who knows this one is told the whole roster
 
 
 class Mailroom:
@@ -24,6 +25,7 @@ class Mailroom:
         self._rosters: dict[int, Roster] = {}  # by revision: the last of both kinds, and those that agents have
         self._last: dict[bool, int] = {}  # the revision of the last that is full, and of the last that is not
         self._known: dict[str, int] = {}  # the revision that each agent has, of those that take changes
+        self._in_full: set[str] = set()  # of these agents, those that are told all of it
 
     def welcome(
         self,
@@ -40,38 +42,64 @@ class Mailroom:
         """
         last = None if in_full or not is_told_soon else self._last.get(False)
         revision = self._revise(roster(), in_full=in_full) if last is None else last
-        self._known.pop(agent, None)
+        self.forget(agent)
         if takes_changes:
-            self._known[agent] = revision
+            self._learns(agent, revision, in_full=in_full)
         return self._rosters[revision], revision
 
     def forget(self, agent: str) -> None:
         self._known.pop(agent, None)
+        self._in_full.discard(agent)
 
     def tell(self, agents: Iterable[str], roster: Roster, *, in_full: Collection[str]) -> None:
         """Tell each of these what it does not know yet. ``in_full``: who is told all of it."""
-        readers: dict[tuple[bool, int | None], list[str]] = defaultdict(list)
+        readers: dict[bool, list[str]] = defaultdict(list)
         for agent in agents:
-            readers[agent in in_full, self._known.get(agent)].append(agent)
-        for (is_full, since), group in readers.items():
+            readers[agent in in_full].append(agent)
+        for is_full, group in readers.items():
             revision = self._revise(roster, in_full=is_full)
-            if since != revision:
-                self._outbox.post_later(partial(self._what_is_new, group, since, revision))
-        self._rosters = {each: self._rosters[each] for each in {*self._last.values(), *self._known.values()}}
+            (self._in_full.update if is_full else self._in_full.difference_update)(group)
+            whole = [agent for agent in group if agent not in self._known]
+            if whole:
+                self._outbox.post_later(partial(self._whole, whole, revision))
+            if any(self._known.get(agent, revision) != revision for agent in group):
+                self._outbox.post_later(partial(self._changes, group, is_full))
+        self._rosters = {
+            each: self._rosters[each] for each in {*self._last.values(), *self._known.values()} - {NOTHING}
+        }
 
     def tell_whole(self, agent: str, roster: Roster, *, in_full: bool) -> None:
         """It has lost track of the changes."""
-        revision = self._revise(roster, in_full=in_full)
-        self._known[agent] = revision
-        self._outbox.post((agent,), self._news(None, revision))
+        self._revise(roster, in_full=in_full)
+        self._learns(agent, NOTHING, in_full=in_full)
+        self._outbox.post_later(partial(self._changes, (agent,), in_full))
 
-    def _what_is_new(self, agents: Sequence[str], since: int | None, revision: int) -> Post | None:
-        readers = [agent for agent in agents if self._known.get(agent) == since]  # else they have come anew meanwhile
-        if not readers or revision not in self._rosters:  # a later one is told soon
+    def _learns(self, agent: str, revision: int, *, in_full: bool) -> None:
+        self._known[agent] = revision
+        (self._in_full.add if in_full else self._in_full.discard)(agent)
+
+    def _whole(self, agents: Sequence[str], revision: int) -> Post | None:
+        """Make what agents are told that take no changes."""
+        if revision not in self._rosters:  # a later one is told soon
             return None
-        if since is not None:
-            self._known.update(dict.fromkeys(readers, revision))
-        return Post(readers, self._news(since, revision))
+        return Post(agents, self._news(None, revision))
+
+    def _changes(self, agents: Sequence[str], is_full: bool) -> Post | None:
+        """Make what brings these to the last revision, first those of them that know the same one, then the others.
+
+        What they know is looked at now, and not when this was posted: meanwhile they may have come anew, or have been
+        told by what was posted before.
+        """
+        last = self._last[is_full]
+        behind = [
+            agent for agent in agents if self._known.get(agent, last) != last and (agent in self._in_full) == is_full
+        ]
+        if not behind:
+            return None
+        since = self._known[behind[0]]
+        readers = [agent for agent in behind if self._known[agent] == since]
+        self._known.update(dict.fromkeys(readers, last))
+        return Post(readers, self._news(since or None, last), then=partial(self._changes, behind, is_full))
 
     def _revise(self, roster: Roster, *, in_full: bool) -> int:
         told = roster if in_full else roster.abridged()
@@ -83,7 +111,7 @@ class Mailroom:
         self._last[in_full] = self._revision
         return self._revision
 
-    def _news(self, since: int | None, revision: int) -> RosterTold | RosterChanged:
+    def _news(self, since: int | None, revision: int) -> News:
         after = self._rosters[revision]
         if since is not None:
             change = change_between(self._rosters[since], after, since=since, revision=revision)

@@ -22,6 +22,8 @@ SLICE_S = 0.002  # so long are messages sent before others have their turn
 class Post:
     agents: Sequence[str]
     message: AgentMessage
+    then: Callable[[], Post | None] | None = None
+    """Makes what is sent next, before all else that waits."""
 
 
 class Outbox:
@@ -73,6 +75,8 @@ class Outbox:
                 continue
             made = first()
             if made is not None:
+                if made.then is not None:
+                    self._waiting.appendleft(made.then)
                 self._waiting.extendleft((agent, made.message) for agent in reversed(made.agents))
 
     def _next_turn(self) -> None:
