@@ -7,7 +7,7 @@ from dataclasses import replace
 from . import orders
 from .actions import Action, Donate, Send
 from .fleet_state import FleetState
-from .members import CONTROLLER, Member
+from .members import CONTROLLER, Member, MemberState
 from .stage_plan import StagePlan
 
 __all__ = ["Loading"]
@@ -66,6 +66,10 @@ class Loading:
         """Return why a replica is given up to which nobody could give its weights; empty: it is not, or not yet."""
         since = member.lacks_donor_since
         if since is None or not member.load_waits or self._are_others_awaited(member):
+            return ""
+        if member.state is not MemberState.LOADING or not member.attached:
+            return ""  # it was dismissed meanwhile, or is awaited
+        if not self._state.plans[member.stage].wants(member.version):
             return ""
         if now - since <= self._state.lease_s + LATE_NEWS_S:
             return ""

@@ -423,6 +423,22 @@ def test_a_replica_that_no_donor_reaches_never_begins_with_other_weights_than_th
     assert simulation.donations[-1] == ("a-1", "a-3")
 
 
+def test_a_replica_that_waits_for_a_donor_is_dismissed_as_others_are() -> None:
+    simulation = settled(chain("a"))
+    fleet = simulation.fleet
+    simulation.do(fleet.scale("a", 2, simulation.now))
+    simulation.processes["a-2"].loads = None
+    simulation.run(0.1)
+    failed = {"event": "load_failed", "donor": "a-1", "error": "PeerDiedError", "hand_over_failed": True}
+    simulation.do(hear(fleet, "a-2", failed, simulation.now))
+    simulation.run(2.5)
+    simulation.do(fleet.scale("a", 1, simulation.now))
+    simulation.processes["a-2"].inbox.clear()  # it takes its time to leave
+    simulation.run(0.7)
+    assert fleet.state.members["a-2"].state is MemberState.LEAVING
+    assert not any(isinstance(event, ReplicaLost) for event in simulation.events)
+
+
 def test_an_update_replaces_one_by_one_and_never_has_less_than_before() -> None:
     simulation = settled(chain("a", "b", replicas=2))
     simulation.do(simulation.fleet.update("b", "/weights/2.pt", simulation.now))
