@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -20,6 +21,7 @@ from typing import Any, cast
 import pytest
 
 from multiworld.elastic.control.client import ControlError
+from multiworld.elastic.job.ending import Ending
 from multiworld.elastic.job.history import Event, History
 from multiworld.elastic.job.status import AgentStatus
 from multiworld.elastic.leadership.coordinator import Coordinator
@@ -183,10 +185,11 @@ def test_the_stream_ends_with_the_coordinators_part() -> None:
         assert get(server, "/status")[0] == 503
 
 
-def test_failures_stay_on_the_page_when_the_job_has_forgotten_them() -> None:
-    """Once it ends, the job keeps only those that are why: whoever looks then wants all."""
+def test_failures_stay_on_the_page_when_the_job_has_forgotten_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it ends, the job keeps only those that are why: who looks then wants all."""
+    monkeypatch.setattr(snapshots_module, "MAX_AGE_S", 0.0)
     some, loop = three(), ProgressThread("test-agent")
-    ending = SimpleNamespace(failures=[])
+    ending = Ending()
     events = SimpleNamespace(watchers=[], history=History(), num_recorded=0)
     coordinator = SimpleNamespace(
         term=1, job=SimpleNamespace(ending=ending), events=events, record=lambda *_, **__: None
@@ -198,16 +201,19 @@ def test_failures_stay_on_the_page_when_the_job_has_forgotten_them() -> None:
     try:
         keeper.leads(cast("Coordinator", coordinator))
         for number in range(30):
-            ending.failures.append(failure(1, at_us=number * 1_000_000))
+            ending.note(failure(1, at_us=number * 1_000_000), float(number))
             events.watchers[0](failed)
-        ending.failures.clear()
+        ending.interrupt(signal.SIGTERM)
         html = urllib.request.urlopen(keeper.url or "", timeout=TIMEOUT_S).read().decode()
+        ending.note(failure(2, at_us=30_000_000), 30.0)  # of one that was to end: no event tells of it
+        later = urllib.request.urlopen(keeper.url or "", timeout=TIMEOUT_S).read().decode()
     finally:
         keeper.close()
         keeper.join(TIMEOUT_S)
         loop.stop()
-    shown = json.loads(html.partition('id="first">')[2].partition("</script>")[0])["failures"]
-    assert [each["at"] for each in shown] == list(range(10, 30))
+    shown = [json.loads(each.partition('id="first">')[2].partition("</script>")[0]) for each in (html, later)]
+    assert [each["at"] for each in shown[0]["failures"]] == list(range(10, 30))
+    assert [each["at"] for each in shown[1]["failures"]] == list(range(11, 31))
 
 
 def test_an_open_page_needs_the_token() -> None:

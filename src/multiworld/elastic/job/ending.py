@@ -29,6 +29,9 @@ class Ending:
         """What is known of the workers that failed, the last one last."""
         return [failure for _, failure in self._failures]
 
+    def latest_failures(self, number: int) -> list[WorkerFailure]:
+        return [failure for _, failure in self._failures[-number:]]
+
     @property
     def has_begun(self) -> bool:
         return self.signum is not None or bool(self.given_up)

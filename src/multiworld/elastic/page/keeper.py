@@ -12,6 +12,7 @@ from ...wire.progress import ProgressThread
 from ..job.actions import Record
 from ..job.failure import WorkerFailure
 from ..job.history import Event
+from ..job.job import Job
 from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
 from .site import ReadLines, serve_job
@@ -89,17 +90,21 @@ class PageKeeper:
 
     def _happened(self, event: Event) -> None:
         if event.kind == "worker failed" and self._coordinator is not None:
-            for each in self._coordinator.job.ending.failures[-MAX_FAILURES:]:
-                self._failures.setdefault((each.rank, each.at_us), each)
-            for oldest in list(self._failures)[:-MAX_FAILURES]:
-                del self._failures[oldest]
+            self._keep_failures(self._coordinator.job)
         if self._snapshots is not None:
             self._snapshots.changed()
+
+    def _keep_failures(self, job: Job) -> None:
+        for each in job.ending.latest_failures(MAX_FAILURES):
+            self._failures.setdefault((each.rank, each.at_us), each)
+        for oldest in list(self._failures)[:-MAX_FAILURES]:
+            del self._failures[oldest]
 
     def _take(self) -> Snapshot | None:
         status, coordinator = self._status(), self._coordinator
         if status is None or coordinator is None:
             return None
+        self._keep_failures(coordinator.job)  # also of workers that were to end, which no event tells
         history = coordinator.events.history
         if self._began_at is None and (first := history.between(1, 1)):
             self._began_at = first[0].at
