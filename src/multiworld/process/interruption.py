@@ -88,12 +88,10 @@ def takeable(signals: Iterable[signal.Signals]) -> list[signal.Signals]:
 @contextmanager
 def taken(signals: Iterable[signal.Signals], take: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Have those of them that are ``takeable`` call this, on the main thread, and set their handlers back."""
-    before = {signum: signal.signal(signum, take) for signum in takeable(signals)}
-    try:
+    with ExitStack() as stack:
+        for signum in takeable(signals):
+            stack.callback(signal.signal, signum, signal.signal(signum, take))
         yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 @contextmanager

@@ -107,9 +107,9 @@ async function copy(text) {
 }
 at("detail").querySelector(".close").addEventListener("click", () => choose(null));
 at("detail").querySelector(".copy").addEventListener("click", async ({target}) => {
-  const text = target.textContent;
+  const label = target.dataset.label ??= target.textContent;
   await copy(panel.copied(chosen));
   put(target, "copied");
-  setTimeout(() => put(target, text), 1500);
+  setTimeout(() => put(target, label), 1500);
 });
 document.addEventListener("keydown", event => { if (event.key === "Escape" && chosen !== null) choose(null); });
