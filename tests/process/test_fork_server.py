@@ -11,7 +11,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
@@ -21,6 +20,7 @@ from multiworld.process.spawn import seqpacket
 from multiworld.process.spawn.entrypoint import EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer
 from multiworld.testing import scaled, wait_until
+from multiworld.world.procfs import RUNNING, process_start_time, process_state
 
 from .fork_server_agent import WAIT_S, Agent, Started
 
@@ -474,9 +474,10 @@ def test_a_spare_that_is_stopped_becomes_no_worker(cold: Agent) -> None:
     cold.server = ForkServer.start(warm=False, spares=1)
     cold.call(cold.server.attach, cold.loop, cold.lost.put, forked.put)
     spare = forked.get(timeout=scaled(WAIT_S))
+    started = process_start_time(spare)
+    assert started is not None
     os.kill(spare, signal.SIGSTOP)
-    with suppress(ChildProcessError):  # it has been found stopped, killed and reaped by now
-        os.waitid(os.P_PID, spare, os.WSTOPPED | os.WNOWAIT)
+    assert wait_until(lambda: process_state(spare, started) != RUNNING, scaled(WAIT_S))  # stopped, or killed by now
     worker = cold.spawn(COMMAND, "true")
     assert worker.pid != spare
     assert worker.wait() == 0
