@@ -32,9 +32,11 @@ class Sink:
 
     def end(self, header: Header, meta: bytes) -> None:
         payload = bytes(self._buffer) if header.payload_bytes else b""
-        self.frames.append((header, meta, payload))
-        if self.on_frame is not None:
-            self.on_frame(header)
+        try:
+            if self.on_frame is not None:
+                self.on_frame(header)
+        finally:  # last: a test that sees the frame knows that ``on_frame`` has been called
+            self.frames.append((header, meta, payload))
 
     def lost(self, reason: str) -> None:
         self.lost_reasons.append(reason)
