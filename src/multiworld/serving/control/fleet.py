@@ -544,7 +544,7 @@ class Fleet:
         if self.state.stopping:
             return actions + self._stop_replicas(now)
         for member in [member for member in self.state.members.values() if member.load_waits]:
-            if member.attached and member.state is MemberState.LOADING:
+            if self._loading.is_to_load(member):
                 actions += self._loading.load(member, now)
         for member in list(self.state.members.values()):
             if why := self._loading.waits_in_vain(member, now):

@@ -62,14 +62,17 @@ class Loading:
         if member.lacks_donor_since is None:
             member.lacks_donor_since = now
 
+    def is_to_load(self, member: Member) -> bool:
+        """Whether it is there, has not loaded yet, and its stage still wants its version."""
+        plan = self._state.plans[member.stage]
+        return member.attached and member.state is MemberState.LOADING and plan.wants(member.version)
+
     def waits_in_vain(self, member: Member, now: float) -> str:
         """Return why a replica is given up to which nobody could give its weights; empty: it is not, or not yet."""
         since = member.lacks_donor_since
         if since is None or not member.load_waits or self._are_others_awaited(member):
             return ""
-        if member.state is not MemberState.LOADING or not member.attached:
-            return ""  # it was dismissed meanwhile, or is awaited
-        if not self._state.plans[member.stage].wants(member.version):
+        if not self.is_to_load(member):  # it was dismissed meanwhile, or is awaited
             return ""
         if now - since <= self._state.lease_s + LATE_NEWS_S:
             return ""
