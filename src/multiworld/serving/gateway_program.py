@@ -62,7 +62,7 @@ def main(arguments: Mapping[str, Json]) -> None:
     if given.tracing is not None:
         _check_traces(given.member)
     torch.set_grad_enabled(False)
-    weakness_is_told(given.token)  # to whoever chose it
+    weakness_is_told(given.token)  # to the one that chose it
     files = MemberFiles(Path(given.folder), given.controller, given.token)
     asyncio.run(_run(given, files.blueprint()))
 

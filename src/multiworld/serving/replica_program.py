@@ -41,7 +41,7 @@ def main(arguments: Mapping[str, Json]) -> None:
     _wake_on_time()
     torch.set_grad_enabled(False)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    weakness_is_told(given.token)  # to whoever chose it
+    weakness_is_told(given.token)  # to the one that chose it
     files = MemberFiles(Path(given.folder), given.controller, given.token)
     blueprint = files.blueprint()
     prepare_main(blueprint.main, elsewhere=files.is_elsewhere)

@@ -10,7 +10,7 @@ from .failure import WorkerFailure, in_causal_order
 
 __all__ = ["MAX_FAILURES", "Ending"]
 
-MAX_FAILURES = 256  # that every host is told of at the end: the first ones
+MAX_FAILURES = 256  # every host hears of the first ones at the end
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
 
 

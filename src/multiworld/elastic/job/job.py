@@ -31,7 +31,7 @@ __all__ = ["LARGE_JOB", "Job", "Phase"]
 
 LATE_S = 5.0  # after the grace, for an agent to report that it has killed its workers
 OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
-LARGE_JOB = 100  # hosts, of which one decision may take milliseconds
+LARGE_JOB = 100  # hosts; in a larger job one decision may take milliseconds
 NOT_ITS_FAULT = (FailureCause.SIGNAL, FailureCause.AGENT_STOPPED)
 NOT_BACK = "it is not among those that followed when another coordinator took over"
 

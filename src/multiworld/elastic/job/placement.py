@@ -1,4 +1,4 @@
-"""Decide which workers are started now, and which are told of another place. Pure."""
+"""Decide which workers are started now, and which get another place. Pure."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def main(arguments: object) -> None:
     perhaps with ``grace_s``.
     """
     record = from_json(SpecRecord, arguments)
-    weakness_is_told(record.token)  # to whoever chose it
+    weakness_is_told(record.token)  # to the one that chose it
     if not asyncio.run(_run(DeploymentSpec.of(record), record.grace_s)):
         raise SystemExit(ENDED_BY_A_SIGNAL)  # its host starts it again, unless that ends too
 

@@ -1,4 +1,4 @@
-"""Decide how members end: drained, dismissed, given up or lost, and who is told of that. Pure."""
+"""Decide how members end (drained, dismissed, given up or lost), and which others hear of it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of an ingress's requests."""
+"""The metrics of an ingress's requests, for Prometheus."""
 
 from __future__ import annotations
 

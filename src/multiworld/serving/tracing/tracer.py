@@ -1,4 +1,4 @@
-"""What an ingress asks of whoever traces its requests: an interface, so that it knows nothing of OpenTelemetry."""
+"""What an ingress needs of a tracer of its requests: an interface, so that it knows nothing of OpenTelemetry."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def parse_question(
 
     The inputs become what the signature says, with its names; without one, a single input is a tensor, and several are
     a dict by their names. ``parameters.payload`` may say otherwise: ``"tensor"``, ``"list"`` or ``"dict"``. Parameters
-    that are not served are refused. Whatever is wrong is an HttpError, ValueError or the like.
+    that are not served are refused. Any fault is an HttpError, ValueError or the like.
     """
     length = _header_length(body, headers)
     if length > max_json_bytes:

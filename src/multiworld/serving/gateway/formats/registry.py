@@ -86,7 +86,7 @@ def accepted_format(headers: Mapping[str, str], sent: Format) -> Format:
 async def decode(
     form: Format, body: bytearray, headers: Mapping[str, str], budget: Budget, *, check: Callable[[Payload], None]
 ) -> Payload:
-    """Return the payload of a body, if ``check`` does not raise. Whatever is wrong with it is an HttpError with 4xx."""
+    """Return the payload of a body, if ``check`` does not raise. A body with a fault is an HttpError with 4xx."""
     with reading(form.content_type):
         payload = await form.decode(body, headers, budget)
         await budget.apart(num_bytes_of(payload), check, payload)
